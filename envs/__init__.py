@@ -1,0 +1,19 @@
+"""Text environments, their goals, and the tools that turn their text into tensors."""
+
+from torchrl_glam.envs.goals import GoalSpace
+from torchrl_glam.envs.oracle import OraclePolicy
+from torchrl_glam.envs.playground import PlaygroundTextEnv
+from torchrl_glam.envs.template import PromptTemplate
+from torchrl_glam.envs.text import decode_text, encode_text, join_segments
+from torchrl_glam.envs.tokenize import TokenizeText
+
+__all__ = [
+    "GoalSpace",
+    "OraclePolicy",
+    "PlaygroundTextEnv",
+    "PromptTemplate",
+    "TokenizeText",
+    "decode_text",
+    "encode_text",
+    "join_segments",
+]

@@ -1,0 +1,126 @@
+"""Text of states, put together on tensors (SAC-GLAM, Gaven et al., 2024, figure 3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from torchrl_glam.envs.dynamics import Dynamics
+from torchrl_glam.envs.text import encode_text
+from torchrl_glam.envs.vocabulary import OBJECTS
+
+_SEE, _ON, _HOLD = "You see: ", "\nYou are on: ", "\nYou are holding: "
+_GROWN = "\nYou have grown: "
+# The phrase table: names, and names after a comma, by object id; in between an empty phrase, and
+# at the end the words around the names. A scene ends in the ids of "nothing" and of no object.
+_NAMES = (*OBJECTS, "nothing", "")
+_PHRASES = (
+    *_NAMES,
+    *(f", {name}" for name in OBJECTS),
+    *("", ""),  # what follows a list
+    *len(_NAMES) * ("",),
+    *(_SEE, _ON, _HOLD, _GROWN),
+)
+_FIRST, _NEXT, _EMPTY = 0, len(_NAMES), 2 * len(_NAMES)
+
+
+class Describer(nn.Module):
+    """Writes states as text tensors.
+
+    A description is a row of phrases: tables turn a state into phrase numbers, one or none for
+    each object seen, stood on, held and grown, and the phrases' bytes are laid end to end.
+
+    Args:
+        dynamics (Dynamics): the tables of the environment's dynamics.
+
+    Attributes:
+        length (int): number of bytes that the longest description takes at most.
+        action_length (int): number of bytes of the longest action.
+    """
+
+    def __init__(self, dynamics: Dynamics) -> None:
+        super().__init__()
+        num_objects = dynamics.num_objects
+        longest = max(map(len, OBJECTS))
+        # All objects are seen and have grown, and the agent is on one of them.
+        self.length = (
+            len(_SEE + _ON + _HOLD + _GROWN)
+            + 2 * (num_objects * longest + (num_objects - 1) * len(", "))
+            + longest
+            + len("nothing")
+        )
+        actions = encode_text([*(f"Go to {name}" for name in OBJECTS), "Grasp", "Release"])
+        self.action_length = actions.shape[1]
+        phrases = encode_text(_PHRASES)
+        lengths = (phrases != 0).sum(1)
+        width = phrases.shape[1]
+        # Bytes of a phrase stand at the end of its row, so that they end where the phrase does.
+        shift = (torch.arange(width) + lengths.unsqueeze(1)) % width
+        columns, blocks = _standing_phrases(dynamics)
+        tables = {
+            "_phrases": phrases.gather(1, shift),
+            "_lengths": lengths,
+            "_bytes": torch.arange(width),
+            "_actions": actions,
+            "_columns": columns,
+            "_blocks": blocks,
+            # By the number of objects grown up to and including this one; 0 if it has not grown.
+            "_grown": torch.tensor([_EMPTY, _FIRST, _NEXT]),
+        }
+        for name, table in tables.items():
+            self.register_buffer(name, table, persistent=False)
+
+    def observation(self, place: Tensor, scene: Tensor, grown: Tensor) -> Tensor:
+        """Describes states.
+
+        Args:
+            place (Tensor): ``int64 [B]``, see :mod:`~torchrl_glam.envs.dynamics`.
+            scene (Tensor): object ids, then ``NOTHING`` and ``GRASPED``, ``int64 [B, N + 2]``.
+            grown (Tensor): which objects have grown, then ``True``, ``bool [B, N + 1]``.
+
+        Returns:
+            ``uint8 [B, length]``.
+        """
+        standing = scene.gather(1, embedding(place, self._columns)) + embedding(place, self._blocks)
+        # The last column of `grown` stands for nothing, which is only said if it comes first.
+        count = grown.cumsum(1).clamp_(max=2).mul_(grown)
+        return self._lay_out(torch.cat((standing, self._grown.take(count) + scene[:, :-1]), dim=1))
+
+    def _lay_out(self, phrases: Tensor) -> Tensor:
+        """Lays the phrases' bytes end to end: ``int64 [B, S]`` to ``uint8 [B, length]``."""
+        text = embedding(phrases, self._phrases)
+        width = text.shape[2]
+        place = self._lengths.take(phrases).cumsum(1).unsqueeze(2) + self._bytes
+        # Padding falls onto the bytes of phrases before: adding it, it is zero, leaves them.
+        joined = text.new_zeros((len(text), width + self.length))
+        return joined.scatter_add_(1, place.flatten(1), text.flatten(1))[:, width:]
+
+    def actions(self, scene: Tensor) -> Tensor:
+        """Lists the actions of a scene, admissible or not, ``uint8 [B, N + 2, action_length]``.
+
+        ``Grasp`` and ``Release`` stand for the two marks at the end of a scene.
+        """
+        return embedding(scene, self._actions)
+
+
+def _standing_phrases(dynamics: Dynamics) -> tuple[Tensor, Tensor]:
+    """Tabulates by place the phrases up to the words before what has grown.
+
+    Returns:
+        The column of the scene that each phrase names, and the start of its block in the phrase
+        table, ``int64 [P, N + 6]`` each.
+    """
+    nothing, none = dynamics.num_objects, dynamics.num_objects + 1
+    columns, blocks = [], []
+    for on, holding in zip(dynamics.on.tolist(), dynamics.holding.tolist(), strict=True):
+        seen = [slot for slot in range(dynamics.num_objects) if slot != holding]
+        see = [(slot, _FIRST if slot == seen[0] else _NEXT) for slot in seen]
+        see += [(none, _EMPTY)] * (dynamics.num_objects - len(seen))
+        on_what = (nothing if on < 0 else on, _FIRST)
+        what = (nothing if holding < 0 else holding, _FIRST)
+        words = [(none, len(_PHRASES) - 4 + word - (len(_NAMES) - 1)) for word in range(4)]
+        row = [words[0], *see, words[1], on_what, words[2], what, words[3]]
+        columns.append([column for column, _ in row])
+        blocks.append([block for _, block in row])
+    return torch.tensor(columns), torch.tensor(blocks)

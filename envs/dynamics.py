@@ -1,0 +1,150 @@
+"""The rules of Playground-Text as lookup tables, so that a batched step is a few gathers.
+
+Conventions: ``N`` is the number of objects of a scene, which stand in slots ``0..N-1``. A *place*
+numbers what the agent holds and what it is on: ``(holding + 1) * (N + 1) + (on + 1)``, both a slot
+or -1 for nothing, so 0 is the start of an episode. Actions are ``Go to`` slot ``0..N-1``, then
+``Grasp`` and ``Release``. An *event* is ``verb * 96 + object``, or ``NO_EVENT``; no action causes
+more than one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from torchrl_glam.envs.vocabulary import OBJECTS, feeds
+
+NOTHING = len(OBJECTS)
+"""Object id of an empty slot."""
+GRASPED = NOTHING + 1
+"""Marks the second of a pair of objects when the first has just been grasped."""
+NO_EVENT = 2 * len(OBJECTS)
+
+_KINDS = len(OBJECTS) + 2  # the objects, NOTHING and GRASPED
+
+
+class Dynamics(nn.Module):
+    """What every action does in every place, and which event two objects that touch cause.
+
+    Args:
+        num_objects (int): number of objects of a scene.
+
+    Attributes:
+        on, holding (Tensor): slot that the agent is on, and holds, in each place; -1 for none;
+            ``int64 [P]``.
+        admissible (Tensor): ``bool [P, N + 2]``, ``False`` at ``Go to`` the held object and at
+            ``Release`` with empty hands.
+
+    Examples:
+        >>> dynamics = Dynamics(num_objects=2)
+        >>> dynamics.admissible[0].tolist()  # the start: empty hands, on nothing
+        [True, True, True, False]
+    """
+
+    def __init__(self, num_objects: int) -> None:
+        super().__init__()
+        self.num_objects = num_objects
+        self.num_actions = num_objects + 2
+        slots = range(-1, num_objects)
+        places = [(holding, on) for holding in slots for on in slots]
+        moves = [
+            self._move(holding, on, action)
+            for holding, on in places
+            for action in range(self.num_actions)
+        ]
+        kept = {"persistent": False}  # tables, not state
+        self.register_buffer("_moves", torch.tensor([move[1:] for move in moves]), **kept)
+        admissible = torch.tensor([move[0] for move in moves]).view(len(places), -1)
+        self.register_buffer("admissible", admissible, **kept)
+        self.register_buffer("_allowed", nn.functional.pad(admissible, (1, 1)), **kept)
+        # Admissible actions come first in the row of a place.
+        order = (~admissible).byte().argsort(dim=1, stable=True)
+        self.register_buffer("_choices", order, **kept)
+        self.register_buffer("_num_choices", admissible.sum(1), **kept)
+        self.register_buffer("holding", torch.tensor([place[0] for place in places]), **kept)
+        self.register_buffer("on", torch.tensor([place[1] for place in places]), **kept)
+        grower, event = _contacts()
+        self.register_buffer("_grower", grower, **kept)
+        self.register_buffer("_event", event, **kept)
+
+    def _move(self, holding: int, on: int, action: int) -> tuple[bool, int, int, int, int]:
+        """Returns whether an action is admissible, the place it leads to, and the slots that touch.
+
+        The slots are those of the held object and of the one gone to; or of the grasped object and
+        the ``GRASPED`` mark. Slot ``N`` holds ``NOTHING`` and slot ``N + 1`` ``GRASPED``.
+        """
+        nothing, grasped = self.num_objects, self.num_objects + 1
+        touching = (nothing, nothing)
+        admissible = True
+        if action < self.num_objects:  # Go to
+            admissible = action != holding
+            if admissible:
+                on = action
+                touching = (holding if holding >= 0 else nothing, action)
+        elif action == self.num_objects:  # Grasp
+            if holding < 0 <= on:
+                touching = (on, grasped)
+                holding, on = on, -1
+        else:  # Release
+            admissible = holding >= 0
+            if admissible:
+                holding, on = -1, holding
+        place = (holding + 1) * (self.num_objects + 1) + on + 1
+        return (admissible, place, *touching, nothing)
+
+    def allows(self, place: Tensor, action: Tensor) -> Tensor:
+        """Says which actions are in range and admissible, ``bool [B]``."""
+        column = action.clamp(-1, self.num_actions) + 1
+        return self._allowed.take(place * (self.num_actions + 2) + column)
+
+    def choose(self, place: Tensor, draw: Tensor) -> Tensor:
+        """Turns draws from ``[0, 1)`` into admissible actions, equally likely, ``int64 [B]``."""
+        choice = (draw * self._num_choices.take(place)).long()
+        return self._choices.take(place * self.num_actions + choice)
+
+    def step(
+        self, place: Tensor, action: Tensor, scene: Tensor, grown: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Applies one action in each environment.
+
+        Args:
+            place (Tensor): ``int64 [B]``.
+            action (Tensor): admissible actions, ``int64 [B]``.
+            scene (Tensor): object ids, then ``NOTHING`` and ``GRASPED``, ``int64 [B, N + 2]``.
+            grown (Tensor): which objects have grown, then ``True``, ``bool [B, N + 1]``.
+
+        Returns:
+            The next place, which objects have grown by now, and the event, ``int64 [B]``.
+        """
+        move = embedding(place * self.num_actions + action, self._moves)
+        pair = scene.gather(1, move[:, 1:3])
+        pair = pair[:, 0] * _KINDS + pair[:, 1]
+        slot = move.gather(
+            1, self._grower.take(pair).unsqueeze(1)
+        )  # the last column if nothing can grow
+        before = grown.gather(1, slot)
+        event = self._event.take(pair * 2 + before.squeeze(1))
+        return move[:, 0], grown.scatter(1, slot, True), event
+
+
+def _contacts() -> tuple[Tensor, Tensor]:
+    """Tabulates pairs of objects that touch.
+
+    Returns:
+        For each pair the column of a move that names the slot that grows, ``int64 [K * K]``:
+        1 for the first of the pair, 2 for the second, 3 for neither. And the event for each pair
+        and whether what would grow has grown before, ``int64 [K * K * 2]``.
+    """
+    grower = torch.full((_KINDS, _KINDS), 3)
+    event = torch.full((_KINDS, _KINDS, 2), NO_EVENT)
+    for first in range(len(OBJECTS)):
+        event[first, GRASPED] = first
+        for second in range(len(OBJECTS)):
+            if feeds(supply=second, living=first):
+                grower[first, second] = 1
+                event[first, second, 0] = len(OBJECTS) + first
+            elif feeds(supply=first, living=second):
+                grower[first, second] = 2
+                event[first, second, 0] = len(OBJECTS) + second
+    return grower.flatten(), event.flatten()

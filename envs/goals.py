@@ -1,0 +1,225 @@
+"""The goals of Playground-Text: their texts, kinds, splits, and which events reach them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from torchrl_glam.envs.vocabulary import (
+    CATEGORIES,
+    COLOURS,
+    FURNITURE,
+    OBJECTS,
+    PLANTS,
+    SUPPLIES,
+    TYPES,
+    VERBS,
+    colour_of,
+    is_living,
+    nearest,
+    object_id,
+    type_of,
+)
+
+Split = Literal["train", "test"]
+
+
+@dataclass(frozen=True)
+class SimpleGoal:
+    """A goal of one event: ``<verb> <description>``.
+
+    Args:
+        verb (str): ``"Grasp"`` or ``"Grow"``.
+        colour (str): a colour, or ``"any"``.
+        name (str): a type, a category, or ``"thing"``.
+    """
+
+    verb: str
+    colour: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.description}"
+
+    @property
+    def description(self) -> str:
+        """What the goal says after its verb; ``thing`` comes with a colour: ``any red thing``."""
+        if self.name == "thing":
+            return f"any {self.colour} thing"
+        return f"{self.colour} {self.name}"
+
+    def reached_by(self, verb: str, object_id: int) -> bool:
+        """Says whether doing ``verb`` to an object reaches this goal."""
+        return (
+            verb == self.verb
+            and self.colour in ("any", colour_of(object_id))
+            and (
+                self.name in ("thing", type_of(object_id))
+                or type_of(object_id) in CATEGORIES.get(self.name, ())
+            )
+            and (verb == "Grasp" or is_living(object_id))
+        )
+
+
+def _held_out_substrings() -> tuple[str, ...]:
+    words = ["red tree", "green dog", "blue door", "flower"]
+    for colour in (*COLOURS, "any"):
+        words += [f"Grasp {colour} animal", f"Grasp {colour} fly"]
+        words += [f"Grow {colour} {name}" for name in (*PLANTS, "plant", "living_thing")]
+    return tuple(words)
+
+
+HELD_OUT = _held_out_substrings()
+"""A simple goal whose text contains any of these is in the test split."""
+
+
+def simple_goals(split: Split) -> list[SimpleGoal]:
+    """Lists the simple goals of a split: first those with ``Grasp``, then those with ``Grow``."""
+    goals = []
+    for verb in VERBS:
+        names = [*TYPES, *CATEGORIES]
+        if verb == "Grow":
+            cannot_grow = {*FURNITURE, *SUPPLIES, "furniture", "supply"}
+            names = [name for name in names if name not in cannot_grow]
+        goals += [SimpleGoal(verb, colour, name) for name in names for colour in (*COLOURS, "any")]
+        goals += [SimpleGoal(verb, colour, "thing") for colour in COLOURS]
+    held_out = split == "test"
+    return [goal for goal in goals if any(part in str(goal) for part in HELD_OUT) == held_out]
+
+
+class GoalSpace:
+    """The goals of one split, numbered from 0: simple goals first, then sequential ones.
+
+    A simple goal is ``Grasp <description>`` or ``Grow <description>``. A sequential goal is
+    ``<Grow goal a> then <goal b>``, both of the same split and not ending in the same two words.
+    The train split has 8,470 goals, 97.9 % of them sequential; SAC-GLAM (Gaven et al., 2024),
+    section 4, states 8,470 and 98 %. The test split holds out words and combinations.
+
+    Args:
+        split (str, optional): ``"train"`` or ``"test"``. Defaults to ``"train"``.
+        sequential (bool, optional): whether sequential goals belong to the space; without them it
+            is the simplified environment of SAC-GLAM, Appendix B. Defaults to ``True``.
+
+    Attributes:
+        kinds (tuple of str): ``("grasp", "grow", "grow_then_grasp", "grow_then_grow")``, the same
+            for every space.
+        texts (tuple of str): the text of every goal.
+        kind_ids (Tensor): index in ``kinds`` of every goal, ``int8 [G]``.
+        parts (Tensor): the simple goals of every goal in order, ``int64 [G, 2]``; the second is -1
+            for a simple goal.
+        reached_by (Tensor): whether a verb (index in ``VERBS``) done to an object reaches a simple
+            goal, ``bool [S, 2, 96]``.
+        sequence_ids (Tensor): id of ``a then b`` for simple goals ``a`` and ``b``, -1 if there is
+            no such goal, ``int64 [S, S]``.
+
+    Raises:
+        ValueError: if ``split`` is unknown.
+
+    Examples:
+        >>> goals = GoalSpace("train")
+        >>> len(goals), goals.num_simple
+        (8470, 182)
+        >>> goals[goals.id_of("Grow green mouse then grasp blue rose")]
+        'Grow green mouse then grasp blue rose'
+        >>> [goals[goal] for goal in goals.matches(("Grow", "red cactus"))]
+        ['Grow any red thing']
+    """
+
+    kinds = ("grasp", "grow", "grow_then_grasp", "grow_then_grow")
+
+    def __init__(self, split: Split = "train", sequential: bool = True) -> None:
+        if split not in ("train", "test"):
+            raise ValueError(f"split must be 'train' or 'test', got {split!r}.")
+        self.split = split
+        self.sequential = sequential
+        simple = simple_goals(split)
+        self.num_simple = len(simple)
+        self.num_grasp = sum(goal.verb == "Grasp" for goal in simple)
+        self.reached_by = torch.tensor(
+            [
+                [[goal.reached_by(verb, item) for item in range(len(OBJECTS))] for verb in VERBS]
+                for goal in simple
+            ]
+        )
+        texts = [str(goal) for goal in simple]
+        parts = [(index, -1) for index in range(len(simple))]
+        kinds = [VERBS.index(goal.verb) for goal in simple]
+        if sequential:
+            pairs = _sequences(simple, self.num_grasp)
+            texts += [f"{texts[a]} then g{texts[b][1:]}" for a, b in pairs]
+            kinds += [2 + VERBS.index(simple[b].verb) for _, b in pairs]
+            parts += pairs
+        self.texts = tuple(texts)
+        self.kind_ids = torch.tensor(kinds, dtype=torch.int8)
+        self.parts = torch.tensor(parts)
+        self.sequence_ids = torch.full((len(simple), len(simple)), -1)
+        first, second = self.parts[self.num_simple :].unbind(-1)
+        self.sequence_ids[first, second] = torch.arange(self.num_simple, len(texts))
+        self._ids = {text: index for index, text in enumerate(texts)}
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, goal_id: int) -> str:
+        return self.text_of(goal_id)
+
+    def __repr__(self) -> str:
+        return f"GoalSpace(split={self.split!r}, sequential={self.sequential}, goals={len(self)})"
+
+    def id_of(self, text: str) -> int:
+        """Returns the id of a goal.
+
+        Raises:
+            ValueError: if the space has no such goal; the message names the nearest one.
+        """
+        if text not in self._ids:
+            raise ValueError(
+                f"There is no goal {text!r} in the {self.split} split"
+                f"{'' if self.sequential else ' without sequential goals'}."
+                f"{nearest(text, self.texts)}"
+            )
+        return self._ids[text]
+
+    def text_of(self, goal_id: int) -> str:
+        """Returns the text of a goal.
+
+        Raises:
+            IndexError: if ``goal_id`` is not in ``[0, len(self))``.
+        """
+        if not 0 <= goal_id < len(self):
+            raise IndexError(f"goal_id must be in [0, {len(self)}), got {goal_id}.")
+        return self.texts[goal_id]
+
+    def kind_of(self, goal_id: int) -> str:
+        """Returns the kind of a goal, one of ``kinds``."""
+        self.text_of(goal_id)
+        return self.kinds[self.kind_ids[goal_id]]
+
+    def matches(self, event: tuple[str, str]) -> list[int]:
+        """Lists the simple goals that an event reaches.
+
+        Args:
+            event (tuple of str): a verb (``"Grasp"`` or ``"Grow"``) and an object's text.
+
+        Raises:
+            ValueError: if the verb or the object is unknown.
+        """
+        verb, item = event
+        if verb not in VERBS:
+            raise ValueError(f"The verb of an event must be one of {VERBS}, got {verb!r}.")
+        reached = self.reached_by[:, VERBS.index(verb), object_id(item)]
+        return reached.nonzero().flatten().tolist()
+
+
+def _sequences(simple: list[SimpleGoal], num_grasp: int) -> list[tuple[int, int]]:
+    """Lists the pairs that make a sequential goal, those that end in ``grasp`` first."""
+    endings = [str(goal).split()[-2:] for goal in simple]
+    return [
+        (a, b)
+        for seconds in (range(num_grasp), range(num_grasp, len(simple)))
+        for a in range(num_grasp, len(simple))
+        for b in seconds
+        if endings[a] != endings[b]
+    ]

@@ -1,0 +1,138 @@
+"""The shortest plan for every goal of Playground-Text: a yardstick for agents."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from torchrl_glam.envs.goals import GoalSpace
+from torchrl_glam.envs.vocabulary import OBJECTS, VERBS, feeds
+
+_GRASP, _GROW = range(len(VERBS))
+_NEVER = 1000  # cost of what cannot be reached
+
+
+class OraclePolicy(TensorDictModuleBase):
+    """Takes the first action of a shortest plan, from the symbolic state.
+
+    To grow something the agent brings a supply and a living thing together: it holds one and goes
+    to the other. The plan is the cheapest such pair (or object to grasp); before the second part
+    of a sequential goal, cheapest together with what the second part will then cost. Where the
+    goal is out of reach, the action is ``Grasp``.
+
+    From the start of an episode plans take 2 actions for ``Grasp``, 3 for ``Grow``, 4 for
+    ``Grow … then grow …``, and 5 or 6 for ``Grow … then grasp …``.
+
+    Args:
+        goals (GoalSpace): the goals of the environment, ``env.goals``.
+
+    Examples:
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> env = PlaygroundTextEnv(num_envs=4, seed=0)
+        >>> policy = OraclePolicy(env.goals)
+        >>> steps = env.rollout(7, policy, break_when_any_done=False)
+        >>> bool(steps["next", "terminated"].any(1).all())
+        True
+    """
+
+    def __init__(self, goals: GoalSpace) -> None:
+        super().__init__()
+        self.in_keys = [
+            "goal_id",
+            *(("state", key) for key in ("objects", "on", "holding", "grown", "stage")),
+        ]
+        self.out_keys = ["action"]
+        items = range(len(OBJECTS))
+        table = torch.tensor([[feeds(supply, living) for living in items] for supply in items])
+        # The last simple goal stands for "no second part": nothing reaches it.
+        nothing = torch.zeros_like(goals.reached_by[:1])
+        kept = {"persistent": False}
+        self.register_buffer("_feeds", table, **kept)
+        self.register_buffer("_reached_by", torch.cat((goals.reached_by, nothing)), **kept)
+        self.register_buffer("_parts", goals.parts, **kept)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes ``"action"`` (``int64``, the batch shape of ``"goal_id"``)."""
+        goal_id, objects, on, holding, grown, stage = (tensordict[key] for key in self.in_keys)
+        action = self._plan(
+            self._parts[goal_id.flatten()],
+            objects.flatten(0, -2),
+            on.reshape(-1, 1),
+            holding.reshape(-1, 1),
+            grown.flatten(0, -2),
+            stage.flatten(),
+        )
+        return tensordict.set("action", action.view(goal_id.shape))
+
+    def _plan(
+        self,
+        parts: Tensor,
+        objects: Tensor,
+        on: Tensor,
+        holding: Tensor,
+        grown: Tensor,
+        stage: Tensor,
+    ) -> Tensor:
+        """Returns the action in each of ``B`` states of ``N`` objects, ``int64 [B]``."""
+        slots = torch.arange(objects.shape[1], device=objects.device)
+        # feeds[b, s, x]: the object in slot s feeds that in slot x, which can still grow.
+        feeds = self._feeds[objects.unsqueeze(2), objects.unsqueeze(1)] & ~grown.unsqueeze(1)
+        now = torch.where(stage == 0, parts[:, 0], parts[:, 1])
+        later = torch.where(stage == 0, parts[:, 1], -1)
+        grasped, grows = self._matches(now, objects)
+        # Steps until the object in a slot is held: the agent releases, goes to it, grasps it.
+        empty, held, stood = holding < 0, holding == slots, on == slots
+        to_hold = torch.where(held, 0, torch.where(empty, 2 - (empty & stood).long(), 3))
+        to_grasp = torch.where(held, 2, to_hold)  # released first, to be picked up again
+        grasp_cost = to_grasp.masked_fill(~grasped, _NEVER)
+        # Growing: hold the object in slot u, go to that in slot v.
+        meets = feeds & grows.unsqueeze(1)
+        meets = meets | meets.mT
+        grow_cost = (to_hold.unsqueeze(2) + 1 + self._second_cost(later, objects, feeds)).where(
+            meets, _NEVER
+        )
+        costs = torch.cat((grasp_cost, grow_cost.flatten(1)), dim=1)
+        cost, choice = costs.min(1, keepdim=True)
+        pair = choice - len(slots)
+        to_take = torch.where(pair < 0, choice, pair // len(slots))
+        return self._first_action(to_take, pair, on, holding, len(slots)).where(
+            cost.squeeze(1) < _NEVER, len(slots)
+        )
+
+    def _matches(self, goal: Tensor, objects: Tensor) -> tuple[Tensor, Tensor]:
+        """Which objects reach a simple goal when grasped and when grown, ``bool [B, N]`` each."""
+        table = self._reached_by[goal]  # [B, 2, 96]
+        return table[:, _GRASP].gather(1, objects), table[:, _GROW].gather(1, objects)
+
+    def _second_cost(self, later: Tensor, objects: Tensor, feeds: Tensor) -> Tensor:
+        """Steps of the second part after holding slot u, going to slot v, ``int64 [B, N, N]``."""
+        size = objects.shape[1]
+        grasped, grows = self._matches(later, objects)
+        # Grasp: release what is held; take it again, or go to another object and take that.
+        grasp = torch.where(grasped, 2, 3).unsqueeze(2).expand(-1, -1, size)
+        grasp = grasp.where(grasped.any(1)[:, None, None], _NEVER)
+        # Grow something other than what has grown in the first part: with the supply in hand, or
+        # release, go to, grasp and bring another pair together.
+        other = ~torch.eye(size, dtype=torch.bool, device=objects.device)
+        feeds_later = feeds & grows.unsqueeze(1)  # [B, supply, living]
+        # after[b, s, x]: the supply in slot s feeds a match other than slot x.
+        after = (feeds_later.unsqueeze(2) & other).any(3)
+        any_after = after.any(1)
+        in_hand = feeds  # u is the supply, v has grown
+        grown_slot_v = torch.where(after, 1, 4).where(any_after.unsqueeze(1), _NEVER)
+        grown_slot_u = torch.full_like(grown_slot_v, 4).where(any_after.unsqueeze(2), _NEVER)
+        grow = torch.where(in_hand, grown_slot_v, grown_slot_u)
+        cost = torch.minimum(grasp, grow)
+        return cost.where((later >= 0)[:, None, None], 0)
+
+    @staticmethod
+    def _first_action(
+        to_take: Tensor, pair: Tensor, on: Tensor, holding: Tensor, size: int
+    ) -> Tensor:
+        """The first action towards holding ``to_take`` and going to the second of ``pair``."""
+        go_on = (pair >= 0) & (holding == to_take)
+        take = torch.where(on == to_take, size, to_take)
+        action = torch.where(holding >= 0, size + 1, take)
+        return torch.where(go_on, pair % size, action).squeeze(1)

@@ -1,0 +1,135 @@
+"""The social partner of Playground-Text: names the goals that the agent's actions reach."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from torchrl_glam.envs.dynamics import NO_EVENT
+from torchrl_glam.envs.goals import GoalSpace
+from torchrl_glam.envs.vocabulary import OBJECTS, SUPPLIES, VERBS, type_of
+
+
+class SocialPartner(nn.Module):
+    """Names, after each step, every goal that the step reached, once per episode.
+
+    Hindsight of SAC-GLAM (Gaven et al., 2024), section 3. Reached are the simple goals that match
+    the step's event, and ``a then b`` for each ``Grow`` goal ``a`` named on an earlier step and
+    each simple goal ``b`` reached now. The goal that the agent pursues is not named.
+
+    What was named follows from a record of step numbers, which the caller keeps: when a ``Grow``
+    goal was *first* reached, and when a simple goal was *last* reached. Reaching ``b`` now
+    completes a new ``a then b`` if ``b`` was not reached after ``a`` first was. A simple goal is
+    ``b`` after nothing, and nothing counts as reached at step 0.
+
+    Args:
+        goals (GoalSpace): the goals to name.
+        num_objects (int): number of objects of a scene.
+        max_steps (int): number of steps of an episode.
+
+    Attributes:
+        max_names (int): no step reaches more new goals than this.
+    """
+
+    def __init__(self, goals: GoalSpace, num_objects: int, max_steps: int) -> None:
+        super().__init__()
+        num_simple, num_grasp = goals.num_simple, goals.num_grasp
+        self.max_names = most_names(goals, num_objects, max_steps)
+        # For each event the simple goals that it reaches, filled up with `num_simple`.
+        reached = goals.reached_by.permute(1, 2, 0).flatten(0, 1)  # [2 * 96, S]
+        self._width = width = int(reached.sum(1).max())
+        order = (~reached).byte().argsort(dim=1, stable=True)[:, :width]
+        matches = order.masked_fill(~reached.gather(1, order), num_simple)
+        # Columns of the records: first reached are nothing, the Grow goals, a spare one for the
+        # others; last reached are the simple goals, and a spare one.
+        self._spare = spare = 1 + (num_simple - num_grasp if goals.sequential else 0)
+        first = 1 + matches - num_grasp
+        first = first.masked_fill((first < 1) | (first > spare), spare)
+        entries = torch.cat((spare + 1 + matches, first), dim=1)
+        is_first = torch.arange(2 * width) >= width
+        empty = torch.cat((torch.full((spare + 1,), -1), torch.zeros(num_simple + 1).long()))
+        empty[0] = 0
+        # By column of a simple goal last reached: the goal that it completes after each of the
+        # first columns.
+        completes = torch.full((len(empty), spare), -1)
+        completes[spare + 1 : -1, 0] = torch.arange(num_simple)
+        if goals.sequential:
+            completes[spare + 1 : -1, 1:] = goals.sequence_ids[num_grasp:].T
+        tables = {
+            "_entries": entries,
+            "_is_first": is_first,
+            "_completes": completes,
+            "_empty": empty.short(),
+        }
+        for name, table in tables.items():
+            self.register_buffer(name, table, persistent=False)
+
+    def empty_records(self, num_envs: int) -> Tensor:
+        """Returns the records of fresh episodes, ``int16 [B, R]``; steps count from 1."""
+        return self._empty.repeat(num_envs, 1)
+
+    def forget(self, records: Tensor, envs: Tensor) -> None:
+        """Empties the records of environments, in place."""
+        records.index_copy_(0, envs, self._empty.expand(len(envs), -1))
+
+    def name(
+        self, event: Tensor, step: Tensor, pursued: Tensor, records: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Names the goals that a step reached, and enters them in the records, in place.
+
+        Args:
+            event (Tensor): events, or ``NO_EVENT``, ``int64 [B]``.
+            step (Tensor): number of the step, from 1, ``int16 [B]``.
+            pursued (Tensor): ids of the goals that are not named, ``int64 [B]``.
+            records (Tensor): ``int16 [B, R]``.
+
+        Returns:
+            One entry per named goal: environment, slot among its names, goal id (``int64 [n]``).
+        """
+        envs = (event != NO_EVENT).nonzero().squeeze(1)
+        record, step = records.index_select(0, envs), step.index_select(0, envs).unsqueeze(1)
+        entries = embedding(event.index_select(0, envs), self._entries)
+        before = record.gather(1, entries)
+        last, first = before[:, : self._width], record[:, : self._spare]
+        fresh = last.unsqueeze(2) <= first.unsqueeze(1)  # [k, width, first columns]
+        row, match, column = fresh.nonzero().unbind(1)
+        names = self._completes[entries[row, match], column]
+        env = envs.index_select(0, row)
+        kept = ((names >= 0) & (names != pursued.index_select(0, env))).nonzero().squeeze(1)
+        env, names = env.index_select(0, kept), names.index_select(0, kept)
+        count = torch.bincount(env, minlength=len(event))
+        start = (count.cumsum(0) - count).index_select(0, env)
+        slot = torch.arange(len(env), device=env.device) - start
+
+        now = torch.where(self._is_first & (before >= 0), before, step)
+        records.index_copy_(0, envs, record.scatter_(1, entries, now))
+        return env, slot, names
+
+
+def most_names(goals: GoalSpace, num_objects: int, max_steps: int) -> int:
+    """Bounds the number of goals that one step reaches and no earlier one did.
+
+    Most are reached when as many ``Grow`` goals as possible were before: all objects but one
+    supply grow, then comes one more event. Which objects to grow is a coverage problem, solved
+    greedily. The train split attains the bound if ``max_steps >= num_objects + 4``.
+    """
+    items = range(len(OBJECTS))
+    grows = goals.reached_by[goals.num_grasp :, 1].T.float()  # [96, Grow goals]
+    follows = (goals.sequence_ids[goals.num_grasp :] >= 0).float()  # [Grow goals, S]
+    best = 0
+    for verb, item in [(verb, item) for verb in VERBS for item in items]:
+        reached = goals.reached_by[:, VERBS.index(verb), item].float()
+        # How many sequences each Grow goal reached before completes; those of chosen objects go
+        # over into the total.
+        weight = follows @ reached
+        total = reached.sum()
+        others = num_objects - (1 if type_of(item) in SUPPLIES else 2)
+        if verb == "Grasp":  # what is grasped may have grown before
+            total, weight = total + grows[item] @ weight, weight * (1 - grows[item])
+        # Taking the supply takes two steps; a grasp comes two after the last growth.
+        for _ in range(min(others, max_steps - (4 if verb == "Grasp" else 3))):
+            chosen = int((grows @ weight).argmax())
+            total, weight = total + grows[chosen] @ weight, weight * (1 - grows[chosen])
+        best = max(best, int(total))
+    return best

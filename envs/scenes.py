@@ -1,0 +1,121 @@
+"""Scenes: which objects are there at the start of an episode."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from torchrl_glam.envs.goals import GoalSpace
+from torchrl_glam.envs.vocabulary import OBJECTS, PLANTS, VERBS, type_of
+
+_FOODS = [item for item in range(len(OBJECTS)) if type_of(item) == "food"]
+_WATERS = [item for item in range(len(OBJECTS)) if type_of(item) == "water"]
+
+_NEEDS = {
+    "grow": (2, "a living thing and a supply"),
+    "grow_then_grow": (3, "two living things and a supply"),
+}
+
+
+class SceneSampler(nn.Module):
+    """Draws scenes in which a goal can be reached, for many goals at once.
+
+    A scene holds an object for each part of the goal, a supply that works for each ``Grow``, and
+    random objects; all differ, in random order. One supply serves both parts: water if one of them
+    grows a plant, else water or food.
+
+    Args:
+        goals (GoalSpace): the goals to draw scenes for.
+        num_objects (int): number of objects of a scene.
+
+    Raises:
+        ValueError: if ``num_objects`` is fewer than a goal can need, or more than there are.
+
+    Examples:
+        >>> goals = GoalSpace("train", sequential=False)
+        >>> scenes = SceneSampler(goals, num_objects=3)
+        >>> goal = torch.tensor([goals.id_of("Grow red lion")])
+        >>> scene = scenes.sample(goal, torch.Generator().manual_seed(0))
+        >>> scene.shape, "red lion" in [OBJECTS[item] for item in scene[0]]
+        (torch.Size([1, 3]), True)
+    """
+
+    def __init__(self, goals: GoalSpace, num_objects: int) -> None:
+        super().__init__()
+        kind = "grow_then_grow" if goals.sequential else "grow"
+        need, what = _NEEDS[kind]
+        if num_objects < need:
+            raise ValueError(
+                f"num_objects ({num_objects}) is too small: a {kind} goal can need {need} objects "
+                f"({what}). Pass num_objects >= {need}"
+                + (", or sequential=False for simple goals only." if goals.sequential else ".")
+            )
+        if num_objects > len(OBJECTS):
+            raise ValueError(
+                f"num_objects ({num_objects}) must be at most {len(OBJECTS)}: the objects of a "
+                "scene all differ."
+            )
+        self.num_objects = num_objects
+        matches = goals.reached_by.any(1)  # [S, 96]: a simple goal has one verb
+        count = matches.sum(1)
+        first, second = goals.parts.unbind(1)
+        second = torch.where(second < 0, first, second)
+        # The part that fewer objects match draws first, as in "Grow any lion then grow red lion".
+        swap = count[second] < count[first]
+        plant = torch.tensor([type_of(item) in PLANTS for item in range(len(OBJECTS))])
+        grow = goals.kind_ids[: goals.num_simple] == VERBS.index("Grow")
+        narrow, wide = torch.where(swap, second, first), torch.where(swap, first, second)
+        # The objects of each simple goal come first in its row; their ranks are their places.
+        members = (~matches).byte().argsort(dim=1, stable=True)
+        rank = (matches.cumsum(1) - 1).masked_fill(~matches, len(OBJECTS))
+        size = len(OBJECTS)  # of a row of the tables below
+        plan = (narrow * size, wide * size, count[narrow], count[wide])
+        tables = {
+            "_plan": torch.stack(plan, dim=1),
+            "_is_sequence": goals.parts[:, 1] >= 0,
+            "_needs_supply": grow[first],
+            "_members": members,
+            "_rank": rank,
+            "_waters_only": grow.unsqueeze(1) & plant,
+            "_supplies": torch.tensor([*_FOODS, *_WATERS, *_WATERS, *_WATERS]),
+        }
+        for name, table in tables.items():
+            self.register_buffer(name, table, persistent=False)
+
+    def sample(self, goal_ids: Tensor, generator: torch.Generator) -> Tensor:
+        """Draws one scene for each goal.
+
+        Args:
+            goal_ids (Tensor): ``int64 [n]``.
+            generator (torch.Generator): where all randomness comes from.
+
+        Returns:
+            Object ids, ``int64 [n, num_objects]``.
+        """
+        draw = torch.rand(
+            (len(goal_ids), 3 + len(OBJECTS) + self.num_objects),
+            generator=generator,
+            device=goal_ids.device,
+        )
+        needed = self._needed(goal_ids, draw[:, :3])
+        # The needed objects get the smallest keys, the others random ones.
+        keys = draw[:, 3 : 3 + len(OBJECTS)].scatter(1, needed, -1.0)
+        scene = keys.topk(self.num_objects, dim=1, largest=False, sorted=False).indices
+        return scene.gather(1, draw[:, 3 + len(OBJECTS) :].argsort(1))
+
+    def _needed(self, goal_ids: Tensor, draw: Tensor) -> Tensor:
+        """Draws the objects that each goal needs, ``int64 [n, 3]``, with repetitions if fewer."""
+        narrow, wide, count, other_count = embedding(goal_ids, self._plan).unbind(1)
+        item = self._members.take(narrow + (draw[:, 0] * count).long())
+        # The object of the other part is another one: drawn from its matches without `item`.
+        rank_of_item = self._rank.take(wide + item)
+        other_count = other_count - (rank_of_item < len(OBJECTS)).long()
+        rank = (draw[:, 1] * other_count).long()
+        rank += rank >= rank_of_item
+        other = self._members.take(wide + rank)
+        other = torch.where(self._is_sequence[goal_ids], other, item)
+        waters_only = self._waters_only.take(narrow + item) | self._waters_only.take(wide + other)
+        supply = self._supplies.take((draw[:, 2] * 6).long() + 6 * waters_only)
+        supply = torch.where(self._needs_supply[goal_ids], supply, item)
+        return torch.stack((item, other, supply), dim=1)

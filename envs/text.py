@@ -1,0 +1,122 @@
+"""Text as tensors: UTF-8 bytes, zero padded on the right.
+
+Text travels through environments, collectors and transforms as ``uint8`` tensors whose last
+dimension is the length in bytes. Strings in a TensorDict are slow to stack and are lost by
+transforms that gather, such as n-step returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+Strings = str | Sequence["Strings"]
+
+
+def encode_text(strings: Strings, length: int | None = None) -> Tensor:
+    """Encodes a string, or (nested) lists of strings, as a text tensor.
+
+    Args:
+        strings (str or nested sequence of str): the text; nested sequences must be rectangular.
+        length (int, optional): size of the last dimension, in bytes. Defaults to the longest
+            string's, and at least 1.
+
+    Returns:
+        ``uint8`` tensor of shape ``[*B, length]``, where ``B`` is the shape of the nested lists.
+
+    Raises:
+        ValueError: if a string is longer than ``length`` or holds a zero byte, which is padding.
+
+    Examples:
+        >>> encode_text(["Grasp", "Go"])
+        tensor([[ 71, 114,  97, 115, 112],
+                [ 71, 111,   0,   0,   0]], dtype=torch.uint8)
+    """
+    shape, flat = _flatten(strings)
+    rows = [text.encode() for text in flat]
+    longest = max((len(row) for row in rows), default=0)
+    length = max(longest, 1) if length is None else length
+    if longest > length:
+        text = max(flat, key=lambda text: len(text.encode()))
+        raise ValueError(
+            f"length ({length}) is too small for {text!r}, which takes {longest} bytes: "
+            "pass a larger length, or None to use the longest string's."
+        )
+    if any(0 in row for row in rows):
+        raise ValueError("strings must not hold the character '\\0': zero bytes are padding.")
+    padded = bytearray().join(row.ljust(length, b"\0") for row in rows)
+    if not padded:
+        return torch.zeros((*shape, length), dtype=torch.uint8)
+    return torch.frombuffer(padded, dtype=torch.uint8).clone().view(*shape, length)
+
+
+def decode_text(text: Tensor) -> Strings:
+    """Decodes a text tensor into strings; the inverse of :func:`encode_text`.
+
+    Args:
+        text (Tensor): ``uint8`` tensor of shape ``[*B, length]``.
+
+    Returns:
+        A string if ``B`` is empty, else nested lists of strings of shape ``B``.
+
+    Raises:
+        TypeError: if ``text`` is not a ``uint8`` tensor.
+
+    Examples:
+        >>> decode_text(encode_text([["Grasp", "Release"], ["Go to red lion", ""]]))
+        [['Grasp', 'Release'], ['Go to red lion', '']]
+    """
+    if not isinstance(text, Tensor) or text.dtype != torch.uint8:
+        kind = text.dtype if isinstance(text, Tensor) else type(text).__name__
+        raise TypeError(f"text must be a uint8 tensor of UTF-8 bytes, got {kind}.")
+    raw, length = text.cpu().numpy().tobytes(), text.shape[-1]
+    rows = (raw[start : start + length] for start in range(0, len(raw), max(length, 1)))
+    return _nest((row.rstrip(b"\0").decode() for row in rows), text.shape[:-1])
+
+
+def join_segments(values: Tensor, mask: Tensor, length: int, pad: int = 0) -> Tensor:
+    """Concatenates segments, dropping their padding.
+
+    Works for bytes and for token ids alike, with tensor operations whose shapes depend on no data.
+
+    Args:
+        values (Tensor): segments, shape ``[*B, S, W]`` (``S`` segments of at most ``W`` elements).
+        mask (Tensor): ``True`` at the elements to keep, shape ``[*B, S, W]``.
+        length (int): size of the last dimension of the result; what goes beyond it is cut off.
+        pad (int, optional): value after the last element. Defaults to 0.
+
+    Returns:
+        Tensor of shape ``[*B, length]`` and the type of ``values``.
+
+    Examples:
+        >>> values = torch.tensor([[5, 6, 0], [7, 0, 0], [8, 9, 0]])
+        >>> join_segments(values, values != 0, length=6)
+        tensor([5, 6, 7, 8, 9, 0])
+    """
+    values, mask = values.flatten(-2), mask.flatten(-2)
+    # Every element goes to the place that follows those kept before it; the rest go to a spare
+    # last place, which is cut off.
+    place = mask.cumsum(-1).sub_(1).masked_fill_(~mask, length).clamp_(max=length)
+    joined = values.new_full((*values.shape[:-1], length + 1), pad)
+    return joined.scatter_(-1, place, values)[..., :length]
+
+
+def _flatten(strings: Strings) -> tuple[tuple[int, ...], list[str]]:
+    """Returns the shape of nested sequences of strings, and the strings in order."""
+    if isinstance(strings, str):
+        return (), [strings]
+    parts = [_flatten(part) for part in strings]
+    shapes = {shape for shape, _ in parts}
+    if len(shapes) > 1:
+        raise ValueError(f"strings must be nested evenly, got parts of shapes {sorted(shapes)}.")
+    inner = shapes.pop() if shapes else ()
+    return (len(parts), *inner), [text for _, flat in parts for text in flat]
+
+
+def _nest(strings: Iterator[str], shape: Sequence[int]) -> Strings:
+    """Returns strings, taken in order, as nested lists of a shape."""
+    if not shape:
+        return next(strings, "")
+    return [_nest(strings, shape[1:]) for _ in range(shape[0])]

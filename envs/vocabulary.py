@@ -1,0 +1,128 @@
+"""The words of Playground-Text: colours, object types, categories, and what feeds what.
+
+An object is a colour and a type, numbered ``3 * type + colour``; its text is ``"<colour> <type>"``.
+The vocabulary is that of the original Playground (Colas et al., 2020, IMAGINE).
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+COLOURS = ("red", "blue", "green")
+FURNITURE = (
+    "door",
+    "chair",
+    "desk",
+    "lamp",
+    "table",
+    "cupboard",
+    "sink",
+    "window",
+    "sofa",
+    "carpet",
+)
+PLANTS = (
+    "cactus",
+    "carnivorous",
+    "flower",
+    "tree",
+    "bush",
+    "grass",
+    "algae",
+    "tea",
+    "rose",
+    "bonsai",
+)
+ANIMALS = ("dog", "cat", "chameleon", "human", "fly", "parrot", "mouse", "lion", "pig", "cow")
+SUPPLIES = ("food", "water")
+TYPES = FURNITURE + PLANTS + ANIMALS + SUPPLIES
+
+CATEGORIES: dict[str, tuple[str, ...]] = {
+    "animal": ANIMALS,
+    "plant": PLANTS,
+    "furniture": FURNITURE,
+    "supply": SUPPLIES,
+    "living_thing": ANIMALS + PLANTS,
+}
+
+OBJECTS = tuple(f"{colour} {name}" for name in TYPES for colour in COLOURS)
+"""The text of every object, indexed by object id (96 of them)."""
+
+VERBS = ("Grasp", "Grow")
+
+_OBJECT_IDS = {text: index for index, text in enumerate(OBJECTS)}
+
+
+def object_id(text: str) -> int:
+    """Returns the id of the object called ``text``.
+
+    Args:
+        text (str): ``"<colour> <type>"``.
+
+    Raises:
+        ValueError: if there is no such object; the message names the nearest one.
+
+    Examples:
+        >>> object_id("green water")
+        95
+    """
+    if text not in _OBJECT_IDS:
+        raise ValueError(f"There is no object {text!r}.{nearest(text, OBJECTS)}")
+    return _OBJECT_IDS[text]
+
+
+def type_of(object_id: int) -> str:
+    """Returns the type of an object, for instance ``"water"``.
+
+    Examples:
+        >>> type_of(95)
+        'water'
+    """
+    return TYPES[object_id // len(COLOURS)]
+
+
+def colour_of(object_id: int) -> str:
+    """Returns the colour of an object.
+
+    Examples:
+        >>> colour_of(95)
+        'green'
+    """
+    return COLOURS[object_id % len(COLOURS)]
+
+
+def is_living(object_id: int) -> bool:
+    """Says whether an object is an animal or a plant, and so can grow.
+
+    Examples:
+        >>> [is_living(object_id(text)) for text in ("red lion", "red rose", "red door")]
+        [True, True, False]
+    """
+    return type_of(object_id) in CATEGORIES["living_thing"]
+
+
+def feeds(supply: int, living: int) -> bool:
+    """Says whether the object ``supply`` makes the object ``living`` grow.
+
+    Water feeds animals and plants, food feeds animals only.
+
+    Examples:
+        >>> feeds(object_id("red food"), object_id("blue cow"))
+        True
+        >>> feeds(object_id("red food"), object_id("blue rose"))
+        False
+    """
+    if type_of(supply) == "water":
+        return is_living(living)
+    return type_of(supply) == "food" and type_of(living) in ANIMALS
+
+
+def nearest(text: str, candidates: tuple[str, ...] | list[str]) -> str:
+    """Returns ``" The nearest is '…'."`` for an error message, empty if nothing comes close.
+
+    Examples:
+        >>> nearest("red loin", OBJECTS)
+        " The nearest is 'red lion'."
+    """
+    close = get_close_matches(text, candidates, n=1)
+    return f" The nearest is {close[0]!r}." if close else ""

@@ -1,0 +1,245 @@
+"""Trains a language-model agent with SAC-GLAM and hindsight on Playground-Text.
+
+    python recipes/sac_glam.py                              # two cores, embedded model, minutes
+    python recipes/sac_glam.py --config-name paper          # the paper's configuration
+    python recipes/sac_glam.py hindsight=false seed=1       # any key of the configuration
+    python recipes/sac_glam.py resume=runs/sac_glam/...     # go on with a run
+
+The keys are explained in recipes/config/*.yaml. A run writes metrics.csv, learning_curve.png,
+checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
+
+SAC-GLAM: Gaven et al., 2024, https://arxiv.org/abs/2410.12481
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import hydra
+import numpy as np
+import torch
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from tensordict.nn import TensorDictSequential
+from torchrl._utils import timeit
+from torchrl.collectors import Collector
+from torchrl.data import LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.envs.transforms import Compose
+from torchrl.objectives import SoftUpdate
+from tqdm import tqdm
+
+from torchrl_glam.models import CandidateActor, CandidateCritic, ScoresOnly, make_trunk
+from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
+from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
+from torchrl_glam.training.checkpointing import CheckpointManager
+from torchrl_glam.training.config import SACGLAMConfig
+from torchrl_glam.training.evaluation import evaluate, evaluate_splits
+from torchrl_glam.training.interrupt import StopSignal
+from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, policy_lag
+from torchrl_glam.training.plotting import plot_learning_curves
+from torchrl_glam.training.setup import (
+    choose_autocast,
+    choose_device,
+    make_env,
+    make_language_model,
+    make_sampler,
+)
+
+ConfigStore.instance().store(name="sac_glam_schema", node=SACGLAMConfig)
+EVAL_SEED = 10_000  # every evaluation plays the same goals and scenes
+# A resumed run may train longer and report otherwise; the rest decides what is learnt.
+MAY_CHANGE_ON_RESUME = (
+    *("total_steps", "output", "resume", "device", "loggers", "keep_checkpoints"),
+    *("checkpoint_every", "eval_episodes"),
+)
+
+
+@hydra.main(version_base=None, config_path="config", config_name="quickstart")
+def main(cfg: SACGLAMConfig) -> None:
+    config: SACGLAMConfig = OmegaConf.to_object(cfg)
+    config.check()
+
+    # 1. Folder, device, seeds
+    folder = Path(config.resume or config.output)
+    checkpoints = CheckpointManager(folder, keep=config.keep_checkpoints)
+    checkpoints.prepare(resume=config.resume is not None)
+    device = choose_device(config.device)
+    random.seed(config.seed)
+    np.random.seed(config.seed)
+    torch.manual_seed(config.seed)
+
+    # 2. Language model, environments, policy
+    autocast = choose_autocast(config.autocast, device)
+    model, tokenizer = make_language_model(config, device, autocast)
+    trunk = make_trunk(model, tokenizer, autocast=autocast)
+    env = make_env(config, tokenizer, device)
+    eval_envs = {
+        split: make_env(config, tokenizer, device, num_envs=config.eval_episodes, split=split)
+        for split in ("train", "test")
+    }
+    actor = CandidateActor()
+    policy = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
+
+    # 3. Loss, target weights, optimizer
+    critic = CandidateCritic(trunk.embedding_dim, config.critic_hidden_sizes)
+    loss = SACGLAMLoss(
+        trunk,
+        actor,
+        critic,
+        num_actions=config.num_objects + 2,
+        alpha_init=config.alpha_init,
+        target_entropy=config.target_entropy,
+        critic_backprop=config.critic_backprop,
+    ).to(device)
+    loss.make_value_estimator(gamma=config.gamma)
+    targets = SoftUpdate(loss, tau=config.tau)
+    optimizer = SharedTrunkOptimizer(
+        loss,
+        lr_trunk_actor=config.lr_trunk_actor,
+        lr_trunk_critic=config.lr_trunk_critic,
+        lr_heads=config.lr_heads,
+        lr_alpha=config.lr_alpha,
+        max_grad_norm=config.max_grad_norm,
+        separate=config.separate_optimizers,
+    )
+
+    # 4. Replay: hindsight relabelling, then n-step returns (inverse transforms run last to first)
+    storage = {"ram": LazyTensorStorage, "memmap": LazyMemmapStorage}[config.storage]
+    buffer = TensorDictReplayBuffer(
+        storage=storage(config.capacity),
+        sampler=make_sampler(config),
+        transform=Compose(
+            SegmentMultiStepTransform(config.n_step, config.gamma),
+            HindsightTransform(
+                config.hindsight_relabel if config.hindsight else "none",
+                strategy=config.hindsight_strategy,
+                goals_per_episode=config.hindsight_goals_per_episode,
+                goals_per_transition=config.hindsight_goals_per_transition,
+                seed=config.seed,
+                capacity=config.capacity,
+            ),
+        ),
+        batch_size=config.batch_size,
+        generator=torch.Generator().manual_seed(config.seed),
+    )
+    collector = Collector(
+        env,
+        policy,
+        frames_per_batch=config.update_every,
+        total_frames=config.total_steps,
+        auto_register_policy_transforms=False,
+    )
+
+    # 5. Records, and an earlier run to go on with
+    counters = {"steps": 0, "updates": 0, "seconds": 0.0}
+    statistics = EpisodeStatistics()
+    table = MetricsTable(folder, config.loggers, name="sac_glam")
+    state = {"loss": loss, "optimizer": optimizer, "buffer": buffer, "collector": collector}
+    state |= {"counters": counters, "statistics": statistics, "metrics": table}
+    if config.resume:
+        checkpoints.load(state, asdict(config), MAY_CHANGE_ON_RESUME)
+    OmegaConf.save(cfg, folder / "config.yaml", resolve=True)
+
+    def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
+        """One step of every optimizer and of the targets; one micro-batch in memory at a time."""
+        parts = []
+
+        def losses() -> Iterator[TensorDict]:
+            for part in batch.split(config.micro_batch_size or config.batch_size):
+                terms = loss(part)
+                parts.append(terms.detach())
+                yield terms
+
+        try:
+            norms = optimizer.step(losses(), update_actor=update_actor)
+        except FloatingPointError as error:
+            raise FloatingPointError(
+                f"update {counters['updates']} at step {counters['steps']}: {error} The run stops; "
+                f"its last good checkpoint is {checkpoints.latest()}"
+            ) from error
+        targets.step()
+        return torch.stack(parts).mean(0), norms
+
+    # 6. Training
+    bar = tqdm(total=config.total_steps, initial=counters["steps"], desc="sac_glam", unit="step")
+    terms, since = None, dict(counters)
+    with StopSignal() as stop:
+        started = time.perf_counter() - counters["seconds"]
+        if not table.rows:
+            table.add(0, evaluate_splits(policy, eval_envs, seed=EVAL_SEED))
+        for steps in collector:
+            counters["steps"] += steps.numel()
+            statistics.add(steps)
+            # collecting and updating take turns: one policy made all of these steps
+            now = torch.full(steps.shape, counters["updates"], dtype=torch.int32, device=device)
+            with timeit("time/store"):
+                buffer.extend(steps.set("recorded_at", now).reshape(config.num_envs, -1))
+
+            if len(buffer) >= config.batch_size:
+                for _ in range(config.num_updates):
+                    with timeit("time/sample"):
+                        batch = buffer.sample().to(device)
+                    with timeit("time/update"):
+                        warmed_up = counters["updates"] >= config.warmup_updates
+                        terms, norms = update(batch, update_actor=warmed_up)
+                    counters["updates"] += 1
+
+            # 7. Metrics, evaluation, checkpoints
+            bar.update(steps.numel())
+            counters["seconds"] = time.perf_counter() - started
+            at, row = counters["steps"], {}
+            finished = at >= config.total_steps
+            if at % config.log_every == 0 and terms is not None:
+                elapsed = max(counters["seconds"] - since["seconds"], 1e-9)
+                row = statistics.summary() | {k: v.item() for k, v in terms.items()}
+                row |= {f"grad_norm/{group}": norm for group, norm in norms.items()}
+                row |= {
+                    "hindsight_in_batch": batch["is_hindsight"].float().mean().item(),
+                    "hindsight_in_buffer": getattr(buffer.sampler, "hindsight_share", 0.0),
+                    "buffer_size": len(buffer),
+                    "updates": counters["updates"],
+                    "seconds": counters["seconds"],
+                    "steps_per_second": (at - since["steps"]) / elapsed,
+                    "updates_per_second": (counters["updates"] - since["updates"]) / elapsed,
+                }
+                row |= policy_lag(batch["recorded_at"], counters["updates"], "batch")
+                row |= policy_lag(buffer.storage[:]["recorded_at"], counters["updates"], "buffer")
+                row |= timeit.todict()
+                timeit.erase()
+                since = dict(counters)
+                bar.set_postfix({k: f"{row[k]:.2f}" for k in ("success", "entropy") if k in row})
+            if (config.eval_every and at % config.eval_every == 0) or finished:
+                row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED)
+            if row:
+                table.add(at, row)
+            save = config.checkpoint_every and at % config.checkpoint_every == 0
+            if save or finished or stop.requested:
+                checkpoints.save(at, state, asdict(config))
+            if stop.requested:
+                break
+    bar.close()
+    collector.shutdown()
+    if stop.requested:
+        print(f"Stopped at step {counters['steps']}; go on with: resume={folder}")
+        return
+
+    # 8. Results
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    names = {"training goals": "eval/train/sampled", "held-out goals": "eval/test/sampled"}
+    plot_learning_curves(
+        {label: [table.column(f"{name}/success")] for label, name in names.items()},
+        folder / "learning_curve.png",
+        references={"random play": evaluate(None, eval_envs["train"], seed=EVAL_SEED)["success"]},
+    )
+    final = {name: table.rows[-1][f"{name}/success"] for name in names.values()}
+    print(f"Success after {counters['steps']} steps: {final}. Results in {folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""The methods that bench_scoring.py compares, and the models and states it compares them on."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+
+import torch
+from peft import LoraConfig, get_peft_model
+from tensordict import TensorDict
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM, T5Config, T5ForConditionalGeneration
+
+from torchrl_glam.envs.text import join_segments
+from torchrl_glam.models import CandidateTrunk, build_trie, make_trunk
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from flan_t5 import make_tokenizer  # noqa: E402
+
+SPECIAL = {"pad_token_id": 0, "eos_token_id": 1}
+T5 = SPECIAL | {"decoder_start_token_id": 0, "vocab_size": 32128, "d_kv": 64}
+GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+SMALL = {"d_model": 512, "d_ff": 2048, "num_layers": 6, "num_heads": 8}
+BASE = {"d_model": 768, "d_ff": 2048, "num_layers": 12, "num_heads": 12}
+QWEN = SPECIAL | {
+    "vocab_size": 32000,
+    "hidden_size": 768,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": True,
+}
+MODELS = {
+    "tiny": lambda: T5ForConditionalGeneration(
+        T5Config(**(T5 | SMALL | {"d_model": 64, "num_layers": 1}))
+    ),
+    "t5-small": lambda: T5ForConditionalGeneration(T5Config(**(T5 | SMALL))),
+    "flan-t5-base": lambda: T5ForConditionalGeneration(T5Config(**(T5 | BASE | GATED))),
+    "qwen2-100m": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN)),
+}
+METHODS = ("naive", "repeat", "packed", "trie", "trie + embeddings", "floor")
+
+
+class Case(NamedTuple):
+    """A language model and a batch of B states with A candidates each."""
+
+    trunk: CandidateTrunk
+    states: TensorDict
+    prompt: Tensor  # [B, T]
+    prompt_mask: Tensor  # [B, T]
+    candidates: Tensor  # [B, A, W]
+    mask: Tensor  # [B, A, W], True at tokens
+
+    def describe(self) -> str:
+        base, length = self.trunk.base_model, self.prompt_mask.sum(-1)
+        tokens = self.mask.sum(-1)[self.mask[..., 0]]
+        admissible = self.mask[..., 0]
+        packed, trie, full = (
+            int(build(self.candidates, admissible, 0, 0, leaves=leaves).valid.sum())
+            for build, leaves in ((_unshared_trie, False), (build_trie, False), (build_trie, True))
+        )
+        return (
+            f"{sum(p.numel() for p in base.parameters()) / 1e6:.0f} M parameters; prompts of "
+            f"{int(length.min())} to {int(length.max())} tokens, {self.mask.shape[1]} candidates "
+            f"of {int(tokens.min())} to {int(tokens.max())}; positions to read them: "
+            f"{self.mask.numel()} repeated, {packed} packed, {trie} trie, {full} trie + embeddings"
+        )
+
+
+def make_states(number: int, objects: int) -> TensorDict:
+    """Tokens shaped as Flan-T5's tokenizer cuts Playground-Text with six objects.
+
+    Prompts of 86 to 94 tokens; a candidate "Go to" + colour + noun of one or two pieces for every
+    object, and two others of three tokens. Which tokens they are makes no difference.
+    """
+    draw = torch.Generator().manual_seed(0)
+
+    def random(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, shape, generator=draw)
+
+    observation = random(1000, 9000, number, 75)
+    observation[torch.arange(75) >= random(67, 76, number, 1)] = 0
+    others = random(900, 1000, number, 2, 5)
+    others[..., 3:] = 0
+    go = torch.tensor([10, 11]).expand(number, objects, 2)
+    noun = random(100, 900, number, objects, 2)
+    noun[..., 1] *= random(0, 2, number, objects)
+    return TensorDict(
+        {
+            "goal_tokens": random(1000, 9000, number, 10),
+            "observation_tokens": observation,
+            "action_tokens": torch.cat(
+                [torch.cat([go, random(20, 28, number, objects, 1), noun], -1), others], 1
+            ),
+            "action_mask": torch.ones(number, objects + 2, dtype=torch.bool),
+        },
+        batch_size=[number],
+    )
+
+
+def make_case(arguments: argparse.Namespace, name: str, train: bool) -> Case:
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer()
+    model = MODELS[name]().to(arguments.device, getattr(torch, arguments.dtype)).eval()
+    if train:
+        targets = ["q", "v"] if model.config.is_encoder_decoder else ["q_proj", "v_proj"]
+        model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=targets))
+    trunk = make_trunk(model.eval(), tokenizer).to(arguments.device)
+    states = make_states(arguments.states, arguments.objects).to(arguments.device)
+    prompt, prompt_mask = trunk.prompt(states["goal_tokens"], states["observation_tokens"])
+    candidates = states["action_tokens"].long()
+    mask = (candidates != 0) & states["action_mask"].unsqueeze(-1)
+    width = int(mask.sum(-1).max())
+    return Case(trunk, states, prompt, prompt_mask, candidates[..., :width], mask[..., :width])
+
+
+def run(method: str, case: Case, train: bool) -> Tensor | None:
+    """Log-likelihoods ``[B, A]`` by one of the methods; backward included in training."""
+    parts = []
+    with torch.set_grad_enabled(train):
+        for part in _STEPS[method](case):
+            if train:
+                part.float().sum().backward()
+            parts.append(part.detach())
+    if method == "floor":
+        return None
+    return torch.cat(parts, 1).masked_fill(~case.mask[..., 0], 0)
+
+
+def _pick(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+    """Sum of the log-probabilities of ``tokens``, all ``[R, W]``, from ``[R, W, V]``."""
+    log_prob = logits.float().log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    return (log_prob * mask).sum(-1)
+
+
+def _decoder_inputs(tokens: Tensor) -> Tensor:
+    return torch.nn.functional.pad(tokens[:, :-1], (1, 0))  # T5 starts with token 0
+
+
+def _naive(case: Case) -> Iterator[Tensor]:
+    model = case.trunk.model
+    for tokens, mask in zip(case.candidates.unbind(1), case.mask.unbind(1), strict=True):
+        if case.trunk.base_model.config.is_encoder_decoder:
+            logits = model(
+                input_ids=case.prompt,
+                attention_mask=case.prompt_mask,
+                decoder_input_ids=_decoder_inputs(tokens),
+            ).logits
+        else:
+            size = case.prompt.shape[1] + tokens.shape[1]
+            values = torch.cat([case.prompt, tokens], 1).unsqueeze(1)
+            filled = torch.cat([case.prompt_mask, mask], 1)
+            rows = join_segments(values, filled.unsqueeze(1), size, 0)
+            length = filled.sum(-1, keepdim=True)
+            attend = torch.arange(size, device=rows.device) < length
+            logits = model(input_ids=rows, attention_mask=attend).logits
+            first = case.prompt_mask.sum(-1, keepdim=True) - 1
+            at = first + torch.arange(tokens.shape[1], device=rows.device)
+            logits = logits.gather(1, at.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+        yield _pick(logits, tokens, mask).unsqueeze(1)
+
+
+def _repeat(case: Case) -> Iterator[Tensor]:
+    model, number = case.trunk.model, case.mask.shape[1]
+    tokens, mask = case.candidates.flatten(0, 1), case.mask.flatten(0, 1)
+    prompt_mask = case.prompt_mask.repeat_interleave(number, 0)
+    if case.trunk.base_model.config.is_encoder_decoder:
+        encoder = case.trunk.base_model.encoder
+        encoded = encoder(input_ids=case.prompt, attention_mask=case.prompt_mask)[0]
+        logits = model(
+            encoder_outputs=(encoded.repeat_interleave(number, 0),),
+            attention_mask=prompt_mask,
+            decoder_input_ids=_decoder_inputs(tokens),
+        ).logits
+    else:
+        length = case.prompt_mask.sum(-1, keepdim=True)
+        base = case.trunk.base_model
+        out = base.base_model(
+            input_ids=case.prompt, attention_mask=case.prompt_mask, use_cache=True
+        )
+        last = (length - 1).unsqueeze(-1).expand(-1, -1, out[0].shape[-1])
+        first = base.lm_head(out[0].gather(1, last)).repeat_interleave(number, 0)
+        cache = out.past_key_values
+        cache.batch_repeat_interleave(number)
+        inputs = tokens[:, :-1]
+        steps = torch.arange(inputs.shape[1], device=inputs.device)
+        rest = model(
+            input_ids=inputs,
+            attention_mask=torch.cat([prompt_mask, mask[:, :-1]], 1),
+            position_ids=length.repeat_interleave(number, 0) + steps,
+            past_key_values=cache,
+        ).logits
+        logits = torch.cat([first, rest], 1)
+    yield _pick(logits, tokens, mask).view(-1, number)
+
+
+def _trunk(case: Case, only: str | None) -> Iterator[Tensor]:
+    yield case.trunk(case.states.clone(), only=only)["log_likelihood"]
+
+
+def _unshared_trie(tokens: Tensor, mask: Tensor, start_id: int, pad_id: int, **kwargs):
+    """A trie in which no candidate shares a node with another."""
+    number = 1 << 20
+    offset = torch.arange(tokens.shape[1], device=tokens.device).view(1, -1, 1) * number
+    apart = torch.where(tokens == pad_id, pad_id, tokens.long() + offset)
+    trie = build_trie(apart, mask, start_id, pad_id, **kwargs)
+    return trie._replace(tokens=trie.tokens % number, targets=trie.targets % number)
+
+
+def _packed(case: Case) -> Iterator[Tensor]:
+    with patch("torchrl_glam.models.trunk.build_trie", _unshared_trie):
+        yield from _trunk(case, "scores")
+
+
+def _floor(case: Case) -> Iterator[Tensor]:
+    base = case.trunk.base_model
+    reader = base.encoder if base.config.is_encoder_decoder else base.base_model
+    yield reader(input_ids=case.prompt, attention_mask=case.prompt_mask).last_hidden_state
+
+
+_STEPS = {
+    "naive": _naive,
+    "repeat": _repeat,
+    "packed": _packed,
+    "trie": lambda case: _trunk(case, "scores"),
+    "trie + embeddings": lambda case: _trunk(case, None),
+    "floor": _floor,
+}

@@ -1,0 +1,16 @@
+"""Settings and fixtures that every test shares."""
+
+import pytest
+import torch
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--kills", type=int, default=6, help="how often tests/recipes/test_faults.py kills a run"
+    )
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    """Start every test from the same global torch generator, whatever ran before it."""
+    torch.manual_seed(0)

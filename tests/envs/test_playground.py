@@ -1,0 +1,333 @@
+"""The environment as TorchRL sees it: specs, seeds, resets, saved states, bad input."""
+
+import pytest
+import torch
+from torchrl.envs import check_env_specs
+
+from torchrl_glam.envs import GoalSpace, OraclePolicy, PlaygroundTextEnv, decode_text, encode_text
+from torchrl_glam.envs.vocabulary import object_id
+
+SIZES = [
+    {},
+    {"text": False},
+    {"num_envs": 1, "num_objects": 3, "sequential": False},
+    {"num_envs": 5, "split": "test", "max_steps": 2},
+    {"num_envs": 3, "num_objects": 10, "max_steps": 3, "text": False},
+]
+
+
+def make(**kwargs):
+    return PlaygroundTextEnv(**{"num_envs": 6, "seed": 0, **kwargs})
+
+
+def only(text, split="train"):
+    """A goal sampler that always draws the same goal."""
+    goal = GoalSpace(split).id_of(text)
+    return lambda generator, n: torch.full((n,), goal)
+
+
+def place(env, objects):
+    """Starts every environment in a scene of these objects."""
+    state = env.reset()
+    saved = env.state_dict()
+    saved["_scene"][:, : env.num_objects] = torch.tensor([object_id(item) for item in objects])
+    env.load_state_dict(saved)
+    return state
+
+
+def play(env, state, *actions):
+    """Takes the same actions in every environment; returns the last ``next``."""
+    for action in actions:
+        index = decode_text(env.describer.actions(env._scene)[0]).index(action)
+        state["action"] = torch.full(env.batch_size, index)
+        state = env.step(state)["next"]
+    return state
+
+
+@pytest.mark.parametrize("kwargs", SIZES)
+def test_specs(kwargs):
+    env = PlaygroundTextEnv(**kwargs)
+    check_env_specs(env, break_when_any_done="both", seed=0)
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_keys_and_shapes(text):
+    env = make(text=text)
+    names = env.partner.max_names
+    state = env.rand_step(env.reset())["next"]
+    shapes = {
+        "action_mask": ((6, 8), torch.bool),
+        "goal_id": ((6,), torch.int64),
+        "goal_kind": ((6,), torch.int8),
+        ("state", "objects"): ((6, 6), torch.int64),
+        ("state", "on"): ((6,), torch.int64),
+        ("state", "holding"): ((6,), torch.int64),
+        ("state", "grown"): ((6, 6), torch.bool),
+        ("state", "stage"): ((6,), torch.int64),
+        ("hindsight", "goal_id"): ((6, names), torch.int64),
+        ("hindsight", "kind"): ((6, names), torch.int8),
+        "reward": ((6, 1), torch.float32),
+        "done": ((6, 1), torch.bool),
+        "terminated": ((6, 1), torch.bool),
+        "truncated": ((6, 1), torch.bool),
+    }
+    if text:
+        length = max(map(len, env.goals.texts))
+        shapes |= {
+            "goal": ((6, length), torch.uint8),
+            "observation": ((6, env.describer.length), torch.uint8),
+            "actions": ((6, 8, len("Go to green carnivorous")), torch.uint8),
+            ("hindsight", "goal"): ((6, names, length), torch.uint8),
+        }
+    found = {key: (tuple(state[key].shape), state[key].dtype) for key in state.keys(True, True)}
+    assert found == shapes
+
+
+def test_figure_3_of_the_paper():
+    env = make(goal_sampler=only("Grow any mouse then grow any lion"))
+    objects = ["green water", "green mouse", "blue sofa", "red door", "blue lion", "red food"]
+    state = place(env, objects)
+    after = play(env, state, "Go to green water")
+    assert decode_text(after["observation"][0]) == (
+        "You see: green water, green mouse, blue sofa, red door, blue lion, red food\n"
+        "You are on: green water\nYou are holding: nothing\nYou have grown: nothing"
+    )
+    after = play(env, after, "Grasp", "Go to green mouse")
+    assert decode_text(after["observation"][0]) == (
+        "You see: green mouse, blue sofa, red door, blue lion, red food\n"
+        "You are on: green mouse\nYou are holding: green water\nYou have grown: green mouse"
+    )
+    assert (after["state", "stage"] == 1).all()
+    after = play(env, after, "Go to blue lion")
+    assert decode_text(after["observation"][0]).endswith("You have grown: green mouse, blue lion")
+    assert after["terminated"].all() and (after["reward"] == 1).all()
+    named = {text for text in decode_text(after["hindsight", "goal"][0]) if text}
+    assert "Grow green mouse then grow blue lion" in named
+    assert "Grow any mouse then grow any lion" not in named  # the pursued goal
+
+
+def test_contact_grows_either_way():
+    env = make(goal_sampler=only("Grow red lion"))
+    objects = ["red lion", "blue food", "red rose", "red desk", "blue desk", "red sofa"]
+    holding_food = play(env, place(env, objects), "Go to blue food", "Grasp", "Go to red lion")
+    assert holding_food["terminated"].all()
+    holding_lion = play(env, place(env, objects), "Go to red lion", "Grasp", "Go to blue food")
+    assert holding_lion["terminated"].all()
+    no_food_for_plants = play(
+        env, place(env, objects), "Go to blue food", "Grasp", "Go to red rose"
+    )
+    assert not no_food_for_plants["state", "grown"].any()
+
+
+def test_goal_reached_on_the_last_step_is_no_truncation():
+    env = make(goal_sampler=only("Grasp red lion"), max_steps=2)
+    objects = ["red lion", "blue food", "red rose", "red desk", "blue desk", "red sofa"]
+    after = play(env, place(env, objects), "Go to red lion", "Grasp")
+    assert after["terminated"].all() and after["done"].all() and not after["truncated"].any()
+    after = play(env, place(env, objects), "Go to red lion", "Go to red lion")
+    assert after["truncated"].all() and after["done"].all() and not after["terminated"].any()
+
+
+def test_most_names_is_attained():
+    """In the richest scene of the train split one step reaches as many goals as there is room."""
+    env = make(goal_sampler=only("Grasp red desk"), num_objects=6)
+    plant = "green rose"
+    animals = ["red lion", "red cat", "blue cow", "green pig"]
+    state = place(env, ["red water", plant, *animals])
+    after = play(env, state, "Go to red water", "Grasp")
+    after = play(env, after, f"Go to {plant}", *(f"Go to {animal}" for animal in animals))
+    after = play(env, after, "Release", f"Go to {plant}", "Grasp")
+    assert (after["hindsight", "goal_id"] >= 0).sum(1).tolist() == [env.partner.max_names] * 6
+
+
+def test_same_seed_same_episodes():
+    first, second, other = make(seed=3), make(seed=3), make(seed=4)
+    rollouts = []
+    for env in (first, second, other):
+        torch.manual_seed(0)
+        rollouts.append(env.rollout(40, break_when_any_done=False))
+    assert (rollouts[0] == rollouts[1]).all()
+    assert not (rollouts[0]["observation"] == rollouts[2]["observation"]).all()
+    torch.manual_seed(7)  # does not matter: the generator is private
+    first.set_seed(5)
+    second.set_seed(5)
+    assert (first.reset() == second.reset()).all()
+
+
+def test_unseeded_environments_differ_and_follow_the_global_seed():
+    a, b = PlaygroundTextEnv(4), PlaygroundTextEnv(4)
+    assert not (a.reset()["observation"] == b.reset()["observation"]).all()
+    torch.manual_seed(0)
+    again = PlaygroundTextEnv(4)
+    torch.manual_seed(0)
+    assert (again.reset() == PlaygroundTextEnv(4).reset()).all()
+
+
+def test_partial_reset():
+    env = make()
+    torch.manual_seed(0)
+    state = env.rollout(3)[:, -1]["next"].exclude("reward")
+    reset = torch.tensor([True, False, False, True, False, True]).unsqueeze(1)
+    before = state.clone()
+    after = env.reset(state.set("_reset", reset))
+    kept = ~reset.squeeze(1)
+    assert (after[kept] == before[kept]).all()
+    fresh = after[~kept]
+    assert (fresh["state", "on"] == -1).all() and (fresh["hindsight", "kind"] == -1).all()
+    assert env._steps.tolist() == [0, 3, 3, 0, 3, 0]
+
+
+def test_partial_steps():
+    """Environments that ``_step`` leaves out stand still."""
+    env = make()
+    torch.manual_seed(0)
+    state = env.rollout(3)[:, -1]["next"].exclude("reward")
+    moves = torch.tensor([True, False, False, True, False, True]).unsqueeze(1)
+    before = state.clone()
+    action = torch.where(moves.squeeze(1), env.rand_action()["action"], -1)  # -1 is not looked at
+    after = env.step(state.set("_step", moves).set("action", action))["next"]
+    still = ~moves.squeeze(1)
+    for key in ("observation", "action_mask", "state", "done"):
+        assert (after[still][key] == before[still][key]).all()
+    assert (after[still]["hindsight", "kind"] == -1).all() and (after[still]["reward"] == 0).all()
+    assert env._steps.tolist() == [4, 3, 3, 4, 3, 4]
+
+
+def test_rollout_until_all_are_done():
+    env = make(num_envs=32)
+    until_done = env.rollout(12, OraclePolicy(env.goals), break_when_all_done=True)
+    ends = until_done["next", "terminated"].squeeze(-1)
+    assert ends[:, -1].all()
+    length = ends.long().argmax(1)
+    assert length.min() < length.max() == until_done.shape[1] - 1
+    for row, last in zip(until_done, length, strict=True):
+        assert row["next", "terminated"][last:].all()
+        assert (row["next", "observation"][last:] == row["next", "observation"][last]).all()
+
+
+def test_saved_state_continues_bit_for_bit():
+    env, restored = make(seed=1), make(seed=2)
+    state = env.rollout(5, break_when_any_done=False)[:, -1]["next"].exclude("reward")
+    saved = {key: value.clone() for key, value in env.state_dict().items()}
+    states = []
+    for each in (env, restored):
+        each.load_state_dict(saved)
+        torch.manual_seed(0)
+        states.append(
+            each.rollout(30, tensordict=state.clone(), auto_reset=False, break_when_any_done=False)
+        )
+    assert states[0]["next", "done"].any()  # fresh episodes too, so the generator is restored
+    assert (states[0] == states[1]).all()
+
+
+def test_outputs_do_not_change_later():
+    env = make()
+    state = env.reset()
+    copies = []
+    for _ in range(20):
+        data, state = env.step_and_maybe_reset(env.rand_action(state))
+        copies.append((data, data.clone()))
+    assert all((data == copy).all() for data, copy in copies)
+
+
+def test_goal_sampler():
+    asked = []
+
+    def sampler(generator, n):
+        asked.append(n)
+        return torch.randint(0, 3, (n,), generator=generator)
+
+    env = make(goal_sampler=sampler, max_steps=1)
+    state = env.reset()
+    assert state["goal_id"].max() < 3
+    env.step_and_maybe_reset(env.rand_action(state))
+    assert asked[0] == 6 and sum(asked) == 12
+
+
+def test_random_actions_are_admissible():
+    env = make(num_envs=64)
+    rollout = env.rollout(50, break_when_any_done=False)
+    chosen = rollout["action_mask"].gather(-1, rollout["action"].unsqueeze(-1))
+    assert chosen.all()
+    assert torch.bincount(rollout["action"].flatten(), minlength=8).min() > 0
+
+
+@pytest.mark.parametrize(
+    "kwargs, message",
+    [
+        ({"num_objects": 2}, r"num_objects \(2\) .* can need 3 objects .*two living things"),
+        (
+            {"num_objects": 1, "sequential": False},
+            r"num_objects \(1\) .* grow goal can need 2 objects \(a living thing and a supply\)",
+        ),
+        ({"num_objects": 97}, r"num_objects \(97\) must be at most 96"),
+        ({"num_envs": 0}, "num_envs must be at least 1, got 0"),
+        ({"max_steps": 0}, r"max_steps must be in \[1, 32767\], got 0"),
+        ({"split": "validation"}, "split must be 'train' or 'test', got 'validation'"),
+    ],
+)
+def test_bad_arguments(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        PlaygroundTextEnv(**kwargs)
+
+
+@pytest.mark.parametrize(
+    "goals",
+    [
+        lambda generator, n: torch.full((n,), 8470),
+        lambda generator, n: torch.full((n,), -1),
+        lambda generator, n: torch.zeros(n + 1).long(),
+        lambda generator, n: torch.zeros(n),
+    ],
+)
+def test_bad_goal_sampler(goals):
+    with pytest.raises(ValueError, match=r"must return 6 goal ids in \[0, 8470\), got"):
+        make(goal_sampler=goals).reset()
+
+
+@pytest.mark.parametrize("action", [-1, 8])
+def test_action_out_of_range(action):
+    env = make()
+    actions = torch.tensor([6, 6, action, 6, 6, 6])
+    with pytest.raises(ValueError, match=rf"action\[2\] = {action} is out of range. .*6: Grasp"):
+        env.step(env.reset().set("action", actions))
+
+
+def test_masked_action():
+    env = make()
+    state = env.reset()
+    with pytest.raises(ValueError, match=r"action\[1\] = 7 'Release' is masked out. .*: Grasp\.$"):
+        env.step(state.set("action", torch.tensor([6, 7, 6, 6, 6, 6])))
+    held = make(num_envs=1)
+    state = held.reset()
+    for action in (2, 6):
+        state = held.step(state.set("action", torch.tensor([action])))["next"]
+    with pytest.raises(ValueError, match=r"action\[0\] = 2 'Go to .*' is masked out.*7: Release"):
+        held.step(state.set("action", torch.tensor([2])))
+
+
+def test_a_refused_action_changes_nothing():
+    env = make()
+    state = env.reset()
+    before = {key: value.clone() for key, value in env.state_dict().items()}
+    with pytest.raises(ValueError):
+        env.step(state.set("action", torch.full((6,), 7)))
+    after = env.state_dict()
+    assert all(torch.equal(value, after[key]) for key, value in before.items())
+
+
+def test_render():
+    env = make()
+    env.step(env.rand_action(env.reset()))
+    plain = env.render(2, ansi=False)
+    assert plain.splitlines()[0].endswith("(step 1 of 16)")
+    assert decode_text(env.describer.observation(env._place, env._scene, env._grown)[2]) in (plain)
+    colours = env.render(2)
+    assert "\033[" in colours and "\033[" not in plain
+    with pytest.raises(IndexError, match=r"index must be in \[0, 6\), got 6"):
+        env.render(6)
+
+
+def test_encoded_goals_are_the_texts():
+    env = make(split="test")
+    assert torch.equal(env._goal_text, encode_text(list(env.goals.texts)))

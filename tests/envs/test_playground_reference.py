@@ -1,0 +1,142 @@
+"""The environment against the second implementation, on random episodes."""
+
+import random
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchrl_glam.envs import PlaygroundTextEnv, decode_text
+from torchrl_glam.envs.vocabulary import OBJECTS
+
+from . import reference
+
+GOALS = {
+    (split, sequential): reference.all_goals(split, sequential)
+    for split in ("train", "test")
+    for sequential in (True, False)
+}
+NUM_ENVS, STEPS = 8, 36
+
+
+def choose(rng, episode, purpose):
+    """An admissible action; the more purpose, the more it grows and grasps things."""
+    actions, state = reference.list_actions(episode.objects), episode.state
+    living = [item for item in episode.objects if reference.feeds("red water", item)]
+    if rng.random() < purpose:
+        if state.holding is None and state.on is not None:
+            return "Grasp"
+        if state.holding is not None and state.holding not in living:
+            food = [x for x in living if reference.feeds(state.holding, x)]
+            if food and rng.random() < 0.9:
+                return f"Go to {rng.choice(food)}"
+    return rng.choice([action for action in actions if reference.is_admissible(state, action)])
+
+
+def start(env, row):
+    """The second implementation's episode that starts where a row of the environment does."""
+    objects = [OBJECTS[item] for item in row["state"]["objects"]]
+    goals = GOALS[env.goals.split, env.goals.sequential]
+    return reference.Episode(row["goal"], objects, goals, env.max_steps)
+
+
+def check_state(env, row, episode, named):
+    """Compares everything that the environment writes about one episode."""
+    objects, now = episode.objects, episode.state
+    assert row["goal"] == episode.goal == env.goals[row["goal_id"]]
+    assert env.goals.kinds[row["goal_kind"]] == episode.goals[episode.goal]
+    assert row["observation"] == reference.describe(objects, now)
+    actions = reference.list_actions(objects)
+    assert row["actions"] == actions
+    assert row["action_mask"] == [reference.is_admissible(now, action) for action in actions]
+    slots = {None: -1} | {item: slot for slot, item in enumerate(objects)}
+    state = row["state"]
+    assert state["on"] == slots[now.on] and state["holding"] == slots[now.holding]
+    assert state["grown"] == [item in now.grown for item in objects]
+    assert state["stage"] == episode.stage
+    hindsight, count = row["hindsight"], len(named)
+    assert set(hindsight["goal"][:count]) == named
+    assert set(hindsight["goal"][count:]) <= {""}
+    ids = [env.goals.id_of(text) if text else -1 for text in hindsight["goal"]]
+    assert hindsight["goal_id"] == ids
+    kinds = [
+        env.goals.kinds.index(episode.goals[text]) if text else -1 for text in hindsight["goal"]
+    ]
+    assert hindsight["kind"] == kinds
+
+
+def rows(state):
+    """One dictionary per environment, with text as strings and the rest as plain numbers."""
+
+    def plain(value):
+        if isinstance(value, dict):
+            columns = {key: plain(part) for key, part in value.items()}
+            return [
+                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+            ]
+        return decode_text(value) if value.dtype == torch.uint8 else value.tolist()
+
+    return plain(state.to_dict())
+
+
+# Each example plays some 8 * 36 / 12 = 24 episodes.
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    size=st.sampled_from([(3, False), (3, True), (4, True), (6, False), (6, True), (9, True)]),
+    split=st.sampled_from(["train", "test"]),
+    max_steps=st.integers(1, 20),
+    purpose=st.sampled_from([0.0, 0.5, 0.9]),
+)
+def test_same_episodes(seed, size, split, max_steps, purpose):
+    num_objects, sequential = size
+    env = PlaygroundTextEnv(NUM_ENVS, num_objects, split, sequential, max_steps, seed)
+    rng = random.Random(seed)
+    state = env.reset()
+    episodes = [start(env, row) for row in rows(state)]
+    for row, episode in zip(rows(state), episodes, strict=True):
+        check_state(env, row, episode, named=set())
+    for _ in range(STEPS):
+        actions = [choose(rng, episode, purpose) for episode in episodes]
+        numbers = [
+            reference.list_actions(episode.objects).index(action)
+            for episode, action in zip(episodes, actions, strict=True)
+        ]
+        data, state = env.step_and_maybe_reset(state.set("action", torch.tensor(numbers)))
+        fresh = rows(state)
+        for index, after in enumerate(rows(data["next"])):
+            reward, terminated, truncated, named = episodes[index].step(actions[index])
+            check_state(env, after, episodes[index], named)
+            assert after["reward"] == [reward]
+            assert after["terminated"] == [terminated]
+            assert after["truncated"] == [truncated]
+            assert after["done"] == [terminated or truncated]
+            if terminated or truncated:
+                episodes[index] = start(env, fresh[index])
+                check_state(env, fresh[index], episodes[index], named=set())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    size=st.sampled_from([(2, False), (3, True), (6, True), (12, True)]),
+    split=st.sampled_from(["train", "test"]),
+)
+def test_scenes_hold_what_the_goal_needs(seed, size, split):
+    env = PlaygroundTextEnv(24, *size[:1], split=split, sequential=size[1], seed=seed)
+    state = env.reset()
+    for goal_id, ids in zip(state["goal_id"], state["state", "objects"].tolist(), strict=True):
+        objects = [OBJECTS[item] for item in ids]
+        assert len(set(objects)) == len(objects)
+        assert reference.shortest_plan(env.goals[goal_id], objects) is not None
+
+
+def test_scenes_vary():
+    """Every object turns up in every slot, and also where a goal does not need it."""
+    env = PlaygroundTextEnv(20_000, 6, seed=0, text=False)
+    objects = env.reset()["state", "objects"]
+    count = torch.stack([torch.bincount(column, minlength=96) for column in objects.T])
+    assert (count > 0).all()
+    # The order is random: no slot prefers supplies, which nearly every goal needs.
+    supplies = count[:, -6:].sum(1) / 20_000
+    assert torch.allclose(supplies, supplies.mean().expand(6), atol=0.015)

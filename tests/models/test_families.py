@@ -1,0 +1,271 @@
+"""Trunks of every family against the plain computation: values, gradients, options, bad input."""
+
+import warnings
+
+import pytest
+import torch
+from families import ACTIONS, FAMILIES, GOALS, OBSERVATIONS, make_model, make_states, plain_score
+
+from torchrl_glam.models import (
+    DecoderOnlyTrunk,
+    EncoderDecoderTrunk,
+    PromptBuilder,
+    RepeatedTrunk,
+    load_tokenizer,
+    make_trunk,
+)
+
+KINDS = {"t5": EncoderDecoderTrunk, "flan-t5": EncoderDecoderTrunk, "bart": RepeatedTrunk}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer("tiny")
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    return request.param
+
+
+def trunk_of(family, tokenizer, model=None, **options):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "BartForConditionalGeneration takes no token trie")
+        return make_trunk(model or make_model(family, tokenizer), tokenizer, **options)
+
+
+def assert_plain(trunk, tokenizer, states, goals=GOALS, observations=OBSERVATIONS, actions=ACTIONS):
+    model = trunk.base_model
+    for state, action in states["action_mask"].nonzero().tolist():
+        total, last, first = plain_score(
+            model, tokenizer, goals[state], observations[state], actions[state][action]
+        )
+        for value, expected in (
+            (states["log_likelihood"][state, action], total),
+            (states["action_embedding"][state, action], last),
+            (states["prompt_embedding"][state], first),
+        ):
+            torch.testing.assert_close(value, expected, atol=1e-4, rtol=0)
+    assert (states["log_likelihood"][~states["action_mask"]] == 0).all()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("masked", [(), ((0, 1), (1, 4), (2, 0))], ids=["all", "masked"])
+def test_scores_equal_the_plain_computation(family, tokenizer, attention, masked):
+    trunk = trunk_of(family, tokenizer, make_model(family, tokenizer, attention=attention))
+    assert type(trunk) is KINDS.get(family, DecoderOnlyTrunk)
+    assert_plain(trunk, tokenizer, trunk(make_states(tokenizer, masked)))
+
+
+def test_gradients_equal_the_plain_computation(family, tokenizer):
+    trunk = trunk_of(family, tokenizer)
+    model, states = trunk.base_model, trunk(make_states(tokenizer))
+    mask = states["action_mask"]
+    weights = torch.linspace(-1, 1, int(mask.sum()))
+    value = (states["log_likelihood"][mask] * weights).sum()
+    value = value + (states["action_embedding"][mask].sin() * weights.unsqueeze(-1)).sum()
+    value = value + states["prompt_embedding"].sin().sum()
+    plain, seen = torch.zeros(()), set()
+    for weight, (state, action) in zip(weights, mask.nonzero().tolist(), strict=True):
+        total, last, first = plain_score(
+            model, tokenizer, GOALS[state], OBSERVATIONS[state], ACTIONS[state][action]
+        )
+        plain = plain + weight * (total + last.sin().sum())
+        if state not in seen:
+            plain = plain + first.sin().sum()
+        seen.add(state)
+    parameters = list(model.parameters())
+    gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+    expected = torch.autograd.grad(plain, parameters, allow_unused=True)
+    for (name, _), ours, theirs in zip(model.named_parameters(), gradients, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("number", [1, 40])
+def test_one_candidate_and_forty(family, tokenizer, number):
+    colours, names = ["red", "blue", "green"], ["lion", "cat", "dog", "rose", "tea", "door"]
+    texts = [f"{verb} {c} {n}" for verb in ("Go to", "Grow") for c in colours for n in names]
+    texts = [*texts, "Grasp", "Release", "Go to", "Go to red"][:number]
+    trunk, actions = trunk_of(family, tokenizer), [texts, texts[::-1]]
+    states = trunk(make_states(tokenizer, (), GOALS[:2], OBSERVATIONS[:2], actions))
+    assert states["log_likelihood"].shape == (2, number)
+    assert_plain(trunk, tokenizer, states, GOALS[:2], OBSERVATIONS[:2], actions)
+
+
+def test_candidates_that_are_equal_have_equal_scores(family, tokenizer):
+    states = trunk_of(family, tokenizer)(make_states(tokenizer))
+    assert ACTIONS[1][2] == ACTIONS[1][3]
+    assert states["log_likelihood"][1, 2] == states["log_likelihood"][1, 3]
+
+
+@pytest.mark.parametrize("eos", [False, True], ids=["", "eos"])
+@pytest.mark.parametrize("normalisation", ["sum", "token_mean", "word_mean"])
+def test_normalisation_and_end_of_sequence(family, tokenizer, normalisation, eos):
+    trunk = trunk_of(family, tokenizer, normalisation=normalisation, score_eos=eos)
+    states = trunk(make_states(tokenizer, masked=((0, 0),)))
+    for state, action in states["action_mask"].nonzero().tolist():
+        text = ACTIONS[state][action]
+        total, _, _ = plain_score(
+            trunk.base_model, tokenizer, GOALS[state], OBSERVATIONS[state], text, eos
+        )
+        tokens = len(tokenizer(" " + text, add_special_tokens=False).input_ids) + eos
+        units = {"sum": 1, "token_mean": tokens, "word_mean": len(text.split())}[normalisation]
+        score = states["log_likelihood"][state, action]
+        torch.testing.assert_close(score, total / units, atol=1e-4, rtol=0)
+    assert states["log_likelihood"][0, 0] == 0
+
+
+@pytest.mark.parametrize("tokens", [1, 60, 150, 10_000])
+def test_passes_of_few_tokens_change_nothing(family, tokenizer, tokens):
+    trunk = trunk_of(family, tokenizer)
+    states = make_states(tokenizer)
+    states = torch.stack([states, states.flip(0)])
+    with torch.no_grad():
+        whole = trunk(states.clone())
+        trunk.max_tokens_per_pass = tokens
+        parts = trunk(states.clone())
+    for key in trunk.out_keys[::2]:
+        torch.testing.assert_close(parts[key], whole[key], atol=1e-5, rtol=1e-5)
+    mask = states["action_mask"]
+    torch.testing.assert_close(
+        parts["action_embedding"][mask], whole["action_embedding"][mask], atol=1e-5, rtol=1e-5
+    )
+
+
+def test_passes_keep_within_the_limit(tokenizer, monkeypatch):
+    trunk = trunk_of("gpt2", tokenizer, max_tokens_per_pass=150)
+    read, sizes = trunk._read, []
+
+    def spy(prompt, mask, trie):
+        sizes.append(prompt.numel() + trie.tokens.numel())
+        return read(prompt, mask, trie)
+
+    monkeypatch.setattr(trunk, "_read", spy)
+    with torch.no_grad():
+        trunk(torch.cat([make_states(tokenizer)] * 4))
+    assert len(sizes) > 1 and max(sizes) <= 150
+
+
+@pytest.mark.parametrize("eos", [False, True], ids=["", "eos"])
+def test_scores_alone_and_embeddings_alone(family, tokenizer, eos):
+    trunk = trunk_of(family, tokenizer, score_eos=eos)
+    inputs = make_states(tokenizer, masked=((0, 1), (2, 0)))
+    mask, whole = inputs["action_mask"], trunk(inputs.clone())
+    scores = trunk(inputs.clone(), only="scores")
+    assert "action_embedding" not in scores
+    embeddings = trunk(inputs.clone(), only="embeddings")
+    assert "log_likelihood" not in embeddings
+    near = {"atol": 1e-5, "rtol": 1e-5}
+    torch.testing.assert_close(scores["log_likelihood"], whole["log_likelihood"], **near)
+    torch.testing.assert_close(
+        embeddings["action_embedding"][mask], whole["action_embedding"][mask], **near
+    )
+    for part in (scores, embeddings):
+        torch.testing.assert_close(part["prompt_embedding"], whole["prompt_embedding"], **near)
+
+
+def test_gradients_of_scores_alone(family, tokenizer):
+    trunk, gradients = trunk_of(family, tokenizer), []
+    parameters = list(trunk.parameters())
+    for only in (None, "scores"):
+        value = trunk(make_states(tokenizer), only=only)["log_likelihood"].sin().sum()
+        gradients.append(torch.autograd.grad(value, parameters, allow_unused=True))
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "bart"])
+def test_more_tokens_than_positions_are_refused(family, tokenizer):
+    model = make_model(family, tokenizer, **({"max_position_embeddings": 16}))
+    with pytest.raises(ValueError, match=r"have \d+ tokens, and the model has 16 positions"):
+        trunk_of(family, tokenizer, model)(make_states(tokenizer))
+
+
+def test_the_last_position_can_be_used(tokenizer):
+    """Padding and siblings take no positions: exactly prompt plus longest candidate is enough."""
+    longest = max(
+        len(tokenizer(f"Goal: {g}\n{o}\nAction: {a}", add_special_tokens=False).input_ids)
+        for g, o, row in zip(GOALS, OBSERVATIONS, ACTIONS, strict=True)
+        for a in row
+    )
+    states = make_states(tokenizer)
+    trunk = trunk_of("gpt2", tokenizer, make_model("gpt2", tokenizer, n_positions=longest))
+    assert_plain(trunk, tokenizer, trunk(states.clone()))
+    trunk = trunk_of("gpt2", tokenizer, make_model("gpt2", tokenizer, n_positions=longest - 1))
+    with pytest.raises(ValueError, match="positions"):
+        trunk(states)
+
+
+def test_a_sliding_window_counts_as_the_context(tokenizer):
+    window = {"use_sliding_window": True, "sliding_window": 12, "max_window_layers": 0}
+    with pytest.raises(ValueError, match="the model has 12 positions"):
+        trunk_of("qwen2", tokenizer, make_model("qwen2", tokenizer, **window))(
+            make_states(tokenizer)
+        )
+
+
+def test_an_encoder_decoder_without_tries_is_announced(tokenizer):
+    with pytest.warns(UserWarning, match="takes no token trie"):
+        make_trunk(make_model("bart", tokenizer), tokenizer)
+
+
+def test_models_that_trunks_cannot_read_are_refused(tokenizer):
+    from transformers import BertConfig, BertLMHeadModel, MambaConfig, MambaForCausalLM
+
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": len(tokenizer)}
+    bert = BertLMHeadModel(BertConfig(num_attention_heads=2, intermediate_size=16, **small))
+    torch.nn.init.normal_(bert.bert.embeddings.word_embeddings.weight)
+    for model in (bert, MambaForCausalLM(MambaConfig(state_size=4, **small))):
+        with pytest.raises(ValueError, match="cannot be read by DecoderOnlyTrunk|implementation"):
+            make_trunk(model.eval(), tokenizer)
+    with pytest.raises(ValueError, match="not a decoder-only language model"):
+        DecoderOnlyTrunk(make_model("t5", tokenizer), tokenizer)
+    with pytest.raises(ValueError, match="not an encoder-decoder with a language-model head"):
+        RepeatedTrunk(make_model("gpt2", tokenizer), tokenizer)
+
+
+def test_logits_that_are_scaled_after_the_head_are_refused(tokenizer):
+    from transformers import CohereConfig, CohereForCausalLM
+
+    config = CohereConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        logit_scale=0.25,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=1,
+    )
+    with pytest.raises(ValueError, match="cannot be read by DecoderOnlyTrunk"):
+        make_trunk(CohereForCausalLM(config).eval(), tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"normalisation": "mean"}, r"normalisation \('mean'\) must be one of"),
+        ({"max_tokens_per_pass": 0}, r"max_tokens_per_pass \(0\) must be at least 1"),
+    ],
+)
+def test_wrong_options_are_refused(tokenizer, options, message):
+    with pytest.raises(ValueError, match=message):
+        trunk_of("t5", tokenizer, **options)
+
+
+def test_an_end_token_is_needed_to_score_it(tokenizer):
+    without = load_tokenizer("tiny")
+    without.eos_token = None
+    with pytest.raises(ValueError, match="score_eos .* needs an end-of-sequence token"):
+        trunk_of("gpt2", without, make_model("gpt2", tokenizer), score_eos=True)
+
+
+def test_a_prompt_that_the_action_continues_has_no_end_token(tokenizer):
+    ids = [
+        torch.tensor([tokenizer(t, add_special_tokens=False).input_ids])
+        for t in (" Grasp red lion", "\nYou see: red lion")
+    ]
+    whole = PromptBuilder(tokenizer)(*ids)[0]
+    assert whole[0, -1] == tokenizer.eos_token_id
+    torch.testing.assert_close(PromptBuilder(tokenizer, closed=False)(*ids)[0], whole[:, :-1])

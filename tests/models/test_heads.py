@@ -1,0 +1,259 @@
+"""The actor head as a masked softmax, the critic heads as perceptrons, and both in a collector."""
+
+import math
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import nn
+from torchrl.collectors import Collector
+from torchrl.data import Binary, Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase, ExplorationType, set_exploration_type
+
+from torchrl_glam.models import CandidateActor, CandidateCritic, ObservationCritic
+
+
+def state(scores, mask, **entries):
+    scores, mask = torch.tensor(scores), torch.tensor(mask)
+    return TensorDict(
+        log_likelihood=scores, action_mask=mask, **entries, batch_size=scores.shape[:1]
+    )
+
+
+# Actor
+
+
+def test_probabilities_are_a_softmax_over_admissible_candidates():
+    scores = [[0.5, 1.5, -1.0, 2.0], [0.0, 0.0, 0.0, 7.0]]
+    mask = [[True, False, True, True], [True, True, False, False]]
+    probs = CandidateActor().get_dist(state(scores, mask)).probs
+    total = math.exp(0.5) + math.exp(-1.0) + math.exp(2.0)
+    expected = [
+        [math.exp(0.5) / total, 0.0, math.exp(-1.0) / total, math.exp(2.0) / total],
+        [0.5, 0.5, 0.0, 0.0],
+    ]
+    torch.testing.assert_close(probs, torch.tensor(expected))
+    assert (probs[~torch.tensor(mask)] == 0.0).all()
+
+
+@pytest.mark.parametrize("offset", [0.0, -2000.0, 2000.0])
+def test_masked_candidates_stay_out_of_values_and_gradients(offset):
+    scores = torch.tensor([[1.0, -300.0, 0.0]]) + offset
+    scores[0, 2] = torch.nan  # whatever a trunk leaves in an empty slot
+    scores.requires_grad_()
+    mask = torch.tensor([[True, True, False]])
+    dist = CandidateActor().get_dist(
+        TensorDict(log_likelihood=scores, action_mask=mask, batch_size=[1])
+    )
+    assert dist.probs[0, 2] == 0.0
+    assert dist.logits.isfinite().all()
+    (dist.probs * (50.0 * dist.logits - 3.0)).sum().backward()
+    assert scores.grad.isfinite().all()
+    assert scores.grad[0, 2] == 0.0
+    torch.testing.assert_close(dist.entropy(), torch.zeros(1))
+
+
+def test_exploration_types():
+    actor = CandidateActor()
+    rows = 2000
+    inputs = state([[math.log(0.2), 5.0, math.log(0.8)]] * rows, [[True, False, True]] * rows)
+    for kind in (ExplorationType.DETERMINISTIC, ExplorationType.MODE):
+        with set_exploration_type(kind):
+            assert (actor(inputs.clone())["action"] == 2).all()
+    with set_exploration_type(ExplorationType.RANDOM):
+        explicit = actor(inputs.clone())["action"]
+    for action in (explicit, actor(inputs.clone())["action"]):  # sampling is the default
+        assert action.dtype == torch.int64 and not (action == 1).any()
+        assert (action == 2).float().mean().item() == pytest.approx(0.8, abs=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_half_precision_is_scored_in_float32(dtype):
+    inputs = state([[1.0, 2.0, 3.0]], [[True, True, False]])
+    inputs["log_likelihood"] = inputs["log_likelihood"].to(dtype)
+    dist = CandidateActor().get_dist(inputs)
+    assert dist.probs.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert dist.logits.isfinite().all()
+
+
+def test_nested_keys_and_log_probability():
+    actor = CandidateActor(
+        log_likelihood_key=("model", "score"),
+        action_mask_key=("agent", "mask"),
+        action_key=("agent", "action"),
+        return_log_prob=True,
+    )
+    inputs = state([[0.0, 0.0]], [[True, True]])
+    inputs.rename_key_("log_likelihood", ("model", "score"))
+    inputs.rename_key_("action_mask", ("agent", "mask"))
+    out = actor(inputs)
+    assert out["agent", "action"].shape == (1,)
+    assert out["agent", "action_log_prob"].item() == pytest.approx(math.log(0.5))
+    assert not list(actor.parameters())
+
+
+def test_bad_scores_are_named():
+    actor = CandidateActor(log_likelihood_key="score")
+    good = state([[0.0, 1.0], [2.0, 3.0]], [[True, True], [True, False]])
+    good.rename_key_("log_likelihood", "score")
+    masked = good.clone()
+    masked["action_mask"][1] = False
+    with pytest.raises(ValueError, match=r"'action_mask' admits no candidate in batch row.* \[1\]"):
+        actor.get_dist(masked)
+    broken = good.clone()
+    broken["score"][0, 1] = math.nan
+    with pytest.raises(FloatingPointError, match=r"'score' is NaN or infinite .* \[0\]"):
+        actor.get_dist(broken)
+    short = good.clone().set("action_mask", torch.ones(2, 3, dtype=torch.bool))
+    with pytest.raises(
+        ValueError, match=r"'score' has shape \(2, 2\) and 'action_mask' .* \(2, 3\)"
+    ):
+        actor.get_dist(short)
+    with pytest.raises(KeyError, match="score"):
+        actor.get_dist(good.exclude("score"))
+
+
+# Critics
+
+
+def by_hand(mlp, embedding):
+    """Perceptron with ReLU between its layers, as matrix products."""
+    layers = [layer for layer in mlp if isinstance(layer, nn.Linear)]
+    for layer in layers[:-1]:
+        embedding = torch.relu(layer.weight @ embedding + layer.bias)
+    return layers[-1].weight @ embedding + layers[-1].bias
+
+
+def test_candidate_critic_values_each_candidate_by_itself():
+    critic = CandidateCritic(5, (7, 3))
+    embedding = torch.randn(2, 3, 4, 5)  # a batch of two dimensions
+    mask = torch.rand(2, 3, 4) < 0.6
+    inputs = TensorDict(action_embedding=embedding, action_mask=mask, batch_size=[2, 3])
+    values = critic(inputs)["action_value"]
+    assert values.shape == (2, 3, 4)
+    for index in mask.nonzero().tolist():
+        expected = by_hand(critic.module.mlp, embedding[tuple(index)])
+        torch.testing.assert_close(values[tuple(index)], expected.squeeze())
+    assert (values[~mask] == 0.0).all()
+
+
+def test_candidate_critic_ignores_what_masked_slots_hold():
+    critic = CandidateCritic(5, (7,))
+    embedding = torch.randn(1, 3, 5)
+    mask = torch.tensor([[True, True, False]])
+    gradients = []
+    for slot in (0.0, math.nan):
+        filled = embedding.masked_fill(~mask.unsqueeze(-1), slot).requires_grad_()
+        values = critic(action_embedding=filled, action_mask=mask)
+        gradients.append(torch.autograd.grad(values.sum(), [filled, *critic.parameters()]))
+    for clean, spoilt in zip(*gradients, strict=True):
+        torch.testing.assert_close(spoilt, clean)
+
+
+def test_observation_critic_values_all_candidates_at_once():
+    critic = ObservationCritic(5, 4, (7, 3))
+    embedding = torch.randn(2, 5)
+    values = critic(prompt_embedding=embedding)
+    assert values.shape == (2, 4)
+    for row in range(2):
+        torch.testing.assert_close(values[row], by_hand(critic.module.mlp, embedding[row]))
+
+
+@pytest.mark.parametrize("kind", ["candidate", "observation"])
+def test_critics_have_the_papers_layers_and_their_own_precision(kind):
+    critic = CandidateCritic(6) if kind == "candidate" else ObservationCritic(6, 3)
+    sizes = [layer.weight.shape for layer in critic.module.mlp if isinstance(layer, nn.Linear)]
+    assert sizes == [(1024, 6), (1024, 1024), (1 if kind == "candidate" else 3, 1024)]
+    inputs = TensorDict(
+        action_embedding=torch.randn(2, 3, 6, dtype=torch.bfloat16),
+        prompt_embedding=torch.randn(2, 6, dtype=torch.bfloat16),
+        action_mask=torch.ones(2, 3, dtype=torch.bool),
+        batch_size=[2],
+    )
+    assert critic(inputs)["action_value"].dtype == torch.float32
+
+
+def test_critics_take_nested_keys():
+    critic = CandidateCritic(
+        2,
+        (3,),
+        action_embedding_key=("model", "embedding"),
+        action_mask_key=("agent", "mask"),
+        action_value_key=("agent", "value"),
+    )
+    inputs = TensorDict(
+        {
+            "model": {"embedding": torch.randn(1, 2, 2)},
+            "agent": {"mask": torch.ones(1, 2).bool()},
+        },
+        batch_size=[1],
+    )
+    assert critic(inputs)["agent", "value"].shape == (1, 2)
+    critic = ObservationCritic(
+        2, 2, (3,), prompt_embedding_key=("model", "prompt"), action_value_key=("agent", "value")
+    )
+    inputs["model", "prompt"] = torch.randn(1, 2)
+    assert critic(inputs)["agent", "value"].shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: CandidateCritic(0), r"embedding_dim \(0\) must be at least 1"),
+        (lambda: CandidateCritic(4, (8, 0)), r"hidden_sizes \(\[8, 0\]\) must all be at least 1"),
+        (lambda: ObservationCritic(4, 0), r"num_actions \(0\) must be at least 1"),
+    ],
+)
+def test_critics_refuse(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# Together
+
+
+class Choices(EnvBase):
+    """Three candidates of which one, another each time, is masked; it must never be chosen."""
+
+    def __init__(self):
+        super().__init__(batch_size=[2])
+        self.observation_spec = Composite(
+            features=Unbounded((2, 3)), action_mask=Binary(3, (2, 3), dtype=torch.bool), shape=[2]
+        )
+        self.action_spec = Categorical(3, shape=(2,))
+        self.reward_spec = Unbounded((2, 1))
+
+    def _observe(self):
+        self.mask = torch.ones(2, 3, dtype=torch.bool)
+        self.mask[torch.arange(2), torch.randint(3, (2,))] = False
+        return {"features": torch.randn(2, 3), "action_mask": self.mask}
+
+    def _reset(self, tensordict=None):
+        return TensorDict(self._observe(), batch_size=[2])
+
+    def _step(self, tensordict):
+        assert self.mask.gather(-1, tensordict["action"].unsqueeze(-1)).all()
+        ends = {"reward": torch.zeros(2, 1), "done": torch.zeros(2, 1, dtype=torch.bool)}
+        return TensorDict({**self._observe(), **ends}, batch_size=[2])
+
+    def _set_seed(self, seed):
+        torch.manual_seed(seed)
+
+
+def test_trunk_and_actor_are_a_collectors_policy():
+    trunk = TensorDictModule(nn.Linear(3, 3), in_keys=["features"], out_keys=["log_likelihood"])
+    policy = TensorDictSequential(trunk, CandidateActor()).select_out_keys("action")
+    collector = Collector(
+        Choices(),
+        policy,
+        frames_per_batch=40,
+        total_frames=80,
+        auto_register_policy_transforms=False,
+    )
+    batches = list(collector)
+    collector.shutdown()
+    assert len(batches) == 2 and batches[0].shape == (2, 20)
+    assert "log_likelihood" not in batches[0].keys()
+    chosen = torch.cat([batch["action"] for batch in batches]).unique()
+    assert chosen.tolist() == [0, 1, 2]

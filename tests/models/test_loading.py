@@ -1,0 +1,222 @@
+"""Language models from the package, from folders, with adapters and in 4 bits; and wrong names."""
+
+from importlib.resources import files
+
+import pytest
+import torch
+from bitsandbytes.functional import dequantize_4bit
+from families import make_model
+from flan_t5 import make_flan_t5
+from peft import LoraConfig, PeftModel
+from tensordict import TensorDict
+from torchrl.envs import TransformedEnv
+
+from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText
+from torchrl_glam.envs.tokenize import playground_lengths
+from torchrl_glam.models import (
+    CandidateActor,
+    DecoderOnlyTrunk,
+    EncoderDecoderTrunk,
+    load_language_model,
+    load_tokenizer,
+    make_trunk,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_flan_t5(tmp_path_factory.mktemp("models") / "flan")
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+def states(tokenizer, num_objects=3, sequential=False, num_steps=4) -> TensorDict:
+    env = PlaygroundTextEnv(num_envs=16, num_objects=num_objects, sequential=sequential, seed=0)
+    env = TransformedEnv(env, TokenizeText(tokenizer, **playground_lengths(env, tokenizer)))
+    torch.manual_seed(0)
+    return env.rollout(num_steps, break_when_any_done=False).flatten()
+
+
+def test_the_embedded_model_needs_no_network_and_is_small(offline):
+    model, tokenizer = load_language_model("tiny")
+    assert 1e6 <= sum(p.numel() for p in model.parameters()) <= 5e6
+    assert model.config.vocab_size == len(tokenizer)
+    assert not model.training
+    weights = files("torchrl_glam") / "assets" / "tiny" / "model.safetensors"
+    assert len(weights.read_bytes()) <= 12e6
+
+
+@pytest.mark.parametrize(("num_objects", "sequential"), [(3, False), (6, True)])
+def test_the_embedded_model_has_a_nearly_uniform_policy(num_objects, sequential):
+    model, tokenizer = load_language_model("tiny")
+    batch = states(tokenizer, num_objects, sequential, num_steps=16)
+    with torch.no_grad():
+        entropy = CandidateActor().get_dist(EncoderDecoderTrunk(model, tokenizer)(batch)).entropy()
+    assert (entropy / batch["action_mask"].sum(-1).log()).mean() >= 0.8
+
+
+def test_a_folder_is_loaded(folder):
+    model, tokenizer = load_language_model(folder)
+    batch = EncoderDecoderTrunk(model, tokenizer)(states(tokenizer))
+    assert batch["log_likelihood"].isfinite().all()
+
+
+@pytest.mark.parametrize("in_4bit", [False, True], ids=["float32", "4-bit"])
+def test_only_adapters_are_trained(folder, in_4bit):
+    model, tokenizer = load_language_model(
+        folder, lora=LoraConfig(r=4, target_modules=["q", "v"]), load_in_4bit=in_4bit
+    )
+    assert isinstance(model, PeftModel)
+    trainable = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert trainable and all("lora_" in name for name in trainable)
+    batch = EncoderDecoderTrunk(model, tokenizer)(states(tokenizer))
+    (batch["log_likelihood"].sum() + batch["action_embedding"].sum()).backward()
+    reached = {name for name, p in model.named_parameters() if p.grad is not None}
+    assert reached == trainable
+    # B of every adapter starts at 0, so A's gradient is 0 and B's is not.
+    assert all(p.grad.abs().sum() > 0 for n, p in model.named_parameters() if "lora_B" in n)
+
+
+def test_gradients_through_4_bit_weights_are_those_of_the_weights_they_stand_for(folder):
+    """Also after a pass without gradient, which may repack the weights for inference."""
+    settings = {"r": 4, "target_modules": ["q", "v"], "init_lora_weights": False}
+    torch.manual_seed(0)
+    model, tokenizer = load_language_model(folder, lora=LoraConfig(**settings), load_in_4bit=True)
+    trunk, batch = EncoderDecoderTrunk(model, tokenizer), states(tokenizer)
+    with torch.no_grad():
+        trunk(batch.clone())
+    trunk(batch.clone())["log_likelihood"].sum().backward()
+
+    plain, _ = load_language_model(folder, lora=LoraConfig(**settings))
+    weights = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in plain.named_parameters():
+            value = weights[name]
+            state = getattr(value, "quant_state", None)
+            parameter.copy_(value if state is None else dequantize_4bit(value.data, state))
+    EncoderDecoderTrunk(plain, tokenizer)(batch.clone())["log_likelihood"].sum().backward()
+    for name, parameter in plain.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(weights[name].grad, parameter.grad, atol=1e-3, rtol=1e-3)
+
+
+def test_adapters_change_the_scores(folder):
+    model, tokenizer = load_language_model(folder, lora=LoraConfig(r=4, target_modules=["q"]))
+    trunk, batch = EncoderDecoderTrunk(model, tokenizer), states(tokenizer)
+    before = trunk(batch.clone())["log_likelihood"]
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+    assert not torch.allclose(trunk(batch.clone())["log_likelihood"], before)
+
+
+@pytest.mark.parametrize("name", ["no/such-model", "nowhere", "./not/a/folder"])
+def test_an_unknown_name_is_explained(name, offline):
+    with pytest.raises(FileNotFoundError, match=r"could not be loaded.*'tiny'"):
+        load_language_model(name)
+
+
+def test_a_folder_without_a_model_is_explained(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"without a config\.json"):
+        load_language_model(tmp_path)
+
+
+def test_lora_targets_that_match_nothing_are_explained(folder):
+    with pytest.raises(ValueError, match=r"lora.target_modules .*nope.* match no module.*'q'"):
+        load_language_model(folder, lora=LoraConfig(target_modules=["nope"]))
+
+
+def test_4_bit_without_adapters_is_refused(folder):
+    with pytest.raises(ValueError, match="needs lora"):
+        load_language_model(folder, load_in_4bit=True)
+
+
+def save(model, folder, tokenizer):
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
+def test_a_decoder_only_model_is_loaded_and_trained_by_adapters(family, tmp_path, folder):
+    target = "c_attn" if family == "gpt2" else "q_proj"
+    tokenizer = load_tokenizer(folder)
+    save(make_model(family, tokenizer), tmp_path, tokenizer)
+    lora = LoraConfig(r=2, target_modules=[target], fan_in_fan_out=family == "gpt2")
+    model, tokenizer = load_language_model(tmp_path, lora=lora)
+    trunk = make_trunk(model, tokenizer)
+    assert isinstance(trunk, DecoderOnlyTrunk)
+    trunk(states(tokenizer))["log_likelihood"].sum().backward()
+    reached = {name for name, p in model.named_parameters() if p.grad is not None}
+    assert reached == {name for name, p in model.named_parameters() if p.requires_grad}
+    assert all("lora_" in name for name in reached) and reached
+
+
+@pytest.mark.parametrize("family", ["flan-t5", "qwen2"])
+def test_a_pass_without_gradient_leaves_4_bit_gradients_as_they_are(family, tmp_path, folder):
+    """bitsandbytes repacks weights for inference on some CPUs, and repacked ones pass none on."""
+    tokenizer = load_tokenizer(folder)
+    if family == "qwen2":
+        wide = {"hidden_size": 64, "intermediate_size": 128, "num_key_value_heads": 4}
+        folder = save(make_model(family, tokenizer, **wide), tmp_path, tokenizer)
+    targets = ["q", "v"] if family == "flan-t5" else ["q_proj", "v_proj"]
+    lora = LoraConfig(r=2, target_modules=targets)
+    model, tokenizer = load_language_model(folder, lora=lora, load_in_4bit=True)
+    trunk, batch = make_trunk(model, tokenizer), states(tokenizer)
+    leaves = [p for p in model.parameters() if p.requires_grad]
+    for leaf in leaves:
+        torch.nn.init.normal_(leaf, std=0.1)
+
+    def gradients():
+        scores = trunk(batch.clone())["log_likelihood"]
+        return torch.autograd.grad(scores.square().sum(), leaves)
+
+    before = gradients()
+    with torch.no_grad():
+        trunk(batch.clone())
+    for gradient, expected in zip(gradients(), before, strict=True):
+        assert expected.abs().sum() > 0
+        torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-3 * expected.abs().max())
+
+
+def test_a_tokenizer_without_padding_pads_with_its_end_token(tmp_path, folder):
+    tokenizer = load_tokenizer(folder)
+    model = make_model("gpt2", tokenizer)
+    tokenizer.pad_token = None
+    save(model, tmp_path, tokenizer)
+    model, tokenizer = load_language_model(tmp_path)
+    assert tokenizer.pad_token_id == tokenizer.eos_token_id is not None
+    padded = make_trunk(model, load_tokenizer(folder))(states(load_tokenizer(folder)))
+    scores = make_trunk(model, tokenizer)(states(tokenizer))
+    torch.testing.assert_close(scores["log_likelihood"], padded["log_likelihood"])
+
+
+def test_a_tokenizer_with_nothing_to_pad_with_is_refused(tmp_path, folder):
+    tokenizer = load_tokenizer(folder)
+    model = make_model("gpt2", tokenizer)
+    tokenizer.pad_token = tokenizer.eos_token = None
+    with pytest.raises(ValueError, match="neither a padding nor an end-of-sequence token"):
+        load_language_model(save(model, tmp_path, tokenizer))
+
+
+def test_a_model_that_generates_no_text_is_refused(tmp_path, folder):
+    from transformers import ViTConfig, ViTModel
+
+    vit = ViTModel(ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1))
+    with pytest.raises(ValueError, match="is a vit model, which has no language-model head"):
+        load_language_model(save(vit, tmp_path, load_tokenizer(folder)))
+
+
+def test_bfloat16_products_stay_close(folder):
+    model, tokenizer = load_language_model("tiny")
+    batch = states(tokenizer)
+    exact = EncoderDecoderTrunk(model, tokenizer)(batch.clone())["log_likelihood"]
+    fast = EncoderDecoderTrunk(model, tokenizer, autocast=torch.bfloat16)(batch)["log_likelihood"]
+    assert fast.dtype == torch.float32
+    torch.testing.assert_close(fast, exact, atol=0.1, rtol=0)

@@ -1,0 +1,1 @@
+"""Tests of the losses and their optimisation."""

@@ -1,0 +1,77 @@
+"""Discrete SAC with an LLM actor as the paper writes it: one row, one candidate at a time.
+
+SAC-GLAM (Gaven et al., 2024), equations 1 to 3. Plain Python and plain modules; masked candidates
+do not exist here, so that whatever the library does with them cannot leak in.
+"""
+
+import torch
+
+
+def score(model, state, candidate):
+    """Log-likelihood and embedding of one candidate, and the prompt's embedding."""
+    prompt = torch.zeros(model.mix.in_features, dtype=model.mix.weight.dtype)
+    for text in (state["goal_tokens"], state["observation_tokens"]):
+        for token in text:
+            prompt = prompt + model.embed.weight[token] / len(text)
+    tokens = state["action_tokens"][candidate]
+    hidden = prompt
+    for token in tokens:
+        hidden = hidden + model.embed.weight[token] / len(tokens)
+    hidden = torch.tanh(model.mix.weight @ hidden + model.mix.bias)
+    logits = model.out.weight @ hidden
+    likelihood = sum(logits[token] - torch.log(torch.exp(logits).sum()) for token in tokens)
+    return likelihood, hidden, prompt
+
+
+def policy(model, state):
+    """Probability of each admissible candidate: equation 2."""
+    admissible = [a for a, ok in enumerate(state["action_mask"].tolist()) if ok]
+    weights = [torch.exp(score(model, state, a)[0]) for a in admissible]
+    return {a: weight / sum(weights) for a, weight in zip(admissible, weights, strict=True)}
+
+
+def q_value(model, head, state, candidate, backprop=True):
+    """One number, by the observation-action or the observation input of Appendix B."""
+    _, hidden, prompt = score(model, state, candidate)
+    per_candidate = head[-1].out_features == 1
+    embedding = hidden if per_candidate else prompt
+    values = head(embedding if backprop else embedding.detach())
+    return values[0 if per_candidate else candidate]
+
+
+def target(model, target_model, target_heads, alpha, row, gamma):
+    """Equation 3."""
+    value = row["next"]["reward"][0]
+    if not row["next"]["terminated"]:
+        discount = gamma ** row["steps_to_next_obs"].item()
+        for a, prob in policy(model, row["next"]).items():
+            q = min(q_value(target_model, head, row["next"], a) for head in target_heads)
+            value = value + discount * prob * (q - alpha * torch.log(prob))
+    return value.detach()
+
+
+def losses(models, heads, log_alpha, batch, gamma, target_entropy, critic_backprop):
+    """Means over the rows of the three losses.
+
+    ``models`` and ``heads`` are pairs (online, target) of a model and of a list of perceptrons.
+    """
+    (model, target_model), (heads, target_heads) = models, heads
+    alpha = log_alpha.detach().exp()
+    rows = batch.unbind(0)
+    total = {"loss_qvalue": 0.0, "loss_actor": 0.0, "loss_alpha": 0.0}
+    errors, entropies = [], []
+    for row in rows:
+        y = target(model, target_model, target_heads, alpha, row, gamma)
+        taken = [q_value(model, h, row, row["action"].item(), critic_backprop) for h in heads]
+        total["loss_qvalue"] = total["loss_qvalue"] + sum((q - y) ** 2 for q in taken) / len(rows)
+        errors.append(max((q - y).abs() for q in taken).detach())
+        entropy = 0.0
+        for a, prob in policy(model, row).items():
+            q = min(q_value(model, head, row, a).detach() for head in heads)
+            term = prob * (alpha * torch.log(prob) - q)
+            total["loss_actor"] = total["loss_actor"] + term / len(rows)
+            entropy = entropy - (prob * torch.log(prob)).detach()
+        entropies.append(entropy)
+        gap = entropy - target_entropy
+        total["loss_alpha"] = total["loss_alpha"] + log_alpha * gap / len(rows)
+    return total, torch.stack(errors), torch.stack(entropies)

@@ -1,0 +1,169 @@
+"""Values and gradients of the loss against the one-candidate-at-a-time reference."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torchrl.objectives import SoftUpdate
+
+from torchrl_glam.models import CandidateActor
+from torchrl_glam.objectives import SACGLAMLoss
+
+from . import reference, toy
+
+GAMMA = 0.9
+LOSSES = ("loss_qvalue", "loss_actor", "loss_alpha")
+
+
+class Case:
+    """A loss whose targets have left their sources, and the reference's own copy of everything."""
+
+    def __init__(self, trunk="plain", critic="candidate", critics=1, **options):
+        self.options = {"target_entropy": 0.3, "alpha_init": 0.2, "critic_backprop": True}
+        self.options |= options
+        models = [toy.make_trunk(trunk) for _ in range(2)]  # online, target
+        for moving, own in zip(models[1].parameters(), models[0].parameters(), strict=True):
+            if not own.requires_grad:
+                moving.data.copy_(own.data)
+        heads = [[toy.make_critic(critic) for _ in range(critics)] for _ in range(2)]
+        # Targets first: SoftUpdate copies the sources into the targets when it is made.
+        self.loss = toy.make_loss(models[1], heads[1], GAMMA, **self.options)
+        targets = self._values("target_")
+        self.loss = toy.make_loss(models[0], heads[0], GAMMA, **self.options)
+        self.updater = SoftUpdate(self.loss, tau=0.1)
+        self.loss.load_state_dict(targets, strict=False)
+        self.batch = toy.make_batch()
+        self.models = [copy.deepcopy(model.module).double() for model in models]
+        self.heads = [[copy.deepcopy(h.module.mlp).double() for h in group] for group in heads]
+        self.log_alpha = self.loss.log_alpha.detach().clone().requires_grad_()
+
+    def _values(self, prefix):
+        """State of this loss's sources under the names of the targets."""
+        state = self.loss.state_dict()
+        return {
+            prefix + name: value.clone()
+            for name, value in state.items()
+            if name.startswith(("trunk_params", "qvalue_network_params"))
+        }
+
+    def reference(self):
+        return reference.losses(
+            self.models,
+            self.heads,
+            self.log_alpha,
+            self.batch,
+            GAMMA,
+            self.options["target_entropy"],
+            self.options["critic_backprop"],
+        )
+
+    def reference_gradients(self, loss):
+        """By name as in the loss; those that the loss does not reach are left out."""
+        sources = {f"trunk_params.module.{n}": p for n, p in self.models[0].named_parameters()}
+        sources = {n: p for n, p in sources.items() if p.requires_grad}
+        sources["log_alpha"] = self.log_alpha
+        found = gradients(loss, sources)
+        parts = [gradients(loss, dict(head.named_parameters())) for head in self.heads[0]]
+        for name in parts[0]:
+            stacked = torch.stack([part[name] for part in parts])
+            found[f"qvalue_network_params.module.mlp.{name}"] = stacked
+        return found
+
+
+def gradients(loss, parameters):
+    if not loss.requires_grad:
+        return {}
+    values = torch.autograd.grad(
+        loss, list(parameters.values()), retain_graph=True, allow_unused=True
+    )
+    return {name: v for name, v in zip(parameters, values, strict=True) if v is not None}
+
+
+def check(case):
+    expected, errors, entropies = case.reference()
+    terms = case.loss(case.batch)
+    for name in LOSSES:
+        torch.testing.assert_close(terms[name], expected[name], msg=lambda m, n=name: f"{n}: {m}")
+        ours = gradients(terms[name], dict(case.loss.named_parameters()))
+        theirs = case.reference_gradients(expected[name])
+        assert ours.keys() == theirs.keys(), name
+        for parameter, value in theirs.items():
+            torch.testing.assert_close(
+                ours[parameter], value, msg=lambda m, n=f"{name}, {parameter}": f"{n}: {m}"
+            )
+    torch.testing.assert_close(case.batch["td_error"], errors)
+    torch.testing.assert_close(terms["td_error"], errors.mean())
+    torch.testing.assert_close(terms["entropy"], entropies.mean())
+
+
+@pytest.mark.parametrize("trunk", ["plain", "tied", "partly frozen", "frozen"])
+@pytest.mark.parametrize("critic_backprop", [True, False])
+def test_trunks(trunk, critic_backprop):
+    check(Case(trunk, critic_backprop=critic_backprop))
+
+
+@pytest.mark.parametrize(
+    "critic, critics", list(itertools.product(["candidate", "observation"], [1, 2]))
+)
+def test_critics(critic, critics):
+    check(Case("tied", critic, critics))
+
+
+def test_masked_candidates_may_hold_nan():
+    case = Case("tied")
+    case.loss.trunk.module.poison = True
+    check(case)
+
+
+def test_all_rows_terminate():
+    case = Case()
+    case.batch["next", "terminated"].fill_(True)
+    check(case)
+
+
+def test_no_row_terminates():
+    case = Case()
+    case.batch["next", "terminated"].fill_(False)
+    case.batch["next", "action_mask"][:, 0] = True
+    check(case)
+
+
+def test_stale_outputs_of_the_collecting_policy_are_ignored():
+    case = Case()
+    rows = case.batch.batch_size[0]
+    case.batch["log_likelihood"] = torch.zeros(rows, toy.ACTIONS, dtype=torch.float64)
+    case.batch["action_embedding"] = torch.zeros(rows, toy.ACTIONS, toy.WIDTH).double()
+    check(case)
+
+
+def test_values_by_hand():
+    """Two candidates, a policy of (1/4, 3/4), constant values: every term on paper."""
+    scores = torch.tensor([0.25, 0.75]).log()
+    trunk = TensorDictModule(lambda x: scores.expand(len(x), 2), ["x"], ["log_likelihood"])
+    critic = TensorDictModule(torch.nn.Linear(1, 2), ["x"], ["action_value"])
+    critic.module.weight.data.zero_()
+    critic.module.bias.data.copy_(torch.tensor([1.0, 2.0]))
+    loss = SACGLAMLoss(
+        trunk, CandidateActor(), critic, num_actions=2, alpha_init=0.5, target_entropy=0.1
+    )
+    loss.make_value_estimator(gamma=0.5)
+    SoftUpdate(loss, tau=0.5)
+    state = {"x": torch.zeros(1, 1), "action_mask": torch.ones(1, 2, dtype=torch.bool)}
+    no = torch.zeros(1, 1, dtype=torch.bool)
+    ends = {"done": no, "terminated": no, "reward": torch.ones(1, 1)}
+    batch = TensorDict(
+        {**state, "action": torch.tensor([0]), "next": {**state, **ends}}, batch_size=[1]
+    )
+    terms = loss(batch.set("steps_to_next_obs", torch.tensor([[2]])))
+    # entropy = -(0.25 log 0.25 + 0.75 log 0.75) = 0.562335; expected value 0.25 + 1.5 = 1.75
+    # y = 1 + 0.5**2 * (1.75 + 0.5 * 0.562335) = 1.507792
+    assert terms["target_value"].item() == pytest.approx(1.507792, abs=1e-6)
+    assert terms["q_value"].item() == pytest.approx(1.0)
+    assert terms["loss_qvalue"].item() == pytest.approx(0.507792**2, abs=1e-6)
+    assert terms["loss_actor"].item() == pytest.approx(-0.5 * 0.562335 - 1.75, abs=1e-6)
+    assert terms["loss_alpha"].item() == pytest.approx(-0.693147 * 0.462335, abs=1e-6)
+    assert terms["entropy"].item() == pytest.approx(0.562335, abs=1e-6)
+    assert terms["alpha"].item() == pytest.approx(0.5)

@@ -1,0 +1,227 @@
+"""SharedTrunkOptimizer against Adam written out, and what must stay untouched when."""
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+from torchrl.objectives import SoftUpdate
+
+from torchrl_glam.objectives import SharedTrunkOptimizer
+
+from . import toy
+
+RATES = {"lr_trunk_actor": 1e-2, "lr_trunk_critic": 3e-2, "lr_heads": 5e-2, "lr_alpha": 7e-2}
+
+
+def make_pair(kind="tied", **options):
+    """Two losses with equal values and nothing shared."""
+    trunk, critic = toy.make_trunk(kind), toy.make_critic()
+    losses = []
+    for copied in (trunk, copy.deepcopy(trunk)):
+        losses.append(toy.make_loss(copied, critic, alpha_init=0.2, target_entropy=0.3, **options))
+        SoftUpdate(losses[-1], tau=0.1)
+    return losses
+
+
+def snapshot(loss):
+    return {name: p.detach().clone() for name, p in loss.named_parameters()}
+
+
+def assert_same(ours, theirs):
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, msg=lambda m, n=name: f"{n}: {m}")
+
+
+class HandAdam:
+    """Adam of Kingma and Ba (2015), algorithm 1, on a dictionary of tensors."""
+
+    def __init__(self, rate):
+        self.rate, self.steps, self.first, self.second = rate, 0, {}, {}
+
+    def step(self, parameters, gradients, max_norm=math.inf):
+        norm = math.sqrt(sum(g.square().sum().item() for g in gradients.values()))
+        scale = min(1.0, max_norm / (norm + 1e-6))
+        self.steps += 1
+        for name, gradient in gradients.items():
+            g = gradient * scale
+            self.first[name] = 0.9 * self.first.get(name, 0.0) + 0.1 * g
+            self.second[name] = 0.999 * self.second.get(name, 0.0) + 0.001 * g * g
+            first = self.first[name] / (1 - 0.9**self.steps)
+            second = self.second[name] / (1 - 0.999**self.steps)
+            parameters[name].data -= self.rate * first / (second.sqrt() + 1e-8)
+        return norm
+
+
+def by_hand(loss, adams, batch, update_actor, max_norm, separate=True):
+    """One update of ``loss`` by hand; returns the norms of the gradients."""
+    parameters = dict(loss.named_parameters())
+    trunk = {n: p for n, p in parameters.items() if n.startswith("trunk_params")}
+    critic = {n: p for n, p in parameters.items() if n.startswith("qvalue")}
+    terms = loss(batch)
+
+    def gradients(term, group):
+        values = torch.autograd.grad(
+            term, list(group.values()), retain_graph=True, allow_unused=True
+        )
+        return {n: v for n, v in zip(group, values, strict=True) if v is not None}
+
+    wanted = {"critic": gradients(terms["loss_qvalue"], critic)}
+    if separate:
+        wanted["trunk_critic"] = gradients(terms["loss_qvalue"], trunk)
+        if update_actor:
+            wanted["trunk_actor"] = gradients(terms["loss_actor"], trunk)
+    else:
+        actor = terms["loss_actor"] if update_actor else 0.0
+        wanted["trunk"] = gradients(terms["loss_qvalue"] + actor, trunk)
+    if update_actor:
+        wanted["alpha"] = gradients(terms["loss_alpha"], {"log_alpha": loss.log_alpha})
+    return {name: adams[name].step(parameters, g, max_norm) for name, g in wanted.items()}
+
+
+def hand_adams():
+    rates = {"trunk_actor": "lr_trunk_actor", "trunk_critic": "lr_trunk_critic"}
+    rates |= {"trunk": "lr_trunk_actor", "critic": "lr_heads", "alpha": "lr_alpha"}
+    return {name: HandAdam(RATES[rate]) for name, rate in rates.items()}
+
+
+@pytest.mark.parametrize("max_norm", [math.inf, 0.05])
+@pytest.mark.parametrize("kind", ["plain", "tied", "partly frozen"])
+def test_separate_steps_equal_two_adams_by_hand(kind, max_norm):
+    ours, theirs = make_pair(kind)
+    optimizer, adams = SharedTrunkOptimizer(ours, max_grad_norm=max_norm, **RATES), hand_adams()
+    for update_actor in (False, True, True, False, True):
+        batch = toy.make_batch()
+        norms = optimizer.step(ours(batch), update_actor)
+        expected = by_hand(theirs, adams, batch, update_actor, max_norm)
+        assert norms == pytest.approx(expected)
+        assert_same(snapshot(ours), snapshot(theirs))
+
+
+def test_a_single_adam_steps_the_summed_losses():
+    rates = RATES | {"lr_trunk_critic": RATES["lr_trunk_actor"]}
+    ours, theirs = make_pair()
+    optimizer, adams = SharedTrunkOptimizer(ours, separate=False, **rates), hand_adams()
+    for update_actor in (False, True, True):
+        batch = toy.make_batch()
+        norms = optimizer.step(ours(batch), update_actor)
+        expected = by_hand(theirs, adams, batch, update_actor, math.inf, separate=False)
+        assert norms == pytest.approx(expected)
+        assert_same(snapshot(ours), snapshot(theirs))
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_equal_parts_give_the_step_of_the_whole_batch(separate):
+    ours, theirs = make_pair()
+    batch = toy.make_batch(14)
+    optimizers = [SharedTrunkOptimizer(loss, separate=separate) for loss in (ours, theirs)]
+    whole = optimizers[0].step(ours(batch))
+    parts = optimizers[1].step(theirs(part) for part in batch.split(7))
+    assert parts == pytest.approx(whole)
+    assert_same(snapshot(theirs), snapshot(ours))
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_warm_up_leaves_actor_and_coefficient_alone(separate):
+    loss, _ = make_pair()
+    optimizer = SharedTrunkOptimizer(loss, separate=separate)
+    before = snapshot(loss)
+    norms = optimizer.step(loss(toy.make_batch()), update_actor=False)
+    assert set(norms) == {"critic", "trunk_critic" if separate else "trunk"}
+    assert torch.equal(loss.log_alpha, before["log_alpha"])
+    assert not optimizer.optimizers["alpha"].state
+    if separate:
+        assert not optimizer.optimizers["trunk_actor"].state
+
+
+def test_warm_up_without_backpropagation_leaves_the_language_model_alone():
+    loss, _ = make_pair(critic_backprop=False)
+    optimizer = SharedTrunkOptimizer(loss)
+    before = snapshot(loss)
+    assert set(optimizer.step(loss(toy.make_batch()), update_actor=False)) == {"critic"}
+    changed = {name for name, value in snapshot(loss).items() if not value.equal(before[name])}
+    assert changed and all(name.startswith("qvalue_network_params") for name in changed)
+
+
+def test_frozen_trunk_trains_the_rest():
+    loss = toy.make_loss(toy.make_trunk("frozen"))
+    SoftUpdate(loss, tau=0.1)
+    assert set(SharedTrunkOptimizer(loss).step(loss(toy.make_batch()))) == {"critic", "alpha"}
+
+
+def test_gradients_do_not_linger():
+    loss, _ = make_pair()
+    SharedTrunkOptimizer(loss).step(loss(toy.make_batch()))
+    assert all(parameter.grad is None for parameter in loss.parameters())
+
+
+@pytest.mark.parametrize("name", ["loss_actor", "loss_qvalue", "loss_alpha"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_changes_nothing(name, value):
+    loss, _ = make_pair()
+    optimizer = SharedTrunkOptimizer(loss)
+    before = snapshot(loss)
+    terms = loss(toy.make_batch())
+    terms[name] = terms[name] * value
+    with pytest.raises(FloatingPointError, match=f"{name} is -?{value}"):
+        optimizer.step(terms)
+    assert all(value.equal(before[name]) for name, value in snapshot(loss).items())
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing():
+    loss, _ = make_pair("plain")
+    optimizer = SharedTrunkOptimizer(loss)
+    before = snapshot(loss)
+    terms = loss(toy.make_batch())
+    bias = loss.trunk.module.mix.bias
+    terms["loss_actor"] = terms["loss_actor"] + (bias.sum() * 0.0).sqrt()  # 0, of slope infinity
+    with pytest.raises(
+        FloatingPointError, match="group 'trunk_actor' .*first in 'trunk_params.module.mix.bias', 1"
+    ):
+        optimizer.step(terms)
+    assert all(value.equal(before[name]) for name, value in snapshot(loss).items())
+    assert not any(adam.state for adam in optimizer.optimizers.values())
+    assert optimizer.step(loss(toy.make_batch()))  # and the next step is clean
+
+
+def test_state_dict_round_trip_continues_exactly():
+    first, second = make_pair()
+    optimizers = [SharedTrunkOptimizer(loss, **RATES) for loss in (first, second)]
+    for update_actor in (False, True):
+        optimizers[0].step(first(toy.make_batch()), update_actor)
+    file = io.BytesIO()
+    torch.save({"loss": first.state_dict(), "optimizer": optimizers[0].state_dict()}, file)
+    file.seek(0)
+    state = torch.load(file)
+    second.load_state_dict(state["loss"])
+    optimizers[1].load_state_dict(state["optimizer"])
+    batch = toy.make_batch()
+    optimizers[0].step(first(batch)), optimizers[1].step(second(batch))
+    assert all(value.equal(snapshot(first)[name]) for name, value in snapshot(second).items())
+
+
+def test_state_of_another_mode_is_refused():
+    loss, _ = make_pair()
+    state = SharedTrunkOptimizer(loss, separate=False).state_dict()
+    with pytest.raises(ValueError, match="has the groups .*'trunk'.* but this optimiser has"):
+        SharedTrunkOptimizer(loss).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"lr_heads": -1.0}, r"lr_heads \(-1.0\)"),
+        ({"lr_alpha": math.nan}, r"lr_alpha \(nan\)"),
+        ({"max_grad_norm": 0.0}, r"max_grad_norm \(0.0\) must be positive"),
+        ({"separate": False, "lr_trunk_actor": 1e-5}, "must be equal with separate=False"),
+    ],
+)
+def test_construction_refuses(options, message):
+    with pytest.raises(ValueError, match=message):
+        SharedTrunkOptimizer(make_pair()[0], **options)
+
+
+def test_no_losses_are_refused():
+    with pytest.raises(ValueError, match="losses is empty"):
+        SharedTrunkOptimizer(make_pair()[0]).step([])

@@ -1,0 +1,403 @@
+"""SACGLAMLoss as a TorchRL loss: passes, keys, targets, states, devices and refusals."""
+
+import io
+import math
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl.objectives import SoftUpdate, ValueEstimators
+
+from torchrl_glam.models import CandidateActor, CandidateCritic
+from torchrl_glam.objectives import SACGLAMLoss
+
+from . import toy
+
+LOSSES = ("loss_actor", "loss_qvalue", "loss_alpha")
+
+
+def loss_with_updater(**options):
+    loss = toy.make_loss(**options)
+    return loss, SoftUpdate(loss, tau=0.1)
+
+
+# Passes through the trunk
+
+
+def test_three_passes_and_only_rows_that_go_on():
+    loss, _ = loss_with_updater()
+    loss(toy.make_batch(7))  # two of seven rows terminate
+    assert loss.trunk.module.calls == [7, 5, 5]
+
+
+def test_one_pass_when_all_rows_terminate():
+    loss, _ = loss_with_updater()
+    batch = toy.make_batch()
+    batch["next", "terminated"].fill_(True)
+    loss(batch)
+    assert loss.trunk.module.calls == [7]
+
+
+def test_frozen_trunk_is_its_own_target():
+    loss, _ = loss_with_updater(trunk=toy.make_trunk("frozen"))
+    loss(toy.make_batch())
+    assert loss.trunk.module.calls == [7, 5]
+
+
+def test_next_states_leave_no_gradient():
+    loss, _ = loss_with_updater()
+    batch = toy.make_batch()
+    loss(batch)
+    assert not batch["next"].requires_grad
+    assert not batch["td_error"].requires_grad
+    assert "log_likelihood" not in batch.keys()
+
+
+def test_batch_of_two_dimensions():
+    loss, _ = loss_with_updater()
+    batch = toy.make_batch(14)
+    flat, square = loss(batch.clone()), loss(batch.clone().reshape(2, 7))
+    for name in loss.out_keys:
+        torch.testing.assert_close(square[name], flat[name])
+
+
+# Parameters
+
+
+@pytest.mark.parametrize("kind", ["plain", "tied", "partly frozen", "frozen"])
+def test_registered_parameters_are_the_trunks_own(kind):
+    trunk = toy.make_trunk(kind)
+    loss = toy.make_loss(trunk)
+    trainable = {id(p) for p in trunk.parameters() if p.requires_grad}
+    assert {id(p) for p in loss.trunk_parameters()} == trainable
+    owned = trainable | {id(p) for p in loss.critic_parameters()} | {id(loss.log_alpha)}
+    assert {id(p) for p in loss.parameters()} == owned
+
+
+def test_critics_keep_their_values_and_are_copied():
+    critics = [toy.make_critic(), toy.make_critic()]
+    loss = toy.make_loss(critic=critics)
+    own = loss.qvalue_network_params["module", "mlp", "0", "weight"]
+    for index, critic in enumerate(critics):
+        weight = critic.module.mlp[0].weight
+        torch.testing.assert_close(own[index], weight.double())
+        assert weight.data_ptr() != own[index].data_ptr()
+
+
+@pytest.mark.parametrize("kind", ["plain", "tied", "partly frozen"])
+def test_soft_update_moves_targets_by_tau(kind):
+    loss, updater = loss_with_updater(trunk=toy.make_trunk(kind))
+    sources = {n: p for n, p in loss.named_parameters() if n != "log_alpha"}
+    before = {name: source.detach().clone() for name, source in sources.items()}
+    for source in sources.values():
+        source.data.add_(torch.randn_like(source))
+    updater.step()
+    targets = dict(loss.named_buffers())
+    for name, source in sources.items():
+        expected = 0.9 * before[name] + 0.1 * source.detach()
+        torch.testing.assert_close(targets[f"target_{name}"], expected)
+
+
+def test_soft_update_made_before_a_move_still_works():
+    loss, updater = loss_with_updater()
+    loss.to(torch.float32)
+    weight = loss.trunk.module.mix.weight
+    target = loss.target_trunk_params["module", "mix", "weight"]
+    before = target.clone()
+    weight.data.add_(1.0)
+    updater.step()
+    assert target.dtype == torch.float32
+    torch.testing.assert_close(loss.target_trunk_params["module", "mix", "weight"], before + 0.1)
+
+
+def test_moving_the_loss_moves_the_trunk():
+    trunk = toy.make_trunk("partly frozen")
+    loss = toy.make_loss(trunk)
+    weight = trunk.module.mix.weight
+    loss.to(torch.float32)
+    assert {p.dtype for p in trunk.parameters()} == {torch.float32}
+    assert trunk.module.mix.weight is weight is loss.trunk_params["module", "mix", "weight"]
+    assert {b.dtype for b in loss.buffers()} == {torch.float32}
+
+
+def test_state_dict_round_trip():
+    batch = toy.make_batch()
+    first, updater = loss_with_updater()
+    for parameter in first.parameters():
+        parameter.data.add_(torch.randn_like(parameter))
+    updater.step()  # now targets differ from sources
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second, _ = loss_with_updater()
+    weight = second.trunk.module.mix.weight
+    second.load_state_dict(torch.load(file))
+    assert second.trunk.module.mix.weight is weight, "the policy's trunk must stay the loss's"
+    ours, theirs = first(batch.clone()), second(batch.clone())
+    for name in first.out_keys:
+        assert torch.equal(ours[name], theirs[name]), name
+
+
+def test_reset_parameters_leaves_the_language_model_alone():
+    loss, _ = loss_with_updater()
+    before = {n: p.clone() for n, p in loss.named_parameters()}
+    loss.reset_parameters_recursive()
+    for name, parameter in loss.named_parameters():
+        kept = name.startswith("trunk_params") or name == "log_alpha"
+        assert torch.equal(parameter, before[name]) == kept, name
+
+
+# Keys, reductions and calls
+
+
+def test_default_keys():
+    loss = toy.make_loss()
+    defaults = {
+        "action": "action",
+        "value": "state_value",
+        "action_value": "action_value",
+        "priority": "td_error",
+        "reward": "reward",
+        "done": "done",
+        "terminated": "terminated",
+    }
+    for name, key in defaults.items():
+        assert getattr(loss.tensor_keys, name) == key
+    assert set(loss.in_keys) == {
+        "action",
+        *toy.STATE_KEYS,
+        *(("next", key) for key in [*toy.STATE_KEYS, "reward", "done", "terminated"]),
+    }
+
+
+def test_nested_keys_give_the_same_terms():
+    keys = {
+        "action": ("agent", "choice"),
+        "reward": ("agent", "gain"),
+        "done": ("agent", "end"),
+        "terminated": ("agent", "final"),
+        "action_value": ("agent", "q"),
+        "priority": ("agent", "error"),
+    }
+    trunk = toy.make_trunk()
+    nested = {key: ("agent", key) for key in [*toy.STATE_KEYS, *toy.OUT_KEYS]}
+    moved = TensorDictModule(
+        trunk.module,
+        in_keys=[nested[key] for key in toy.STATE_KEYS],
+        out_keys=[nested[key] for key in toy.OUT_KEYS],
+    )
+    actor = CandidateActor(
+        log_likelihood_key=nested["log_likelihood"],
+        action_mask_key=nested["action_mask"],
+        action_key=keys["action"],
+    )
+    plain_critic = toy.make_critic()
+    critic = CandidateCritic(
+        toy.WIDTH,
+        (8,),
+        action_embedding_key=nested["action_embedding"],
+        action_mask_key=nested["action_mask"],
+        action_value_key=keys["action_value"],
+    )
+    critic.load_state_dict(plain_critic.state_dict())
+    plain = toy.make_loss(trunk, plain_critic)
+    loss = SACGLAMLoss(moved, actor, critic, num_actions=toy.ACTIONS)
+    loss.set_keys(**keys)
+    loss.make_value_estimator(gamma=0.9)
+    loss.double()
+    SoftUpdate(plain, tau=0.1), SoftUpdate(loss, tau=0.1)
+    batch = toy.make_batch()
+    renamed = batch.clone()
+    for key in toy.STATE_KEYS:
+        renamed.rename_key_(key, nested[key])
+        renamed["next"].rename_key_(key, nested[key])
+    renamed.rename_key_("action", keys["action"])
+    for name in ("reward", "done", "terminated"):
+        renamed["next"].rename_key_(name, keys[name])
+    expected, terms = plain(batch), loss(renamed)
+    for name in loss.out_keys:
+        assert torch.equal(terms[name], expected[name]), name
+    assert torch.equal(renamed[keys["priority"]], batch["td_error"])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_reductions(reduction):
+    trunk, critic = toy.make_trunk(), toy.make_critic()
+    batch = toy.make_batch()
+    each, _ = loss_with_updater(trunk=trunk, critic=critic, reduction="none")
+    rows = each(batch)
+    assert set(rows.keys()) == set(LOSSES)
+    assert all(rows[name].shape == (7,) for name in LOSSES)
+    loss, _ = loss_with_updater(trunk=trunk, critic=critic, reduction=reduction)
+    terms = loss(batch)
+    for name in LOSSES:
+        expected = rows[name] if reduction == "none" else getattr(rows[name], reduction)()
+        torch.testing.assert_close(terms[name], expected)
+
+
+def test_keyword_call_without_tensordict():
+    loss, _ = loss_with_updater()
+    batch = toy.make_batch().exclude("steps_to_next_obs")
+    flat = {"_".join(k) if isinstance(k, tuple) else k: batch[k] for k in loss.in_keys}
+    terms = loss(batch)
+    values = loss(**flat)
+    for name, value in zip(loss.out_keys, values, strict=True):
+        assert torch.equal(value, terms[name]), name
+
+
+def test_single_terms_equal_the_whole():
+    loss, _ = loss_with_updater()
+    batch = toy.make_batch()
+    terms = loss(batch)
+    torch.testing.assert_close(loss.qvalue_loss(batch)[0], terms["loss_qvalue"])
+    torch.testing.assert_close(loss.actor_loss(batch)[0], terms["loss_actor"])
+
+
+def test_importance_weights_of_prioritised_replay():
+    loss, _ = loss_with_updater()
+    batch = toy.make_batch()
+    loss(batch)
+    weights = torch.arange(7.0, dtype=torch.float64)
+    weighted = loss(batch.set("priority_weight", weights))["loss_qvalue"]
+    expected = (batch["td_error"].square() * weights).sum() / weights.sum()
+    torch.testing.assert_close(weighted.detach(), expected)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_gamma_and_steps_discount_the_next_value(steps):
+    targets = []
+    for gamma in (0.0, 0.5):
+        torch.manual_seed(0)
+        loss, _ = loss_with_updater(gamma=gamma)
+        batch = toy.make_batch(1)
+        batch["steps_to_next_obs"].fill_(steps)
+        targets.append(loss(batch)["target_value"])
+    value = loss._state_value(batch["next"]).squeeze()
+    torch.testing.assert_close(targets[0], batch["next", "reward"].squeeze())
+    torch.testing.assert_close(targets[1], targets[0] + 0.5**steps * value.detach())
+
+
+def test_other_value_estimators_are_refused():
+    with pytest.raises(NotImplementedError, match="TDLambda"):
+        toy.make_loss().make_value_estimator(ValueEstimators.TDLambda, gamma=0.9, lmbda=0.9)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"num_actions": 0}, r"num_actions \(0\) must be at least 1"),
+        ({"alpha_init": 0.0}, r"alpha_init \(0.0\) must be positive"),
+        ({"alpha_init": math.nan}, r"alpha_init \(nan\)"),
+        (
+            {"target_entropy": -0.1},
+            r"target_entropy \(-0.1\) must lie in \[0, log\(num_actions\)\]",
+        ),
+        ({"target_entropy": 1.5}, r"target_entropy \(1.5\) .* \[0, 1.386\] nats"),
+        ({"target_entropy": math.nan}, r"target_entropy \(nan\)"),
+        ({"critic": [toy.make_critic()] * 2}, "got 2 with 1 distinct"),
+        ({"critic": []}, "critic must be one module"),
+        ({"loss_function": "huber"}, r"loss_function \('huber'\)"),
+    ],
+)
+def test_construction_refuses(options, message):
+    critic = options.pop("critic", toy.make_critic())
+    options = {"num_actions": toy.ACTIONS, **options}
+    with pytest.raises(ValueError, match=message):
+        SACGLAMLoss(toy.make_trunk(), CandidateActor(), critic, **options)
+
+
+def test_an_actor_with_parameters_is_refused():
+    actor = CandidateActor()
+    actor.scale = nn.Parameter(torch.ones(1))
+    with pytest.raises(ValueError, match="actor must have no parameters"):
+        SACGLAMLoss(toy.make_trunk(), actor, toy.make_critic(), num_actions=toy.ACTIONS)
+
+
+@pytest.mark.parametrize(
+    "key, index, value, error, message",
+    [
+        ("action_mask", 4, False, ValueError, r"'action_mask' admits no candidate .* \[4\]"),
+        (("next", "action_mask"), 0, False, ValueError, "In the next states.*'action_mask' admits"),
+        ("action", 0, 9, ValueError, r"'action' is 9 in batch row \(0,\)"),
+        ("action", 3, -1, ValueError, r"'action' is -1 in batch row \(3,\)"),
+        ("action", 1, 0, ValueError, r"'action' is 0 in batch row \(1,\).*admissible: \[2, 3\]"),
+        (("next", "reward"), 2, math.nan, FloatingPointError, r"\('next', 'reward'\) holds 1 NaN"),
+    ],
+)
+def test_a_bad_row_is_named(key, index, value, error, message):
+    loss, _ = loss_with_updater()
+    batch = toy.make_batch()
+    batch[key][index] = value
+    with pytest.raises(error, match=message):
+        loss(batch)
+
+
+def test_a_missing_entry_is_named():
+    loss, _ = loss_with_updater()
+    with pytest.raises(KeyError, match="goal_tokens"):
+        loss(toy.make_batch().exclude("goal_tokens"))
+    with pytest.raises(KeyError, match="terminated"):
+        loss(toy.make_batch().exclude(("next", "terminated")))
+
+
+def test_actions_of_another_shape_are_refused():
+    loss, _ = loss_with_updater()
+    batch = toy.make_batch()
+    batch["action"] = batch["action"].unsqueeze(-1)
+    with pytest.raises(ValueError, match=r"'action' has shape \(7, 1\) but must be \(7,\)"):
+        loss(batch)
+
+
+def test_another_number_of_candidates_is_refused():
+    loss, _ = loss_with_updater(num_actions=5)
+    with pytest.raises(ValueError, match=r"num_actions \(5\) differs .* scored \(4\)"):
+        loss(toy.make_batch())
+
+
+def test_weights_that_are_not_finite_are_noticed():
+    loss, _ = loss_with_updater()
+    loss.trunk.module.mix.bias.data[0] = torch.nan
+    with pytest.raises(FloatingPointError, match="'log_likelihood' is NaN or infinite"):
+        loss(toy.make_batch())
+    loss, _ = loss_with_updater()
+    next(loss.critic_parameters()).data.view(-1)[0] = torch.inf
+    with pytest.raises(FloatingPointError, match="'action_value' holds"):
+        loss(toy.make_batch())
+    loss, _ = loss_with_updater()
+    loss.target_qvalue_network_params["module", "mlp", "2", "bias"].fill_(torch.nan)
+    with pytest.raises(FloatingPointError, match=r"\('next', 'action_value'\) holds"):
+        loss(toy.make_batch())
+
+
+def test_extreme_likelihoods_stay_finite():
+    """Scores hundreds of nats apart, as a fresh language model gives them."""
+    scores = nn.Parameter(torch.tensor([-900.0, -5.0, -400.0, 0.0]))
+    trunk = TensorDictModule(_Scores(scores), in_keys=["x"], out_keys=["log_likelihood"])
+    critic = TensorDictModule(nn.Linear(1, 4), in_keys=["x"], out_keys=["action_value"])
+    loss = SACGLAMLoss(trunk, CandidateActor(), critic, num_actions=4, alpha_init=50.0)
+    SoftUpdate(loss, tau=0.1)
+    mask = torch.tensor([[True, True, True, False]])
+    state = {"x": torch.ones(1, 1), "action_mask": mask}
+    no = torch.zeros(1, 1, dtype=torch.bool)
+    ends = {"done": no, "terminated": no, "reward": torch.ones(1, 1)}
+    batch = TensorDict(
+        {**state, "action": torch.tensor([0]), "next": {**state, **ends}}, batch_size=[1]
+    )
+    terms = loss(batch)
+    sum(terms[name] for name in LOSSES).backward()
+    assert all(value.isfinite() for value in terms.values())
+    assert scores.grad.isfinite().all() and scores.grad[3] == 0.0
+
+
+class _Scores(nn.Module):
+    def __init__(self, scores):
+        super().__init__()
+        self.scores = scores
+
+    def forward(self, x):
+        return self.scores.expand(len(x), -1)

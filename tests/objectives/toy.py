@@ -1,0 +1,107 @@
+"""A toy language model, small enough to follow by hand, and batches of transitions for it."""
+
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
+
+from torchrl_glam.models import CandidateActor, CandidateCritic, ObservationCritic
+from torchrl_glam.objectives import SACGLAMLoss
+
+VOCABULARY, WIDTH, ACTIONS = 13, 6, 4
+STATE_KEYS = ["goal_tokens", "observation_tokens", "action_tokens", "action_mask"]
+OUT_KEYS = ["log_likelihood", "action_embedding", "prompt_embedding"]
+
+
+class ToyModel(nn.Module):
+    """Scores candidates from the mean embeddings of goal, observation and candidate.
+
+    ``calls`` records the number of rows of every pass, ``poison`` puts NaN where candidates are
+    masked.
+    """
+
+    def __init__(self, tied=False):
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.mix = nn.Linear(WIDTH, WIDTH)
+        self.out = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        if tied:
+            self.out.weight = self.embed.weight
+        self.calls = []
+        self.poison = False
+
+    def forward(self, goal, observation, actions, mask):
+        self.calls.append(mask[..., 0].numel())
+        prompt = self.embed(goal).mean(-2) + self.embed(observation).mean(-2)
+        hidden = torch.tanh(self.mix(prompt.unsqueeze(-2) + self.embed(actions).mean(-2)))
+        score = self.out(hidden).log_softmax(-1).gather(-1, actions).sum(-1)
+        if self.poison:
+            score = score.masked_fill(~mask, torch.nan)
+            hidden = hidden.masked_fill(~mask.unsqueeze(-1), torch.nan)
+        return score, hidden, prompt
+
+
+def make_trunk(kind="plain"):
+    """A trunk; ``kind``: "plain", "tied", "partly frozen" or "frozen"."""
+    model = ToyModel(tied=kind == "tied")
+    model.embed.requires_grad_(kind not in ("partly frozen", "frozen"))
+    if kind == "frozen":
+        model.requires_grad_(False)
+    return TensorDictModule(model, in_keys=STATE_KEYS, out_keys=OUT_KEYS)
+
+
+def make_critic(kind="candidate"):
+    if kind == "candidate":
+        return CandidateCritic(WIDTH, (8,))
+    return ObservationCritic(WIDTH, ACTIONS, (8,))
+
+
+def make_loss(trunk=None, critic=None, gamma=0.9, **options):
+    """A loss in float64, whose differences from a reference are rounding only."""
+    options = {"num_actions": ACTIONS, **options}
+    loss = SACGLAMLoss(trunk or make_trunk(), CandidateActor(), critic or make_critic(), **options)
+    loss.make_value_estimator(gamma=gamma)
+    return loss.to(torch.float64)
+
+
+def make_batch(rows=7):
+    """Transitions of every kind; see the comments. More than seven rows repeat the kinds."""
+    current, following = _states(rows), _states(rows)
+    steps = torch.ones(rows, 1, dtype=torch.long)
+    terminated = torch.zeros(rows, 1, dtype=torch.bool)
+    truncated = torch.zeros(rows, 1, dtype=torch.bool)
+    action = torch.randint(ACTIONS, (rows,))
+    for row in range(rows):
+        match row % 7:
+            case 1:  # masked candidates, now and next
+                current["action_mask"][row, :2] = False
+                following["action_mask"][row, 2] = False
+                action[row] = 3
+            case 2:  # a terminal state has nothing left to do
+                terminated[row] = True
+                following["action_mask"][row] = False
+            case 3:  # a time-out bootstraps
+                truncated[row] = True
+            case 4:  # two steps
+                steps[row] = 2
+            case 5:  # a single admissible candidate
+                current["action_mask"][row] = torch.tensor([False, True, False, False])
+                action[row] = 1
+            case 6:  # three steps to the end
+                steps[row] = 3
+                terminated[row] = True
+    ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
+    reward = torch.rand(rows, 1, dtype=torch.float64)
+    return TensorDict(
+        {**current, "action": action, "next": {**following, **ends, "reward": reward}},
+        batch_size=[rows],
+    ).set("steps_to_next_obs", steps)
+
+
+def _states(rows):
+    return {
+        "goal_tokens": torch.randint(VOCABULARY, (rows, 2)),
+        "observation_tokens": torch.randint(VOCABULARY, (rows, 5)),
+        "action_tokens": torch.randint(VOCABULARY, (rows, ACTIONS, 3)),
+        "action_mask": torch.ones(rows, ACTIONS, dtype=torch.bool),
+    }

@@ -1,0 +1,166 @@
+"""Runs that are killed, run out of disk, or find their files damaged, and go on.
+
+``pytest tests/recipes/test_faults.py --kills 20`` kills more often than the default.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from forked_recipe import Recipe
+from run_metrics import metrics
+
+STEPS_PER_KILL = 96
+SMALL = [
+    *("num_envs=8", "batch_size=16", "update_every=8", "warmup_updates=2", "log_every=40"),
+    *("eval_every=160", "eval_episodes=4", "critic_hidden_sizes=[16]", "loggers=[]"),
+    *("capacity=600", "checkpoint_every=16", "device=cpu"),
+]
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    with Recipe() as recipe:
+        yield recipe
+
+
+@pytest.fixture(scope="module")
+def arguments(request):
+    """A short run: long enough to be killed as often as asked for before it ends."""
+    return [*SMALL, f"total_steps={STEPS_PER_KILL * request.config.getoption('kills')}"]
+
+
+@pytest.fixture(scope="module")
+def unbroken(recipe, arguments, tmp_path_factory):
+    """The metrics of a run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    ended = recipe.run(*arguments, f"output={folder / 'run'}", log=folder / "log")
+    assert ended == 0, (folder / "log").read_text()
+    return metrics(folder / "run")
+
+
+def checkpoints(run):
+    return sorted((run / "checkpoints").glob("step_*"))
+
+
+def beginning(run):
+    """How a run is started or, once it has a checkpoint, gone on with."""
+    return f"resume={run}" if checkpoints(run) else f"output={run}"
+
+
+def newest_step(run):
+    found = checkpoints(run)
+    return int(found[-1].name.removeprefix("step_")) if found else 0
+
+
+def wait_until_saved(run, step):
+    """Waits until the run has saved a checkpoint of this step; it is given a minute."""
+    deadline = time.monotonic() + 60
+    while newest_step(run) < step and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_a_run_killed_at_random_moments_ends_with_the_same_metrics(
+    recipe, arguments, unbroken, tmp_path, request
+):
+    wanted, moments = request.config.getoption("kills"), random.Random(0)
+    run, log = tmp_path / "run", tmp_path / "log"
+    for _ in range(wanted):
+        process = recipe.start(*arguments, beginning(run), log=log)
+        # while it starts, or some steps later, in the middle of one or of a checkpoint
+        if moments.random() > 0.2:
+            wait_until_saved(run, newest_step(run) + moments.uniform(1, STEPS_PER_KILL / 3))
+        time.sleep(moments.uniform(0, 0.3))
+        os.kill(process, signal.SIGKILL)
+        assert recipe.wait() == -signal.SIGKILL, log.read_text()
+    assert recipe.run(*arguments, beginning(run), log=log) == 0, log.read_text()
+    assert metrics(run) == unbroken
+
+
+def test_a_damaged_newest_checkpoint_is_replaced_by_the_one_before(
+    recipe, arguments, unbroken, tmp_path
+):
+    run, log = tmp_path / "run", tmp_path / "log"
+    assert recipe.run(*arguments, f"output={run}", "total_steps=240", log=log) == 0
+    newest = checkpoints(run)[-1]
+    largest = max((p for p in newest.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+    assert recipe.run(*arguments, f"resume={run}", log=log) == 0, log.read_text()
+    assert f"{newest.name}' is damaged" in log.read_text()
+    assert (newest.parent / f"damaged_{newest.name}").exists()
+    assert metrics(run) == unbroken
+
+
+class SmallDisk:
+    """A file system of its own where that is allowed, else a limit on the size of files.
+
+    Both end a run's checkpoint with an OSError of the system; the file system is more like the
+    accident, as the first checkpoint still fits.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+        self.mounted = self._mount("-t", "tmpfs", "-o", "size=32m", "tmpfs")
+
+    def _mount(self, *arguments) -> bool:
+        command = ["mount", *arguments, str(self.path)]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+    @property
+    def file_size(self) -> int | None:
+        return None if self.mounted else 2**20
+
+    def enlarge(self) -> None:
+        if self.mounted:
+            assert self._mount("-o", "remount,size=256m")
+
+    def make_read_only(self) -> None:
+        if self.mounted:
+            assert self._mount("-o", "remount,ro")
+        else:
+            self.path.chmod(0o500)
+
+    def make_writable(self) -> None:
+        if self.mounted:
+            assert self._mount("-o", "remount,rw")
+        else:
+            self.path.chmod(0o700)
+
+    def remove(self) -> None:
+        if self.mounted:
+            subprocess.run(["umount", str(self.path)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    disk = SmallDisk(tmp_path / "disk")
+    yield disk
+    disk.make_writable()
+    disk.remove()
+
+
+def test_a_full_disk_costs_nothing_that_was_saved(recipe, arguments, unbroken, disk, tmp_path):
+    run, log = disk.path / "run", tmp_path / "log"
+    ended = recipe.run(*arguments, f"output={run}", log=log, file_size=disk.file_size)
+    assert ended == 1
+    message = log.read_text()
+    assert "cannot write checkpoints" in message and "are untouched" in message
+    assert bool(checkpoints(run)) == disk.mounted
+    disk.enlarge()
+    assert recipe.run(*arguments, beginning(run), log=log) == 0, log.read_text()
+    assert metrics(run) == unbroken
+
+
+def test_a_read_only_folder_is_found_before_any_work(recipe, arguments, disk, tmp_path):
+    disk.make_read_only()
+    run, log = disk.path / "run", tmp_path / "log"
+    if os.access(disk.path, os.W_OK):  # a superuser without mounts: permissions do not bind it
+        run = Path("/proc/run")
+    assert recipe.run(*arguments, f"output={run}", log=log) == 1
+    assert "cannot write checkpoints" in log.read_text()
+    assert not (run / "metrics.csv").exists()

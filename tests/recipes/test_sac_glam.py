@@ -1,0 +1,151 @@
+"""The recipe as a user runs it: whole, resumed, interrupted, diverging, and with mistakes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from flan_t5 import make_flan_t5
+from run_metrics import metrics
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+SMALL = [
+    *("num_envs=8", "batch_size=32", "update_every=8", "warmup_updates=2", "log_every=80"),
+    *("eval_every=160", "eval_episodes=8", "critic_hidden_sizes=[16]", "loggers=[]"),
+    *("capacity=1000", "checkpoint_every=160", "device=cpu"),
+]
+
+
+def command(*overrides):
+    return [sys.executable, str(RECIPES / "sac_glam.py"), *SMALL, *map(str, overrides)]
+
+
+def run(*overrides, cwd):
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HYDRA_FULL_ERROR": "1"}
+    return subprocess.run(
+        command(*overrides), cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unbroken")
+    result = run("total_steps=320", "output=run", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    return folder / "run", result
+
+
+def test_a_run_leaves_its_results(unbroken):
+    folder, result = unbroken
+    rows = metrics(folder)
+    assert [int(row["step"]) for row in rows] == [0, 80, 160, 240, 320]
+    assert 0 <= float(rows[-1]["eval/train/sampled/success"]) <= 1
+    assert float(rows[-1]["hindsight_in_batch"]) == 0.5
+    last, updates = rows[-1], int(rows[-1]["updates"])
+    for name in ("batch", "buffer"):
+        assert 0 <= float(last[f"policy_lag/{name}/mean"]) <= float(last[f"policy_lag/{name}/max"])
+        assert float(last[f"policy_lag/{name}/max"]) <= updates
+    assert (folder / "learning_curve.png").stat().st_size > 1000
+    assert [path.name for path in sorted((folder / "checkpoints").glob("step_*"))] == [
+        "step_00000160",
+        "step_00000320",
+    ]
+    assert "Success after 320 steps" in result.stdout
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    assert model.config.vocab_size == len(tokenizer)
+
+
+def test_a_resumed_run_has_the_metrics_of_an_unbroken_one(unbroken, tmp_path):
+    first = run("total_steps=160", "output=run", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    second = run("total_steps=320", "resume=run", cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    assert metrics(tmp_path / "run") == metrics(unbroken[0])
+
+
+def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(tmp_path):
+    with subprocess.Popen(
+        command("total_steps=800000", "output=run"),
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "run" / "metrics.csv").exists():
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.1)
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "go on with: resume=run" in output
+    assert list((tmp_path / "run" / "checkpoints").glob("step_*"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["hindsight_ratio=1.5"], r"hindsight_ratio (1.5) must be in [0, 1]"),
+        (["warmup_updates=1000", "total_steps=320"], "warmup_updates (1000) must be at most the"),
+        (["model=no/such/folder"], "could not be loaded"),
+        (["resume=empty"], "holds no checkpoint"),
+        (["num_objects=1"], "num_objects"),
+        (["hindsigth=false"], "hindsigth"),
+    ],
+)
+def test_mistakes_are_found_before_any_work(overrides, message, tmp_path):
+    (tmp_path / "empty").mkdir()
+    result = run("output=run", *overrides, cwd=tmp_path)
+    assert result.returncode != 0
+    assert message in result.stderr.splitlines()[-1] or message in result.stderr
+    assert not (tmp_path / "run" / "metrics.csv").exists()
+
+
+def test_a_diverging_run_stops_and_names_its_last_checkpoint(tmp_path):
+    result = run(
+        *("total_steps=320", "output=run", "lr_heads=1e30", "checkpoint_every=8"),
+        *("log_every=8", "eval_every=0", "eval_episodes=1"),
+        cwd=tmp_path,
+    )
+    assert result.returncode != 0
+    [message] = [row for row in result.stderr.splitlines() if "FloatingPointError: up" in row]
+    newest = max((tmp_path / "run" / "checkpoints").glob("step_*"))
+    assert f"last good checkpoint is {newest.relative_to(tmp_path)}" in message
+
+
+def test_the_paper_configuration_trains_adapters_in_4_bits(tmp_path):
+    """Real steps on Flan-T5's architecture, small: LoRA on NF4 weights, goals of two parts."""
+    model = make_flan_t5(tmp_path / "flan")
+    result = subprocess.run(
+        [
+            *(sys.executable, str(RECIPES / "sac_glam.py"), "--config-name", "paper"),
+            *(f"model={model}", "output=run", "total_steps=768", "batch_size=32"),
+            *("micro_batch_size=16", "eval_every=0", "eval_episodes=2", "log_every=32"),
+            *("warmup_updates=1", "checkpoint_every=0", "loggers=[]", "device=cpu"),
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    rows = metrics(tmp_path / "run")
+    assert int(rows[-1]["updates"]) >= 2
+    # Random weights make a saturated policy, so only the critic's gradient is sure to be there.
+    assert float(rows[-1]["grad_norm/trunk_critic"]) > 0
+    assert (tmp_path / "run" / "model" / "adapter_model.safetensors").exists()
+
+
+def test_another_configuration_is_not_resumed(unbroken):
+    folder, _ = unbroken
+    result = run("total_steps=480", f"resume={folder}", "gamma=0.5", cwd=folder)
+    assert result.returncode != 0
+    assert "gamma was 0.7, is 0.5" in result.stderr

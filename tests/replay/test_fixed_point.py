@@ -1,0 +1,147 @@
+"""Tabular soft Q-learning from the buffer against soft values computed by dynamic programming.
+
+A ring of states 0..4; goals are states. The actions are one step forward and, where there are two,
+one step back. Entering the goal gives reward 1 and ends the episode, and so does a time limit. The
+partner names every state entered. Soft values of goal g, with temperature A and discount G:
+
+    Q(s, a, g) = 1 if the step enters g, else G V(s', g)
+    V(s, g) = A log sum_a exp(Q(s, a, g) / A)
+"""
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.envs.transforms import Compose
+
+from torchrl_glam.replay import (
+    HindsightRatioSampler,
+    HindsightTransform,
+    SegmentMultiStepTransform,
+)
+
+STATES, GAMMA, TEMPERATURE, LIMIT = 5, 0.9, 0.2, 7
+NUM_ENVS, STEPS, UPDATES, BATCH = 64, 600, 1500, 512
+
+
+def soft_value(q):
+    return TEMPERATURE * torch.logsumexp(q / TEMPERATURE, -2)
+
+
+def dynamic_programming(num_actions):
+    """Soft Q-values [states, actions, goals] by iterating the equations above."""
+    q = torch.zeros(STATES, num_actions, STATES, dtype=torch.float64)
+    for _ in range(500):
+        value = soft_value(q)
+        for s in range(STATES):
+            for a in range(num_actions):
+                following = (s + (1, -1)[a]) % STATES
+                for g in range(STATES):
+                    q[s, a, g] = 1.0 if following == g else GAMMA * value[following, g]
+    return q
+
+
+def fill(buffer, policy, bonus, generator):
+    """Plays episodes with a policy [states, goals, actions] and stores them, two steps a call.
+
+    Args:
+        bonus: What a step that does not end the episode earns, [states, goals], by its next state.
+    """
+    state, goal = (torch.randint(STATES, (NUM_ENVS,), generator=generator) for _ in range(2))
+    age, columns = torch.zeros(NUM_ENVS, dtype=torch.int64), []
+    for step in range(STEPS):
+        action = torch.multinomial(policy[state, goal], 1, generator=generator).squeeze(1)
+        following = (state + 1 - 2 * action) % STATES
+        age = age + 1
+        reached, late = following == goal, age == LIMIT
+        done = reached | late
+        columns.append(
+            {
+                "state": state,
+                "action": action,
+                "goal_tokens": goal.unsqueeze(1),
+                "goal_kind": torch.zeros_like(goal),
+                "next": {
+                    "state": following,
+                    "goal_tokens": goal.unsqueeze(1),
+                    "hindsight": {
+                        "goal_tokens": following.view(-1, 1, 1),
+                        "kind": torch.zeros(NUM_ENVS, 1, dtype=torch.int64),
+                    },
+                    "reward": torch.where(reached, 1.0, bonus[following, goal]).unsqueeze(1),
+                    "done": done.unsqueeze(1),
+                    "terminated": reached.unsqueeze(1),
+                    "truncated": (late & ~reached).unsqueeze(1),
+                },
+            }
+        )
+        fresh = torch.randint(STATES, (2, NUM_ENVS), generator=generator)
+        state, goal = torch.where(done, fresh[0], following), torch.where(done, fresh[1], goal)
+        age = torch.where(done, 0, age)
+        if step % 2:
+            buffer.extend(torch.stack([TensorDict(c, [NUM_ENVS]) for c in columns[-2:]], 1))
+
+
+def learn(buffer, num_actions, value):
+    """Soft Q-learning with falling step sizes; returns Q [states, actions, goals]."""
+    q = torch.zeros(STATES, num_actions, STATES)
+    for update in range(UPDATES):
+        batch = buffer.sample()
+        goal = batch["goal_tokens"][:, 0]
+        later = value(q)[batch["next", "state"], goal]
+        alive = ~batch["next", "terminated"].squeeze(1)
+        target = batch["next", "reward"].squeeze(1) + batch["gamma"].squeeze(1) * alive * later
+        cell = (batch["state"] * num_actions + batch["action"]) * STATES + goal
+        count = torch.bincount(cell, minlength=q.numel())
+        mean = torch.bincount(cell, target, minlength=q.numel()) / count.clamp_min(1)
+        rate = (count > 0) * min(1.0, 200 / (1 + update))
+        q += (rate * (mean - q.flatten())).view_as(q)
+    return q
+
+
+@pytest.mark.parametrize(
+    ("num_actions", "n_steps", "ratio", "on_policy", "strategy"),
+    [
+        # one step at a time: right for any behaviour, relabelled or not
+        (2, 1, 0.5, False, "future"),
+        (2, 1, 1.0, False, "future"),
+        (2, 1, 0.5, False, "episode"),
+        # several steps, with the soft policy of the goal pursued
+        (2, 3, 0.0, True, "future"),
+        # several steps and relabelled: on-policy for every goal where there is one action
+        (1, 3, 0.5, True, "future"),
+        (1, 3, 1.0, True, "future"),
+    ],
+)
+def test_learns_the_soft_values(num_actions, n_steps, ratio, on_policy, strategy):
+    generator = torch.Generator().manual_seed(0)
+    expected = dynamic_programming(num_actions).float()
+    policy = torch.full((STATES, STATES, num_actions), 1 / num_actions)
+    bonus, value = torch.zeros(STATES, STATES), soft_value
+    if on_policy:
+        # the n-step transform sums rewards: they must hold the entropy of the steps in between,
+        # and the value after the window is then the policy's, without the entropy of its step
+        policy = (expected / TEMPERATURE).softmax(1).transpose(1, 2)
+        bonus = -GAMMA * TEMPERATURE * (policy * policy.log()).sum(-1)
+
+        def value(q):
+            return (policy * q.transpose(1, 2)).sum(-1)
+
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(20_000),  # less than is stored: the oldest rows are overwritten
+        sampler=HindsightRatioSampler(ratio),
+        transform=Compose(
+            SegmentMultiStepTransform(n_steps, GAMMA), HindsightTransform(strategy=strategy)
+        ),
+        batch_size=BATCH,
+        generator=generator,
+    )
+    fill(buffer, policy, bonus, generator)
+    assert len(buffer) == 20_000
+    q = learn(buffer, num_actions, value)
+    seen = buffer[:]
+    seen = seen[seen["is_hindsight"] == 1] if ratio == 1.0 else seen
+    cell = (seen["state"] * num_actions + seen["action"]) * STATES + seen["goal_tokens"][:, 0]
+    seen = torch.bincount(cell, minlength=q.numel()).view_as(q) > 0
+    assert seen.float().mean() > 0.7
+    torch.testing.assert_close(q[seen], expected[seen], atol=0.03, rtol=0)

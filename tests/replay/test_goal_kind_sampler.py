@@ -1,0 +1,154 @@
+"""Batches that follow a prior over goal kinds, alone and with an exact share of hindsight."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+
+from torchrl_glam.replay import GoalKindSampler
+
+PRIOR = [0.1, 0.2, 0.3, 0.4]
+
+
+def make_buffer(sampler, capacity=100, batch_size=64, **kwargs):
+    return TensorDictReplayBuffer(
+        storage=LazyTensorStorage(capacity),
+        sampler=sampler,
+        batch_size=batch_size,
+        generator=torch.Generator().manual_seed(0),
+        **kwargs,
+    )
+
+
+def rows(kinds, is_hindsight, first=0):
+    kinds = torch.as_tensor(kinds, dtype=torch.int8)
+    content = {
+        "goal_kind": kinds,
+        "is_hindsight": torch.as_tensor(is_hindsight).bool().expand_as(kinds),
+        "number": torch.arange(first, first + len(kinds)),
+    }
+    return TensorDict(content, [len(kinds)])
+
+
+def skewed(count, first=0, seed=0):
+    """Mostly hindsight, mostly of the kinds that the prior wants least; some of each."""
+    generator = torch.Generator().manual_seed(seed)
+    kinds = torch.multinomial(
+        torch.tensor([8.0, 4, 2, 1]), count, replacement=True, generator=generator
+    )
+    is_hindsight = torch.rand(count, generator=generator) < 0.9
+    kinds[:8], is_hindsight[:8] = torch.arange(8) % 4, torch.arange(8) < 4
+    return rows(kinds, is_hindsight, first)
+
+
+@pytest.mark.parametrize("prefetch", [None, 2])
+@pytest.mark.parametrize("ratio", [None, 0.0, 0.5, 0.77])
+def test_counts_are_next_to_the_prior_also_after_wrap_around(ratio, prefetch):
+    buffer = make_buffer(GoalKindSampler(PRIOR, ratio), prefetch=prefetch)
+    counts = []
+    for call in range(30):
+        buffer.extend(skewed(40, first=40 * call, seed=call))
+        batch = buffer.sample()
+        # a prefetched batch may have been drawn before the newest rows came
+        assert (batch["number"] >= 40 * (call + 1 - (prefetch or 0)) - 100).all()
+        sides = [batch] if ratio is None else [batch[batch["is_hindsight"] == h] for h in (0, 1)]
+        if ratio is not None:
+            assert int(batch["is_hindsight"].sum()) == round(ratio * 64)
+        for side in sides:
+            expected = len(side) * torch.tensor(PRIOR)
+            counts.append(torch.bincount(side["goal_kind"].long(), minlength=4))
+            assert ((counts[-1] - expected).abs() < 1).all()
+    if prefetch:
+        buffer.shutdown()
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_small_batches_have_the_prior_as_their_mean(batch_size):
+    buffer = make_buffer(GoalKindSampler(PRIOR), batch_size=batch_size)
+    buffer.extend(skewed(100))
+    drawn = torch.cat([buffer.sample()["goal_kind"].long() for _ in range(2000)])
+    share = torch.bincount(drawn, minlength=4) / len(drawn)
+    spread = (torch.tensor(PRIOR) * (1 - torch.tensor(PRIOR)) / len(drawn)).sqrt()
+    assert ((share - torch.tensor(PRIOR)).abs() < 5 * spread).all()
+
+
+def test_draws_are_uniform_within_a_kind():
+    buffer = make_buffer(GoalKindSampler([1, 1]), batch_size=20_000)
+    buffer.extend(rows([0] * 30 + [1] * 5, [True, False, True, True, False] * 7))
+    counts = torch.bincount(buffer.sample()["index"], minlength=35)
+    for part in (counts[:30], counts[30:]):
+        expected = 10_000 / len(part)
+        assert ((part - expected).abs() < 5 * expected**0.5).all()
+
+
+def test_a_kind_without_rows_is_shared_among_the_others_with_one_warning(recwarn):
+    buffer = make_buffer(GoalKindSampler([0.2, 0.6, 0.2]), batch_size=10)
+    buffer.extend(rows([0, 2, 2, 2], [False, True, True, False]))
+    with pytest.warns(UserWarning, match=r"no transitions with goals of kind \[1\]"):
+        assert torch.bincount(buffer.sample()["goal_kind"].long()).tolist() == [5, 0, 5]
+    recwarn.clear()
+    buffer.sample()
+    assert not recwarn.list
+    buffer.extend(rows([1], [True]))
+    assert torch.bincount(buffer.sample()["goal_kind"].long()).tolist() == [2, 6, 2]
+
+
+def test_kinds_of_no_weight_fill_in_only_when_nothing_else_is_there():
+    buffer = make_buffer(GoalKindSampler([0, 1]), batch_size=8)
+    buffer.extend(rows([0, 0], [False, True]))
+    with pytest.warns(UserWarning, match="kind \\[1\\]"):
+        assert not buffer.sample()["goal_kind"].any()
+    buffer.extend(rows([1], [True]))
+    assert buffer.sample()["goal_kind"].all()
+
+
+@pytest.mark.parametrize(("present", "absent"), [("original", "hindsight"), ("hindsight",) * 2])
+def test_a_side_without_rows_is_replaced(present, absent):
+    is_hindsight = present == "hindsight"
+    absent = "original" if is_hindsight else "hindsight"
+    buffer = make_buffer(GoalKindSampler([1, 3], ratio=0.5), batch_size=8)
+    buffer.extend(rows([0, 1, 1], is_hindsight))
+    with pytest.warns(UserWarning, match=f"no {absent} transitions"):
+        batch = buffer.sample()
+    assert torch.bincount(batch["goal_kind"].long()).tolist() == [2, 6]
+    assert (batch["is_hindsight"] == is_hindsight).all()
+
+
+def test_hindsight_share_is_that_of_the_buffer():
+    buffer = make_buffer(GoalKindSampler(PRIOR))
+    assert buffer.sampler.hindsight_share == 0.0
+    for call in range(5):
+        buffer.extend(skewed(40, seed=call))
+    share = buffer[:]["is_hindsight"].float().mean().item()
+    assert buffer.sampler.hindsight_share == pytest.approx(share)
+
+
+def test_restored_buffer_draws_as_the_unbroken_one(tmp_path):
+    buffer, other = (make_buffer(GoalKindSampler(PRIOR, 0.5)) for _ in range(2))
+    for call in range(4):
+        buffer.extend(skewed(40, seed=call))
+        buffer.sample()
+    torch.save(buffer.state_dict(), tmp_path / "buffer.pt")
+    other.load_state_dict(torch.load(tmp_path / "buffer.pt", weights_only=True))
+    for call in range(4, 8):
+        for each in (buffer, other):
+            each.extend(skewed(40, seed=call))
+        assert (buffer.sample() == other.sample()).all()
+
+
+@pytest.mark.parametrize("prior", [[], [0, 0], [1, -1], [1, float("nan")], [1, float("inf")]])
+def test_prior_out_of_range(prior):
+    with pytest.raises(ValueError, match="must be weights of at least 0"):
+        GoalKindSampler(prior)
+
+
+@pytest.mark.parametrize("ratio", [-0.01, 1.01])
+def test_ratio_out_of_range(ratio):
+    with pytest.raises(ValueError, match=f"ratio \\({ratio}\\) must be in \\[0, 1\\]"):
+        GoalKindSampler(PRIOR, ratio)
+
+
+@pytest.mark.parametrize("kind", [-1, 4])
+def test_kinds_without_a_weight_are_refused(kind):
+    with pytest.raises(ValueError, match=f"'goal_kind' .* from {min(kind, 0)} to {max(kind, 0)}"):
+        make_buffer(GoalKindSampler(PRIOR)).extend(rows([0, kind], False))

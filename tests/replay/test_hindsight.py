@@ -1,0 +1,258 @@
+"""HindsightTransform and n-step against the one-step-at-a-time reference, and their errors."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchrl.envs import Compose, TransformedEnv
+
+from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
+
+from . import toy
+from .toy_env import ToyEnv
+
+OUTCOMES = ("success", "failure", "timeout")
+
+
+@st.composite
+def streams(draw, max_envs=4, max_steps=24):
+    """Equally long streams of steps for some environments, and a split into calls."""
+    num_envs = draw(st.integers(1, max_envs))
+    total = draw(st.integers(1, max_steps))
+    lines = []
+    for env in range(num_envs):
+        lengths = []
+        while sum(lengths) < total:
+            lengths.append(draw(st.integers(1, 9)))
+        outcomes = [draw(st.sampled_from(OUTCOMES)) for _ in lengths]
+        if sum(lengths) > total:
+            lengths[-1] -= sum(lengths) - total
+            outcomes[-1] = "running"
+        goals = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 3)), max_size=toy.SLOTS)
+        named = [draw(goals) for _ in range(total)]
+        lines.append(toy.make_stream(lengths, outcomes, named, first_observation=1000 * env))
+    splits = []
+    while sum(splits) < total:
+        splits.append(draw(st.integers(1, total - sum(splits))))
+    return lines, splits
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    data=streams(),
+    n_steps=st.integers(1, 6),
+    gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
+    relabel=st.sampled_from(["all", "failed", "none"]),
+    strategy=st.sampled_from(["future", "final", "episode"]),
+)
+def test_equals_reference(data, n_steps, gamma, relabel, strategy):
+    lines, splits = data
+    transform = Compose(
+        SegmentMultiStepTransform(n_steps, gamma),
+        HindsightTransform(relabel, strategy=strategy, step_count_key="step_count"),
+    )
+    rows = []
+    for batch in toy.batches(lines, splits):
+        rows += toy.to_rows(transform.inv(batch))
+    expected = [
+        row for line in lines for row in toy.reference_rows(line, relabel, n_steps, gamma, strategy)
+    ]
+    assert toy.as_multiset(rows) == toy.as_multiset(expected)
+
+
+def test_hand_written_episode():
+    """Three steps under goal 100; goal (1, 7) named after the second, the episode runs out."""
+    line = toy.make_stream([3], ["timeout"], [[], [(7, 2)], []], first_observation=10)
+    rows = HindsightTransform().inv(toy.to_batch([line]))
+    following = rows["next"]
+    assert rows["observation"].flatten().tolist() == [10, 11, 12, 10, 11]
+    assert following["observation"].flatten().tolist() == [11, 12, 13, 11, 12]
+    assert rows["goal_tokens"].tolist() == [[100, 0]] * 3 + [[1, 7]] * 2
+    assert following["goal_tokens"].tolist() == rows["goal_tokens"].tolist()
+    assert rows["goal_kind"].tolist() == following["goal_kind"].tolist() == [0, 0, 0, 2, 2]
+    assert following["reward"].flatten().tolist() == [0, 0, 0, 0, 1]
+    assert following["done"].flatten().tolist() == [False, False, True, False, True]
+    assert following["terminated"].flatten().tolist() == [False] * 4 + [True]
+    assert following["truncated"].flatten().tolist() == [False, False, True, False, False]
+    assert rows["is_hindsight"].tolist() == [False] * 3 + [True] * 2
+    assert not any("hindsight" in key for key in rows.keys(True, True) if isinstance(key, tuple))
+    assert rows["goal_tokens"].dtype == torch.int16 and rows["goal_kind"].dtype == torch.int8
+
+
+def test_a_goal_named_again_is_not_called_unreached_where_it_was_reached():
+    """Goal 7 after the second and fourth step: no row that enters it has reward 0."""
+    line = toy.make_stream([4], ["timeout"], [[], [(7, 2)], [], [(7, 2)]], first_observation=10)
+    rows = HindsightTransform().inv(toy.to_batch([line]))[4:]
+    assert rows["observation"].flatten().tolist() == [10, 11, 12, 13]
+    assert rows["next", "reward"].flatten().tolist() == [0, 1, 0, 1]
+    assert rows["next", "terminated"].flatten().tolist() == [False, True, False, True]
+
+
+def test_input_is_left_as_it_was():
+    line = toy.make_stream([2], ["success"], [[(7, 2)], [(8, 1)]], first_observation=0)
+    batch = toy.to_batch([line])
+    before = batch.clone()
+    HindsightTransform().inv(batch)
+    assert set(batch.keys(True, True)) == set(before.keys(True, True))
+    assert (batch == before).all()
+
+
+def test_pursued_goal_is_not_relabelled():
+    line = toy.make_stream([1], ["success"], [[(7, 2)]], first_observation=0)
+    batch = toy.to_batch([line])
+    batch["next", "hindsight", "goal_tokens"][:] = batch["goal_tokens"].unsqueeze(-2)
+    assert not HindsightTransform().inv(batch)["is_hindsight"].any()
+
+
+def test_memory_grows_with_the_longest_episode_only():
+    """One environment's episode outlasts the ring's size again and again; the other's are short."""
+    total = 150
+    named = [[(t % 9 + 1, t % 4)] if t % 10 == 0 else [] for t in range(total)]
+    lines = [
+        toy.make_stream([70, 80], ["timeout", "success"], named, 0),
+        toy.make_stream([3] * 50, ["success", "failure"] * 25, named, 1000),
+    ]
+    transform = Compose(SegmentMultiStepTransform(3, 0.9), HindsightTransform())
+    rows = [r for b in toy.batches(lines, [1] * total) for r in toy.to_rows(transform.inv(b))]
+    expected = [row for line in lines for row in toy.reference_rows(line, "all", 3, 0.9)]
+    assert toy.as_multiset(rows) == toy.as_multiset(expected)
+    assert transform[1]._ring.length < 2 * total
+
+
+def test_pending_clear_and_clone():
+    line = toy.make_stream([4], ["success"], [[]] * 4, first_observation=0)
+    first, second = toy.batches([line, line], [3, 1])
+    transform = HindsightTransform()
+    assert transform.inv(first) is None and transform.pending == 6
+    clone = transform.clone()
+    assert len(transform.inv(second)) == len(clone.inv(second)) == 8
+    assert transform.pending == 0
+    transform.inv(first)
+    transform.clear()
+    assert transform.pending == 0
+    assert len(transform.inv(second[:1])) == 1  # another number of environments, after clear()
+
+
+def test_keys_can_be_nested_and_truncated_missing():
+    line = toy.make_stream([2], ["success"], [[(7, 2)], []], first_observation=0)
+    batch = toy.to_batch([line])
+    expected = HindsightTransform().inv(batch).exclude(("next", "truncated"))
+    names = ["goal_tokens", "goal_kind", "reward", "done", "terminated"]
+    for td in (batch, batch["next"], expected, expected["next"]):
+        for name in names:
+            if name in td.keys():
+                td.rename_key_(name, ("agent", name))
+    del batch["next", "truncated"]
+    batch["next"].rename_key_("hindsight", ("agent", "partner"))
+    transform = HindsightTransform(
+        goal_key=("agent", "goal_tokens"),
+        kind_key=("agent", "goal_kind"),
+        hindsight_key=("agent", "partner"),
+        hindsight_goal_key=("agent", "partner", "goal_tokens"),
+        hindsight_kind_key=("agent", "partner", "kind"),
+        is_hindsight_key=("agent", "is_hindsight"),
+        reward_key=("agent", "reward"),
+        done_key=("agent", "done"),
+        terminated_key=("agent", "terminated"),
+    )
+    rows = transform.inv(batch).exclude("hindsight")
+    expected.rename_key_("is_hindsight", ("agent", "is_hindsight"))
+    assert set(rows.keys(True, True)) == set(expected.keys(True, True))
+    assert (rows == expected).all()
+
+
+def good_batch(num_envs=2, steps=3):
+    lines = [
+        toy.make_stream([steps], ["running"], [[]] * steps, 100 * env) for env in range(num_envs)
+    ]
+    return toy.to_batch(lines)
+
+
+@pytest.mark.parametrize(
+    ("key", "writer"),
+    [
+        ("goal_tokens", "TokenizeText"),
+        ("goal_kind", "environment"),
+        (("next", "reward"), "environment"),
+        (("next", "done"), "environment"),
+        (("next", "terminated"), "environment"),
+        (("next", "hindsight", "goal_tokens"), "social partner"),
+        (("next", "hindsight", "kind"), "social partner"),
+        ("step_count", "StepCounter"),
+    ],
+)
+def test_missing_entry_is_named_with_its_writer(key, writer):
+    batch = good_batch()
+    del batch[key]
+    with pytest.raises(KeyError, match=writer) as error:
+        HindsightTransform(step_count_key="step_count").inv(batch)
+    assert repr(key) in str(error.value)
+
+
+def test_hindsight_entries_are_not_needed_without_relabelling():
+    batch = good_batch().exclude("hindsight", ("next", "hindsight"))
+    batch["next", "done"][:, -1] = True
+    rows = HindsightTransform("none").inv(batch)
+    assert len(rows) == 6 and not rows["is_hindsight"].any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda b: b[:, 0], r"\[num_envs, num_steps\]"),
+        (lambda b: b[:1], "holds 1 environments and earlier calls held 2"),
+        (lambda b: b.clone().set("extra", b["action"]), r"\['extra'\] are new and \[\]"),
+        (lambda b: b.exclude("action"), r"\[\] are new and \['action'\] are missing"),
+        (lambda b: b, "step count of environment 0 is 0 in column 0, where 3 was expected"),
+    ],
+)
+def test_what_does_not_continue_is_refused_and_changes_nothing(change, message):
+    transform = HindsightTransform(step_count_key="step_count")
+    transform.inv(good_batch())
+    before = transform.state_dict()["_extra_state"]
+    with pytest.raises((ValueError, KeyError), match=message):
+        transform.inv(change(good_batch()))
+    after = transform.state_dict()["_extra_state"]
+    assert after["clock"] == before["clock"] and after["first"].equal(before["first"])
+
+
+def test_order_is_checked_across_an_end_within_a_batch():
+    line = toy.make_stream([2, 3], ["success", "running"], [[]] * 5, first_observation=0)
+    transform = HindsightTransform(step_count_key="step_count")
+    assert len(transform.inv(toy.to_batch([line]))) == 2
+    wrong = toy.to_batch([line])
+    wrong["step_count"][0, :2] += 3
+    with pytest.raises(ValueError, match="column 2, where 0 was expected") as error:
+        wrong["step_count"][0, 2] = 5
+        transform.inv(wrong)
+    assert "environment 0 is 5" in str(error.value)
+
+
+def test_widths_relabel_and_capacity_are_checked():
+    batch = good_batch()
+    batch["goal_tokens"] = batch["goal_tokens"][..., :1]
+    with pytest.raises(ValueError, match="2 tokens wide and 'goal_tokens' is 1"):
+        HindsightTransform().inv(batch)
+    with pytest.raises(ValueError, match="relabel \\('some'\\)"):
+        HindsightTransform("some")
+    line = toy.make_stream([3], ["timeout"], [[(1, 0)], [(2, 0)], [(3, 0)]], 0)
+    with pytest.raises(ValueError, match=r"9 rows .* capacity \(8\)"):
+        HindsightTransform(capacity=8).inv(toy.to_batch([line]))
+    assert len(HindsightTransform(capacity=9).inv(toy.to_batch([line]))) == 9
+
+
+def test_sampled_batches_pass_through():
+    """The forward direction, on sample, changes nothing."""
+    transform = Compose(SegmentMultiStepTransform(3, 0.9), HindsightTransform())
+    batch = good_batch()
+    assert (transform(batch.clone()) == batch).all()
+
+
+@pytest.mark.parametrize(
+    "transform", [HindsightTransform(), SegmentMultiStepTransform(3, 0.9)], ids=["her", "n-step"]
+)
+@pytest.mark.parametrize("wrap", [Compose, lambda t: t], ids=["compose", "alone"])
+def test_use_in_an_environment_is_refused(transform, wrap):
+    env = TransformedEnv(ToyEnv(), wrap(transform.clone()))
+    with pytest.raises(ValueError, match="replay buffers only"):
+        env.rollout(2)

@@ -1,0 +1,128 @@
+"""n-step maths against hand-written arrays, and what TorchRL's value estimator makes of it."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.objectives.value import TD0Estimator
+
+from torchrl_glam.replay import SegmentMultiStepTransform
+from torchrl_glam.replay.multi_step import discounted_sums, window_lengths
+
+DONE = torch.tensor([0, 0, 0, 1, 1, 0, 1], dtype=torch.bool)  # segments of 4, 1 and 2 rows
+REWARD = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "expected"),
+    [
+        (1, [1, 1, 1, 1, 1, 1, 1]),
+        (2, [2, 2, 2, 1, 1, 2, 1]),
+        (3, [3, 3, 2, 1, 1, 2, 1]),
+        (9, [4, 3, 2, 1, 1, 2, 1]),
+    ],
+)
+def test_window_lengths(n_steps, expected):
+    assert window_lengths(DONE, n_steps).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "gamma", "expected"),
+    [
+        (1, 0.5, [1, 2, 4, 8, 16, 32, 64]),
+        (2, 0.5, [2, 4, 8, 8, 16, 64, 64]),
+        (3, 0.5, [3, 6, 8, 8, 16, 64, 64]),
+        (3, 1.0, [7, 14, 12, 8, 16, 96, 64]),
+        (9, 0.5, [4, 6, 8, 8, 16, 64, 64]),
+        (3, 0.0, [1, 2, 4, 8, 16, 32, 64]),
+    ],
+)
+def test_discounted_sums(n_steps, gamma, expected):
+    steps = window_lengths(DONE, n_steps)
+    assert discounted_sums(REWARD, steps, gamma).tolist() == expected
+    assert discounted_sums(REWARD[:, None], steps, gamma).flatten().tolist() == expected
+
+
+def two_episodes():
+    """A failed terminal episode of 3 steps, then 3 steps that run out of time."""
+    done = torch.tensor([0, 0, 1, 0, 0, 1], dtype=torch.bool).unsqueeze(-1)
+    terminated = done & (torch.arange(6) < 3).unsqueeze(-1)
+    return TensorDict(
+        {
+            "observation": torch.arange(6) * 10,
+            "next": {
+                "observation": torch.arange(6) * 10 + 1,
+                "reward": torch.tensor([0.0, 0, 1, 0, 0, 0]).unsqueeze(-1),
+                "done": done,
+                "terminated": terminated,
+                "truncated": done & ~terminated,
+            },
+        },
+        [6],
+    )
+
+
+def test_next_entries_are_those_of_the_last_step_of_the_window():
+    rows = SegmentMultiStepTransform(2, 0.5).inv(two_episodes())
+    following = rows["next"]
+    assert rows["observation"].tolist() == [0, 10, 20, 30, 40, 50]
+    assert following["observation"].tolist() == [11, 21, 21, 41, 51, 51]
+    assert following["reward"].flatten().tolist() == [0, 0.5, 1, 0, 0, 0]
+    assert following["terminated"].flatten().tolist() == [False, True, True] + [False] * 3
+    assert following["truncated"].flatten().tolist() == [False] * 4 + [True, True]
+    assert following["done"].flatten().tolist() == [False, True, True] * 2
+    assert rows["steps_to_next_obs"].tolist() == [[2], [2], [1]] * 2
+    assert rows["gamma"].tolist() == [[0.25], [0.25], [0.5]] * 2
+
+
+def test_torchrl_targets_bootstrap_at_time_outs_but_not_at_terminal_states():
+    """Targets with next values of 100: gamma^steps * 100 unless the window reached the end."""
+    rows = SegmentMultiStepTransform(3, 0.9).inv(two_episodes())
+    rows["next", "state_value"] = torch.full((6, 1), 100.0)
+    estimator = TD0Estimator(gamma=0.9, value_network=None)
+    target = estimator.value_estimate(rows, next_value=rows["next", "state_value"])
+    expected = torch.tensor([0.81, 0.9, 1.0, 72.9, 81.0, 90.0]).unsqueeze(-1)
+    torch.testing.assert_close(target, expected)
+
+
+def test_nothing_to_store_is_passed_on():
+    assert SegmentMultiStepTransform(3, 0.9)._inv_call(None) is None
+
+
+def test_keys_can_be_nested_and_n_steps_changed():
+    data = two_episodes()
+    data["next"].rename_key_("reward", ("agent", "reward"))
+    data["next"].rename_key_("done", ("agent", "done"))
+    transform = SegmentMultiStepTransform(
+        1,
+        0.5,
+        reward_key=("agent", "reward"),
+        done_key=("agent", "done"),
+        steps_to_next_obs_key=("agent", "steps"),
+        gamma_key=("agent", "gamma"),
+    )
+    transform.n_steps = 2
+    rows = transform.inv(data)
+    assert rows["next", "agent", "reward"].flatten().tolist() == [0, 0.5, 1, 0, 0, 0]
+    assert rows["next", "agent", "done"].flatten().tolist() == [False, True, True] * 2
+    assert rows["agent", "steps"].flatten().tolist() == [2, 2, 1] * 2
+    assert rows["agent", "gamma"].flatten().tolist() == [0.25, 0.25, 0.5] * 2
+
+
+@pytest.mark.parametrize("n_steps", [0, -1, 1.5])
+def test_n_steps_out_of_range(n_steps):
+    with pytest.raises(ValueError, match=f"n_steps \\({n_steps}\\)"):
+        SegmentMultiStepTransform(n_steps, 0.9)
+
+
+@pytest.mark.parametrize("gamma", [-0.1, 1.1])
+def test_gamma_out_of_range(gamma):
+    with pytest.raises(ValueError, match=f"gamma \\({gamma}\\)"):
+        SegmentMultiStepTransform(3, gamma)
+
+
+def test_layout_is_checked():
+    transform = SegmentMultiStepTransform(3, 0.9)
+    with pytest.raises(ValueError, match=r"\[2, 3\].*one dimension"):
+        transform.inv(two_episodes().reshape(2, 3))
+    with pytest.raises(ValueError, match="every segment must be complete"):
+        transform.inv(two_episodes()[:-1])

@@ -1,0 +1,169 @@
+"""Hindsight, n-step and sampler together in a replay buffer: storing, wrap-around, resuming."""
+
+import pytest
+import torch
+from torchrl.checkpoint import Checkpoint, StateDictCheckpointAdapter
+from torchrl.collectors import Collector
+from torchrl.data import LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.envs.transforms import Compose, ExcludeTransform
+
+from torchrl_glam.replay import (
+    HindsightRatioSampler,
+    HindsightTransform,
+    SegmentMultiStepTransform,
+)
+
+from . import toy
+from .toy_env import ToyEnv
+
+N_STEPS, GAMMA = 3, 0.9
+
+
+def make_buffer(capacity=100, storage=LazyTensorStorage, batch_size=16, seed=0, **kwargs):
+    return TensorDictReplayBuffer(
+        storage=storage(capacity),
+        sampler=HindsightRatioSampler(ratio=0.5),
+        transform=Compose(SegmentMultiStepTransform(N_STEPS, GAMMA), HindsightTransform()),
+        batch_size=batch_size,
+        generator=torch.Generator().manual_seed(seed),
+        **kwargs,
+    )
+
+
+def make_lines(num_envs=3, episodes=8):
+    """Streams of 6-step episodes; the environments' episodes end at different times."""
+    lines = []
+    for env in range(num_envs):
+        lengths = [2 + env] + [6] * episodes
+        named = [[(t % 7 + 1, t % 4)] if t % 3 == env else [] for t in range(sum(lengths))]
+        outcomes = ["timeout", "success", "failure"] * len(lengths)
+        lines.append(toy.make_stream(lengths, outcomes[: len(lengths)], named, 1000 * env))
+    shortest = min(map(len, lines))
+    return [line[:shortest] for line in lines]
+
+
+def test_stores_what_the_reference_says():
+    lines, buffer = make_lines(), make_buffer(capacity=1000)
+    for batch in toy.batches(lines, [1] * len(lines[0])):
+        buffer.extend(batch)
+    expected = [r for line in lines for r in toy.reference_rows(line, "all", N_STEPS, GAMMA)]
+    assert toy.as_multiset(toy.to_rows(buffer[:])) == toy.as_multiset(expected)
+    assert ("next", "hindsight", "kind") not in buffer[:].keys(True)
+
+
+def test_extend_stores_nothing_before_an_episode_ends():
+    buffer = make_buffer()
+    first, *_ = toy.batches(make_lines(), [1])
+    assert buffer.extend(first).shape == (0, 1)
+    assert len(buffer) == 0
+
+
+def test_wrap_around_keeps_the_newest_rows_and_exact_shares():
+    lines, buffer = make_lines(), make_buffer(capacity=50)
+    newest = []
+    for batch in toy.batches(lines, [2] * (len(lines[0]) // 2)):
+        index = buffer.extend(batch)
+        newest += toy.to_rows(buffer.storage[index])
+        if len(buffer):
+            assert toy.as_multiset(toy.to_rows(buffer[:])) == toy.as_multiset(newest[-50:])
+            kinds = buffer[:]["is_hindsight"]
+            assert buffer.sampler.hindsight_share == pytest.approx(kinds.float().mean().item())
+            if kinds.any():
+                assert int(buffer.sample()["is_hindsight"].sum()) == 8
+    assert len(newest) > 100
+
+
+def drive(buffer, batches, draws):
+    """Stores batches, and draws after each one once there is something to draw from."""
+    for batch in batches:
+        buffer.extend(batch)
+        if len(buffer):
+            draws.append(buffer.sample().clone())
+    return draws
+
+
+def through_state_dict(buffer, fresh, path):
+    torch.save(buffer.state_dict(), path / "buffer.pt")
+    fresh.load_state_dict(torch.load(path / "buffer.pt", weights_only=True))
+
+
+def through_dumps(buffer, fresh, path):
+    buffer.dumps(path / "buffer")
+    fresh.loads(path / "buffer")
+
+
+def through_checkpoint(buffer, fresh, path):
+    adapter = StateDictCheckpointAdapter()
+    saved, loaded = Checkpoint(), Checkpoint()
+    saved.register("buffer", buffer, adapter=adapter)
+    loaded.register("buffer", fresh, adapter=adapter)
+    saved.save(path / "checkpoint")
+    loaded.load(path / "checkpoint")
+
+
+@pytest.mark.parametrize("stop", [1, 2, 9, 20])
+@pytest.mark.parametrize("way", [through_state_dict, through_dumps, through_checkpoint])
+def test_resumed_draws_are_those_of_an_unbroken_run(tmp_path, way, stop):
+    splits = [1, 3, 2] * 7
+    stream = list(toy.batches(make_lines(), splits))
+    unbroken = drive(make_buffer(capacity=60), stream, [])
+    buffer = make_buffer(capacity=60)
+    draws = drive(buffer, stream[:stop], [])
+    if way is through_dumps and not len(buffer):
+        pytest.raises(RuntimeError, way, buffer, make_buffer(), tmp_path)  # TorchRL's limit
+        return
+    fresh = make_buffer(capacity=60, seed=1)
+    way(buffer, fresh, tmp_path)
+    drive(fresh, stream[stop:], draws)
+    assert len(draws) == len(unbroken)
+    for one, other in zip(draws, unbroken, strict=True):
+        assert (one == other).all()
+
+
+def test_memmap_storage_resumes_through_dumps(tmp_path):
+    splits = [1, 3, 2] * 7
+    stream = list(toy.batches(make_lines(), splits))
+    unbroken = drive(make_buffer(capacity=60), stream, [])
+    buffer = make_buffer(capacity=60, storage=LazyMemmapStorage)
+    draws = drive(buffer, stream[:9], [])
+    fresh = make_buffer(capacity=60, storage=LazyMemmapStorage, seed=1)
+    through_dumps(buffer, fresh, tmp_path)
+    drive(fresh, stream[9:], draws)
+    for one, other in zip(draws, unbroken, strict=True):
+        assert (one == other).all()
+
+
+def test_collector_batches_never_cross_a_reset():
+    """TorchRL's collector on an environment whose observations number its steps."""
+    collector = Collector(ToyEnv(), None, frames_per_batch=3 * 7, total_frames=3 * 42)
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(1000),
+        sampler=HindsightRatioSampler(),
+        transform=Compose(
+            SegmentMultiStepTransform(1, GAMMA),
+            ExcludeTransform("collector", inverse=True),
+            HindsightTransform(),
+        ),
+        batch_size=16,
+    )
+    for batch in collector:
+        buffer.extend(batch)
+    collector.shutdown()
+    data = buffer[:]
+    now, later = data["observation"].flatten(), data["next", "observation"].flatten()
+    assert (later == now + 1).all()
+    # environment i, of i + 2 steps an episode, has finished 42 // (i + 2) episodes; every step
+    # names one goal, so an episode of k steps has 1 + ... + k hindsight rows
+    finished = [42 // k for k in (2, 3, 4)]
+    real = sum(k * n for k, n in zip((2, 3, 4), finished, strict=True))
+    hindsight = sum(k * (k + 1) // 2 * n for k, n in zip((2, 3, 4), finished, strict=True))
+    kinds = data["is_hindsight"]
+    assert (int((~kinds).sum()), int(kinds.sum())) == (real, hindsight)
+    episode = now % 10_000 // 100
+    assert data["goal_tokens"][~kinds, 0].equal(episode[~kinds].short() + 1)
+    assert (data["goal_tokens"][kinds, 0] == 100).all() and (data["goal_kind"][kinds] == 3).all()
+    # a hindsight goal (100, t) is reached by the step that leads to observation t
+    reached = later % 100 == data["goal_tokens"][:, 1]
+    assert data["next", "terminated"].flatten()[kinds].equal(reached[kinds])
+    assert data["next", "reward"].flatten()[kinds].equal(reached[kinds].float())
+    assert "collector" not in data.keys()

@@ -1,0 +1,158 @@
+"""Exact shares of hindsight in a batch, and the row lists behind them against plain sets."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+from torchrl.data import LazyTensorStorage, ListStorage, RandomSampler, TensorDictReplayBuffer
+
+from torchrl_glam.replay import HindsightRatioSampler
+from torchrl_glam.replay.row_groups import RowGroups
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    writes=st.lists(
+        st.dictionaries(st.integers(0, 19), st.integers(0, 2), min_size=1), min_size=1, max_size=12
+    )
+)
+def test_row_groups_equal_plain_sets(writes):
+    groups, reference = RowGroups(3, capacity=20), {}
+    for write in writes:
+        groups.assign(torch.tensor(list(write)), torch.tensor(list(write.values())))
+        reference |= write
+        for group in range(3):
+            expected = {row for row, g in reference.items() if g == group}
+            members = groups.members(group).tolist()
+            assert len(members) == len(expected) == groups.sizes[group]
+            assert set(members) == expected
+    restored = RowGroups.from_state_dict(groups.state_dict())
+    for group in range(3):
+        assert restored.members(group).tolist() == groups.members(group).tolist()
+
+
+def make_buffer(sampler, capacity=100, batch_size=16, **kwargs):
+    return TensorDictReplayBuffer(
+        storage=LazyTensorStorage(capacity),
+        sampler=sampler,
+        batch_size=batch_size,
+        generator=torch.Generator().manual_seed(0),
+        **kwargs,
+    )
+
+
+def rows(kinds, first=0):
+    kinds = torch.as_tensor(kinds).bool()
+    number = torch.arange(first, first + len(kinds))
+    return TensorDict({"is_hindsight": kinds, "number": number}, [len(kinds)])
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.1, 0.5, 0.77, 1.0])
+@pytest.mark.parametrize("batch_size", [1, 7, 256])
+def test_share_is_exact_also_after_wrap_around(ratio, batch_size):
+    buffer = make_buffer(HindsightRatioSampler(ratio), batch_size=batch_size)
+    generator = torch.Generator().manual_seed(1)
+    for call in range(12):
+        kinds = torch.rand(23, generator=generator) < 0.9 - 0.07 * call
+        kinds[:2] = torch.tensor([True, False])
+        buffer.extend(rows(kinds, first=23 * call))
+        sample = buffer.sample()
+        assert int(sample["is_hindsight"].sum()) == round(ratio * batch_size)
+        assert (sample["number"] > 23 * (call + 1) - 1 - 100).all()  # only rows still stored
+        stored = buffer[:]["is_hindsight"]
+        assert buffer.sampler.hindsight_share == pytest.approx(stored.float().mean().item())
+
+
+def test_draws_are_uniform_within_a_kind_and_mixed_in_order():
+    buffer = make_buffer(HindsightRatioSampler(0.5), capacity=40, batch_size=20_000)
+    buffer.extend(rows([True] * 30 + [False] * 5))
+    buffer.extend(rows([False] * 10 + [True] * 5, first=35))  # 5 new rows, 10 overwritten
+    sample = buffer.sample()
+    kinds = buffer[:]["is_hindsight"]
+    counts = torch.bincount(sample["index"], minlength=40)
+    for kind in (kinds, ~kinds):
+        expected = 10_000 / int(kind.sum())
+        assert ((counts[kind] - expected).abs() < 5 * expected**0.5).all()
+    first_half = int(sample["is_hindsight"][:10_000].sum())
+    assert abs(first_half - 5000) < 250
+
+
+@pytest.mark.parametrize(("present", "absent"), [("original", "hindsight"), ("hindsight",) * 2])
+def test_a_kind_without_rows_is_replaced_with_one_warning(present, absent, recwarn):
+    kind = present == "hindsight"
+    absent = "original" if kind else "hindsight"
+    buffer = make_buffer(HindsightRatioSampler(0.5))
+    buffer.extend(rows([kind] * 10))
+    with pytest.warns(UserWarning, match=f"holds no {absent} transitions"):
+        assert (buffer.sample()["is_hindsight"] == kind).all()
+    recwarn.clear()
+    buffer.sample()
+    assert not recwarn.list
+    buffer.extend(rows([not kind]))
+    assert int(buffer.sample()["is_hindsight"].sum()) == 8
+
+
+def test_a_kind_that_is_not_asked_for_is_not_missed():
+    buffer = make_buffer(HindsightRatioSampler(0.0))
+    buffer.extend(rows([False] * 10))
+    assert not buffer.sample()["is_hindsight"].any()
+
+
+@pytest.mark.parametrize("ratio", [-0.01, 1.01, 50, float("nan")])
+def test_ratio_out_of_range(ratio):
+    with pytest.raises(ValueError, match=f"ratio \\({ratio}\\) must be in \\[0, 1\\]"):
+        HindsightRatioSampler(ratio)
+
+
+def test_unusable_storages_are_refused():
+    with pytest.raises(RuntimeError, match="no episode has ended"):
+        make_buffer(HindsightRatioSampler()).sample()
+    with pytest.raises(KeyError, match="HindsightTransform"):
+        make_buffer(HindsightRatioSampler()).extend(rows([True]).exclude("is_hindsight"))
+    buffer = TensorDictReplayBuffer(storage=ListStorage(9), sampler=HindsightRatioSampler())
+    with pytest.raises(TypeError, match="ListStorage"):
+        buffer.extend(rows([True]))
+
+
+def test_sampler_attached_late_reads_the_storage():
+    buffer = make_buffer(RandomSampler())
+    buffer.extend(rows([True] * 30 + [False] * 5))
+    buffer.set_sampler(HindsightRatioSampler(0.25))
+    buffer.sampler._rng = buffer._rng
+    assert int(buffer.sample()["is_hindsight"].sum()) == 4
+    assert buffer.sampler.hindsight_share == 30 / 35
+
+
+def test_emptied_buffer_starts_again():
+    buffer = make_buffer(HindsightRatioSampler(0.5))
+    buffer.extend(rows([True, False] * 40))
+    buffer.empty()
+    assert buffer.sampler.hindsight_share == 0.0
+    buffer.extend(rows([True, False, False]))
+    assert buffer.sampler.hindsight_share == 1 / 3
+    assert (buffer.sample()["index"] < 3).all()
+
+
+def test_more_rows_than_the_capacity_in_one_call():
+    buffer = make_buffer(HindsightRatioSampler(0.5), capacity=10)
+    buffer.extend(rows([True, False] * 12 + [True] * 3))
+    stored = buffer[:]["is_hindsight"]
+    assert buffer.sampler.hindsight_share == pytest.approx(stored.float().mean().item())
+
+
+def test_single_rows_and_column_flags():
+    buffer = make_buffer(HindsightRatioSampler(0.5))
+    for kind in (True, False, False):
+        buffer.add(TensorDict({"is_hindsight": torch.tensor([kind])}, []))
+    assert buffer.sampler.hindsight_share == 1 / 3
+    assert int(buffer.sample()["is_hindsight"].sum()) == 8
+
+
+def test_prefetched_batches_have_the_share_too():
+    buffer = make_buffer(HindsightRatioSampler(0.5), prefetch=2)
+    buffer.extend(rows([True] * 30 + [False] * 5))
+    for call in range(20):
+        assert int(buffer.sample()["is_hindsight"].sum()) == 8
+        buffer.extend(rows([True] * 9 + [False] * 2, first=35 + 11 * call))
+    buffer.shutdown()

@@ -1,0 +1,76 @@
+"""A vectorised environment whose observations number its steps and whose partner names goals."""
+
+import torch
+from tensordict import TensorDict
+from torchrl.data import Binary, Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase
+
+from . import toy
+
+NUM_ENVS = 3
+
+
+class ToyEnv(EnvBase):
+    """Episodes of environment i: i + 2 steps, alternately reaching the goal and running out.
+
+    The observation is 10,000 * environment + 100 * episode + step; the goal (episode + 1, 0). After
+    each step the partner names goal (100, step).
+    """
+
+    def __init__(self):
+        super().__init__(batch_size=[NUM_ENVS])
+        goal = Unbounded((NUM_ENVS, toy.WIDTH), dtype=torch.int16)
+        kind = Unbounded((NUM_ENVS,), dtype=torch.int8)
+        slots = (NUM_ENVS, toy.SLOTS)
+        self.observation_spec = Composite(
+            observation=Unbounded((NUM_ENVS, 1), dtype=torch.int64),
+            goal_tokens=goal,
+            goal_kind=kind,
+            hindsight=Composite(
+                goal_tokens=Unbounded((*slots, toy.WIDTH), dtype=torch.int16),
+                kind=Unbounded(slots, dtype=torch.int8),
+                shape=[NUM_ENVS],
+            ),
+            shape=[NUM_ENVS],
+        )
+        self.action_spec = Categorical(5, shape=(NUM_ENVS,))
+        self.reward_spec = Unbounded((NUM_ENVS, 1))
+        flag = Binary(1, (NUM_ENVS, 1), dtype=torch.bool)
+        self.done_spec = Composite(
+            done=flag, terminated=flag.clone(), truncated=flag.clone(), shape=[NUM_ENVS]
+        )
+        self.env_index = torch.arange(NUM_ENVS)
+        self.episode = torch.full((NUM_ENVS,), -1)
+        self.step_index = torch.zeros(NUM_ENVS, dtype=torch.int64)
+
+    def _observe(self):
+        goal = torch.stack([self.episode + 1, torch.zeros_like(self.episode)], -1)
+        named = torch.zeros(NUM_ENVS, toy.SLOTS, toy.WIDTH, dtype=torch.int16)
+        named[:, 0, 0], named[:, 0, 1] = 100, self.step_index
+        kind = torch.full((NUM_ENVS, toy.SLOTS), -1, dtype=torch.int8)
+        kind[:, 0] = torch.where(self.step_index > 0, 3, -1)
+        number = 10_000 * self.env_index + 100 * self.episode + self.step_index
+        return {
+            "observation": number.unsqueeze(-1),
+            "goal_tokens": goal.to(torch.int16),
+            "goal_kind": (self.episode % 4).to(torch.int8),
+            "hindsight": TensorDict({"goal_tokens": named, "kind": kind}, [NUM_ENVS]),
+        }
+
+    def _reset(self, tensordict):
+        mask = torch.ones(NUM_ENVS, dtype=torch.bool)
+        if tensordict is not None and "_reset" in tensordict.keys():
+            mask = tensordict["_reset"].view(NUM_ENVS)
+        self.episode = self.episode + mask
+        self.step_index = torch.where(mask, 0, self.step_index)
+        return TensorDict(self._observe(), [NUM_ENVS])
+
+    def _step(self, tensordict):
+        self.step_index = self.step_index + 1
+        last = (self.step_index == self.env_index + 2).unsqueeze(-1)
+        success = last & (self.episode % 2 == 0).unsqueeze(-1)
+        ends = {"done": last, "terminated": success, "truncated": last & ~success}
+        return TensorDict({**self._observe(), "reward": success.float(), **ends}, [NUM_ENVS])
+
+    def _set_seed(self, seed):
+        return None

@@ -1,0 +1,136 @@
+"""Configurations of the recipes: files, types and ranges."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.errors import ConfigCompositionException
+from omegaconf import OmegaConf
+from torchrl.data import RandomSampler
+
+from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.replay import GoalKindSampler, HindsightRatioSampler
+from torchrl_glam.training.config import SACGLAMConfig
+from torchrl_glam.training.setup import make_sampler
+
+FILES = Path(__file__).parents[2] / "recipes" / "config"
+ConfigStore.instance().store(name="sac_glam_schema", node=SACGLAMConfig)
+
+
+def load(name, *overrides) -> SACGLAMConfig:
+    with initialize_config_dir(str(FILES), version_base=None):
+        return OmegaConf.to_object(compose(name, overrides=list(overrides)))
+
+
+def test_defaults_of_the_class_are_those_of_quickstart():
+    config = load("quickstart", "output=runs/sac_glam")
+    assert asdict(config) == asdict(SACGLAMConfig())
+
+
+def test_every_key_of_quickstart_is_explained():
+    lines = (FILES / "quickstart.yaml").read_text().splitlines()
+    keys = [i for i, line in enumerate(lines) if line[:1].isalpha() and ":" in line]
+    unexplained = [lines[i] for i in keys if lines[i] != "defaults:" and lines[i - 1][:1] != "#"]
+    assert not unexplained
+
+
+def test_paper_has_the_values_of_the_paper():
+    """Table 3 and Appendix C of SAC-GLAM, without hindsight Table 2."""
+    config = load("paper")
+    config.check()
+    expected = {
+        "total_steps": 400_000,
+        "num_envs": 32,
+        "num_objects": 6,
+        "sequential": True,
+        "model": "google/flan-t5-base",
+        "load_in_4bit": True,
+        "critic_hidden_sizes": [1024, 1024],
+        "update_every": 32,
+        "num_updates": 2,
+        "batch_size": 256,
+        "gamma": 0.99,
+        "n_step": 3,
+        "lr_trunk_actor": 1e-4,
+        "lr_trunk_critic": 1e-4,
+        "lr_heads": 1e-4,
+        "lr_alpha": 2e-3,
+        "alpha_init": 0.05,
+        "target_entropy": 0.01,
+        "hindsight_ratio": 0.5,
+        "capacity": 100_000,
+    }
+    assert {key: asdict(config)[key] for key in expected} == expected
+    without = load("paper", "hindsight=false")
+    without.check()
+    assert (without.alpha_init, without.target_entropy) == (0.005, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("hindsight_ratio", -0.1, r"hindsight_ratio \(-0.1\) must be in \[0, 1\]"),
+        ("gamma", 1.1, r"gamma \(1.1\) must be in \[0, 1\]"),
+        ("tau", 0.0, r"tau \(0.0\) must be in \(0, 1\]"),
+        ("alpha_init", 0.0, r"alpha_init \(0.0\) must be above 0|be above 0"),
+        ("target_entropy", 5.0, r"target_entropy \(5.0\) must be in"),
+        ("n_step", 0, r"n_step \(0\) must be at least 1"),
+        ("warmup_updates", -1, r"warmup_updates \(-1\) must be at least 0"),
+        ("warmup_updates", 10**6, r"warmup_updates \(1000000\) must be at most the 3000 updates"),
+        ("capacity", 100, r"capacity \(100\) must be at least batch_size \(128\)"),
+        ("update_every", 33, r"update_every \(33\) must be a multiple of num_envs \(32\)"),
+        ("log_every", 100, r"log_every \(100\) must be a multiple of update_every \(32\)"),
+        ("micro_batch_size", 50, r"micro_batch_size \(50\) must divide batch_size \(128\)"),
+        ("hindsight_relabel", "none", r"hindsight_relabel \(none\) must be one of"),
+        ("hindsight_strategy", "past", r"hindsight_strategy \(past\) must be one of"),
+        ("hindsight_goals_per_episode", 0, r"hindsight_goals_per_episode \(0\) must be at least 1"),
+        ("sampling", "half", r"sampling \(half\) must be one of \('uniform', 'ratio', 'prior'"),
+        ("storage", "tape", r"storage \(tape\) must be one of \('ram', 'memmap'\)"),
+        ("dtype", "float16", r"dtype \(float16\) must be one of"),
+        ("lr_heads", float("inf"), r"lr_heads \(inf\) must be"),
+    ],
+)
+def test_values_out_of_range_are_named(key, value, message):
+    config = SACGLAMConfig(**{key: value})
+    with pytest.raises(ValueError, match=message):
+        config.check()
+
+
+def test_only_one_limit_on_hindsight_goals():
+    config = SACGLAMConfig(hindsight_goals_per_episode=4, hindsight_goals_per_transition=2)
+    with pytest.raises(ValueError, match=r"hindsight_goals_per_transition \(2\) must be null when"):
+        config.check()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kind", "settings"),
+    [
+        ({}, HindsightRatioSampler, {"ratio": 0.5}),
+        ({"sampling": "uniform"}, RandomSampler, {}),
+        ({"hindsight": False}, RandomSampler, {}),
+        ({"sampling": "prior"}, GoalKindSampler, {"ratio": None}),
+        ({"sampling": "ratio+prior", "hindsight_ratio": 0.2}, GoalKindSampler, {"ratio": 0.2}),
+    ],
+)
+def test_sampler_is_the_one_asked_for(overrides, kind, settings):
+    sampler = make_sampler(SACGLAMConfig(**overrides))
+    assert type(sampler) is kind
+    assert {name: getattr(sampler, name) for name in settings} == settings
+
+
+def test_prior_is_the_environments():
+    """Every goal is as likely, so the shares are those of the goals drawn by many resets."""
+    env = PlaygroundTextEnv(num_envs=4096, num_objects=4, seed=0, text=False)
+    share = torch.bincount(env.reset()["goal_kind"].long(), minlength=4) / 4096
+    sampler = make_sampler(SACGLAMConfig(sampling="prior", sequential=True))
+    prior = torch.tensor(sampler.prior)
+    assert ((share - prior).abs() <= 5 * (prior * (1 - prior) / 4096).sqrt()).all()
+
+
+@pytest.mark.parametrize("override", ["n_step=three", "no_such_key=1"])
+def test_wrong_types_and_unknown_keys_are_refused(override):
+    with pytest.raises(ConfigCompositionException):
+        load("quickstart", override)

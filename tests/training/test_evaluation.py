@@ -1,0 +1,108 @@
+"""Evaluation against episodes counted by hand."""
+
+import torch
+from tensordict.nn import TensorDictModule
+
+from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
+from torchrl_glam.training.evaluation import evaluate, evaluate_splits
+from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable
+
+
+def make_env(num_envs=64, **settings):
+    settings = {"num_objects": 3, "sequential": False, "max_steps": 10, "text": False} | settings
+    return PlaygroundTextEnv(num_envs=num_envs, **settings)
+
+
+def test_the_oracle_needs_two_steps_to_grasp_and_three_to_grow():
+    env = make_env(200)
+    results = evaluate(OraclePolicy(env.goals), env, seed=3)
+    env.set_seed(3)
+    grow = (env.reset()["goal_kind"] == 1).float().mean().item()
+    assert results["success"] == results["success/grasp"] == results["success/grow"] == 1.0
+    assert abs(results["length"] - (2 + grow)) < 1e-5
+
+
+def test_a_policy_that_never_moves_fails_at_the_time_limit():
+    grasp = TensorDictModule(
+        lambda mask: torch.full(mask.shape[:-1], 3), in_keys=["action_mask"], out_keys=["action"]
+    )
+    results = evaluate(grasp, make_env(), seed=0)
+    assert results["success"] == 0.0
+    assert results["length"] == 10.0
+
+
+def test_random_play_equals_episodes_counted_one_by_one():
+    """One episode an instance, without regard to which ends first."""
+    successes, lengths, env = [], [], make_env(1, seed=0)
+    for _ in range(300):
+        steps = env.rollout(10)
+        successes.append(steps["next", "terminated"].any().item())
+        lengths.append(steps.shape[-1])
+    results = evaluate(None, make_env(3000), seed=0)
+    assert abs(results["success"] - sum(successes) / 300) < 0.09  # three standard errors
+    assert abs(results["length"] - sum(lengths) / 300) < 0.6
+
+
+def test_the_same_seed_gives_the_same_result_and_leaves_the_random_state():
+    env = make_env()
+    before = torch.get_rng_state()
+    first = evaluate(None, env, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)
+    assert evaluate(None, env, seed=1) == first
+    assert evaluate(None, env, seed=2) != first
+
+
+def test_the_policy_sees_running_instances_only():
+    env = make_env()
+    oracle, seen = OraclePolicy(env.goals), []
+
+    def policy(state):
+        seen.append(state.shape[0])
+        return oracle(state)
+
+    evaluate(policy, env, seed=0)
+    assert seen[0] == 64 and seen[1] == 64 and 0 < seen[2] < 64 and len(seen) == 3
+
+
+def test_splits_and_modes_are_named():
+    envs = {"small": make_env(8), "large": make_env(8, num_objects=5)}
+    results = evaluate_splits(OraclePolicy(envs["small"].goals), envs, seed=0)
+    for name in envs:
+        for mode in ("sampled", "greedy"):
+            assert results[f"eval/{name}/{mode}/success"] == 1.0
+
+
+def test_episode_statistics_survive_a_checkpoint():
+    env = make_env(16, seed=0)
+    steps = env.rollout(40, break_when_any_done=False)
+    whole, first = EpisodeStatistics(), EpisodeStatistics()
+    whole.add(steps)
+    first.add(steps[:, :17])
+    second = EpisodeStatistics()
+    second.load_state_dict(first.state_dict())
+    second.add(steps[:, 17:])
+    summary = second.summary()
+    assert summary == whole.summary()
+    assert summary["episodes"] == int(steps["next", "done"].sum())
+    assert second.summary() == {"episodes": 0}
+
+
+def test_a_restored_table_rewrites_its_file(tmp_path):
+    table = MetricsTable(tmp_path / "a")
+    table.add(32, {"success": 0.25})
+    state = table.state_dict()
+    other = MetricsTable(tmp_path / "b")
+    other.add(32, {"success": 0.9})
+    other.add(64, {"success": 0.9})
+    other.load_state_dict(state)
+    other.add(64, {"loss": 0.5})
+    assert other.path.read_text() == "step,success,loss\n32,0.25,\n64,,0.5\n"
+    assert other.column("loss") == ([64], [0.5])
+
+
+def test_torchrl_loggers_are_fed(tmp_path):
+    table = MetricsTable(tmp_path, ["csv"], name="run")
+    table.add(32, {"success": 0.25})
+    written = list(tmp_path.rglob("success.csv"))
+    assert len(written) == 1 and written[0].read_text().strip().endswith("0.25")

@@ -1,0 +1,31 @@
+"""Language models as trunks, and the actor and critic heads on top of them."""
+
+from torchrl_glam.models.actor import CandidateActor
+from torchrl_glam.models.critic import CandidateCritic, ObservationCritic
+from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
+from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
+from torchrl_glam.models.factory import make_trunk
+from torchrl_glam.models.loading import load_language_model, load_tokenizer
+from torchrl_glam.models.prompt import PromptBuilder, check_composition
+from torchrl_glam.models.repeated import RepeatedTrunk
+from torchrl_glam.models.scores_only import ScoresOnly
+from torchrl_glam.models.trie import CandidateTrie, build_trie
+from torchrl_glam.models.trunk import CandidateTrunk
+
+__all__ = [
+    "CandidateActor",
+    "CandidateCritic",
+    "CandidateTrie",
+    "CandidateTrunk",
+    "DecoderOnlyTrunk",
+    "EncoderDecoderTrunk",
+    "ObservationCritic",
+    "PromptBuilder",
+    "RepeatedTrunk",
+    "ScoresOnly",
+    "build_trie",
+    "check_composition",
+    "load_language_model",
+    "load_tokenizer",
+    "make_trunk",
+]

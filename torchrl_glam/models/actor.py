@@ -1,0 +1,121 @@
+"""The actor head: from candidate log-likelihoods to a policy over admissible actions."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import (
+    InteractionType,
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+)
+from torch import Tensor
+from torchrl.modules import MaskedCategorical
+
+# The score of a masked candidate. Far below any log-likelihood of a text, so that the softmax of
+# equation 2 gives exactly 0 there, yet finite: 0 * log(0) would be NaN in the SAC losses. It also
+# leaves room for products with an entropy coefficient, where the smallest float32 would overflow.
+MASKED_LOG_LIKELIHOOD = -1e9
+
+
+class CandidateActor(ProbabilisticTensorDictSequential):
+    """Policy over the candidate actions of a text state: a masked softmax of their log-likelihoods.
+
+    Implements equation 2 of SAC-GLAM (Gaven et al., 2024, section 2.1),
+    ``pi(a_i | o, g) = exp(LP(a_i | o, g)) / sum_j exp(LP(a_j | o, g))``, over the admissible
+    candidates. Masked candidates have probability exactly 0, a finite log-probability and no
+    gradient. The head has no parameters: the scores come from the trunk before it.
+
+    Collectors, losses and evaluation choose how it acts by
+    :func:`~torchrl.envs.set_exploration_type`: ``RANDOM`` samples (the default), ``DETERMINISTIC``
+    and ``MODE`` take the likeliest candidate.
+
+    Keyword Args:
+        log_likelihood_key (NestedKey): scores of equation 1, float ``[*B, A]``, in nats. Half
+            precision is scored in float32. Default: ``"log_likelihood"``.
+        action_mask_key (NestedKey): bool ``[*B, A]``, True where the candidate is admissible.
+            Default: ``"action_mask"``.
+        action_key (NestedKey): chosen candidate, int64 ``[*B]``. Default: ``"action"``.
+        return_log_prob (bool): also write the log-probability of the action, ``[*B]``, under
+            ``"action_log_prob"`` (for PPO). Default: ``False``.
+
+    Raises:
+        ValueError: when called, if a state has no admissible candidate, or if scores and mask
+            differ in shape.
+        FloatingPointError: when called, if the score of an admissible candidate is not finite.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from torchrl.envs import ExplorationType, set_exploration_type
+        >>> actor = CandidateActor()
+        >>> state = TensorDict(
+        ...     log_likelihood=torch.tensor([[-3.0, -1.0, 0.0]]),
+        ...     action_mask=torch.tensor([[True, True, False]]),
+        ...     batch_size=[1],
+        ... )
+        >>> actor.get_dist(state).probs
+        tensor([[0.1192, 0.8808, 0.0000]])
+        >>> with set_exploration_type(ExplorationType.DETERMINISTIC):
+        ...     actor(state)["action"]
+        tensor([1])
+    """
+
+    def __init__(
+        self,
+        *,
+        log_likelihood_key: NestedKey = "log_likelihood",
+        action_mask_key: NestedKey = "action_mask",
+        action_key: NestedKey = "action",
+        return_log_prob: bool = False,
+    ) -> None:
+        super().__init__(
+            _CandidateChoice(
+                in_keys={"logits": log_likelihood_key, "mask": action_mask_key},
+                out_keys=[action_key],
+                distribution_class=MaskedCategorical,
+                default_interaction_type=InteractionType.RANDOM,
+                return_log_prob=return_log_prob,
+            )
+        )
+
+
+class _CandidateChoice(ProbabilisticTensorDictModule):
+    """Builds the distribution of :class:`CandidateActor` after checking its inputs by name."""
+
+    def get_dist(self, tensordict: TensorDictBase) -> MaskedCategorical:
+        inputs = dict(zip(self.dist_keys, self.in_keys, strict=True))
+        log_likelihood = tensordict[inputs["logits"]]
+        mask = tensordict[inputs["mask"]]
+        _check_scores(log_likelihood, mask, inputs["logits"], inputs["mask"])
+        dtype = torch.promote_types(log_likelihood.dtype, torch.float32)
+        return MaskedCategorical(
+            logits=log_likelihood.to(dtype), mask=mask, neg_inf=MASKED_LOG_LIKELIHOOD
+        )
+
+    # ProbabilisticTensorDictSequential.get_dist calls the module under this name.
+    build_dist_from_params = get_dist
+
+
+def _check_scores(scores: Tensor, mask: Tensor, scores_key: NestedKey, mask_key: NestedKey) -> None:
+    if scores.shape != mask.shape:
+        raise ValueError(
+            f"{scores_key!r} has shape {tuple(scores.shape)} and {mask_key!r} has shape "
+            f"{tuple(mask.shape)}: both must be [*batch, candidates]."
+        )
+    admissible = mask.any(-1)
+    finite = (scores.detach().isfinite() | ~mask).all(-1)
+    if (admissible & finite).all():  # one synchronisation with the device
+        return
+    if not admissible.all():
+        rows = (~admissible).nonzero().squeeze(-1).tolist()
+        raise ValueError(
+            f"{mask_key!r} admits no candidate in batch row(s) {rows[:5]} of shape "
+            f"{tuple(mask.shape)}: every state needs at least one True, as a softmax over no "
+            "action is undefined."
+        )
+    rows = (~finite).nonzero().squeeze(-1).tolist()
+    raise FloatingPointError(
+        f"{scores_key!r} is NaN or infinite for an admissible candidate in batch row(s) "
+        f"{rows[:5]}: the language model's weights or inputs are no longer finite."
+    )

@@ -1,0 +1,186 @@
+"""Language models and their tokenizers: embedded, from a folder, or from the hub."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+EMBEDDED = ("tiny",)
+
+
+def load_language_model(
+    name: str | Path,
+    *,
+    lora: LoraConfig | None = None,
+    load_in_4bit: bool = False,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    attention: str = "sdpa",
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Loads an encoder-decoder or decoder-only language model and its tokenizer.
+
+    Dropout is off (the model is in eval mode): the log-likelihoods that act, and those that are
+    trained, are then the same function.
+
+    Args:
+        name: ``"tiny"`` (embedded: no network is needed), a folder written by
+            ``save_pretrained``, or the id of a model on the hub (``"google/flan-t5-base"``).
+        lora: train low-rank adapters with this configuration and freeze the rest (Appendix C).
+            Default: train every weight.
+        load_in_4bit: hold the frozen weights in NF4 with double quantisation, computing in
+            bfloat16 on an accelerator and in ``dtype`` on the CPU. Needs ``lora``. Default False.
+        dtype: of the weights. Default float32.
+        device: where to put the model. Default the CPU.
+        attention: implementation of attention in ``transformers``, ``"sdpa"`` or ``"eager"``.
+            Default ``"sdpa"``.
+
+    Returns:
+        The model (wrapped by ``peft`` if ``lora`` is given) and its tokenizer.
+
+    Raises:
+        FileNotFoundError: if ``name`` is neither embedded, nor a model folder, nor to be had from
+            the hub.
+        ValueError: if the model generates no text, if LoRA's target modules match nothing, if
+            4-bit weights are asked for without LoRA, or as :func:`load_tokenizer` raises it.
+
+    Examples:
+        >>> model, tokenizer = load_language_model("tiny")
+        >>> model.config.is_encoder_decoder
+        True
+    """
+    if load_in_4bit and lora is None:
+        raise ValueError(
+            "load_in_4bit (True) needs lora: 4-bit weights cannot be trained themselves; pass a "
+            "peft.LoraConfig or set load_in_4bit=False"
+        )
+    tokenizer = load_tokenizer(name)
+    kwargs = {"attn_implementation": attention}
+    if load_in_4bit:
+        on_cpu = torch.device(device).type == "cpu"
+        kwargs["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=dtype if on_cpu else torch.bfloat16,
+        )
+        kwargs["device_map"] = str(device)
+    with _source(name) as source:
+        config = _load(AutoConfig, name, source)
+        kind, known = AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING
+        if config.is_encoder_decoder:
+            kind, known = AutoModelForSeq2SeqLM, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+        if type(config) not in known:
+            raise ValueError(
+                f"name ({str(name)!r}) is a {config.model_type} model, which has no language-model "
+                "head: choose an encoder-decoder such as 'google/flan-t5-base', or a decoder-only "
+                "one such as 'Qwen/Qwen2.5-0.5B'"
+            )
+        model = _load(kind, name, source, dtype=dtype, **kwargs)
+    if load_in_4bit:
+        _keep_differentiable(model)
+    if lora is not None:
+        model = _with_lora(model, lora, load_in_4bit)
+    if not load_in_4bit:
+        model = model.to(device)
+    return model.eval(), tokenizer
+
+
+def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
+    """Loads the tokenizer alone.
+
+    A tokenizer without a padding token (GPT-2's, Llama's) pads with its end-of-sequence token:
+    padding is masked wherever it stands, so which token pads makes no difference to a score, as
+    long as no goal, observation or action contains it.
+
+    Args:
+        name: as in :func:`load_language_model`.
+
+    Raises:
+        FileNotFoundError: as :func:`load_language_model` raises it.
+        ValueError: if there is neither a padding nor an end-of-sequence token.
+
+    Examples:
+        >>> load_tokenizer("tiny").tokenize(" Go to red lion")
+        [' Go to', ' red', ' lion']
+    """
+    with _source(name) as source:
+        tokenizer = _load(AutoTokenizer, name, source)
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise ValueError(
+                f"name ({str(name)!r}) has a tokenizer with neither a padding nor an "
+                "end-of-sequence token: set its pad_token to a token that no text contains, and "
+                "save it next to the model"
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _source(name: str | Path):
+    """A context manager that gives the folder or hub id to load from."""
+    if str(name) in EMBEDDED:
+        return as_file(files("torchrl_glam") / "assets" / str(name))
+    return nullcontext(str(name))
+
+
+def _load(kind: type, name: str | Path, source: str | Path, **kwargs):
+    path = Path(source)
+    if path.is_dir() and not (path / "config.json").exists():
+        raise FileNotFoundError(
+            f"name ({str(name)!r}) is a folder without a config.json: it must hold a model and its "
+            "tokenizer, both written by save_pretrained"
+        )
+    try:
+        return kind.from_pretrained(source, **kwargs)
+    except (OSError, ConnectionError) as error:
+        raise FileNotFoundError(
+            f"name ({str(name)!r}) could not be loaded: it is none of the embedded models "
+            f"{EMBEDDED}, no folder with a model and its tokenizer, and the hub gave none of that "
+            f"id (no network, or no such model). Reason given: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _keep_differentiable(model: PreTrainedModel) -> None:
+    """Keeps bitsandbytes from repacking weights on CPUs with AVX512-BF16.
+
+    It does so at the first pass without gradient, for good, and the kernel for repacked weights
+    passes no gradient on: adapters below would silently get none.
+    """
+    # Here, because importing it writes a message about kernels, whoever needs 4-bit or not.
+    from bitsandbytes.nn import Linear4bit
+
+    for module in model.modules():
+        if isinstance(module, Linear4bit):
+            module.support_avx512bf16_for_cpu = False
+
+
+def _with_lora(model: PreTrainedModel, lora: LoraConfig, quantised: bool) -> PreTrainedModel:
+    if quantised:
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    try:
+        return get_peft_model(model, lora)
+    except ValueError as error:
+        if "target modules" not in str(error).lower():
+            raise
+        leaves = sorted(
+            {n.rsplit(".", 1)[-1] for n, m in model.named_modules() if "weight" in m._parameters}
+        )
+        raise ValueError(
+            f"lora.target_modules ({lora.target_modules}) match no module of the model: its "
+            f"weights are in modules named {leaves}"
+        ) from error

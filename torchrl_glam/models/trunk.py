@@ -1,0 +1,273 @@
+"""What all trunks share: keys, prompts, tries, log-likelihoods, and passes that fit memory.
+
+A family of language models adds how its model reads a prompt and the token tries of the
+candidates (:mod:`torchrl_glam.models.trie`), and the vocabulary head.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import TensorDictModuleBase, dispatch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from torchrl_glam.envs.template import PromptTemplate
+from torchrl_glam.models.prompt import PromptBuilder
+from torchrl_glam.models.trie import CandidateTrie, build_trie
+from torchrl_glam.models.words import WordCounter
+
+Normalisation = Literal["sum", "token_mean", "word_mean"]
+Part = Literal["scores", "embeddings"]
+
+
+class CandidateTrunk(TensorDictModuleBase):
+    """Reads prompt and candidate actions; writes what actor and critic stand on.
+
+    For every candidate action it writes the log-likelihood of its tokens after the prompt, eq. 1
+    of SAC-GLAM (Gaven et al., 2024), and the last hidden state after its last token (the input of
+    the critic, section 2.2); and for the prompt, the hidden state that has read the prompt and no
+    action (for the observation-input critic of Appendix B).
+
+    Candidates of a state that spell the same tokens are not an error: they get equal scores, so
+    that each has the same probability, as equal lines of a menu would. Finding them at every
+    state would cost more than it helps.
+
+    Notation: B any batch shape, A candidate actions, D width of the model.
+
+    Args:
+        model: a ``transformers`` model with a language-model head, or the same wrapped by
+            ``peft``. It is used in the mode (train or eval) it is in.
+        tokenizer: its tokenizer.
+        template: the prompt. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
+        normalisation: ``"sum"`` of the token log-probabilities (eq. 1), ``"token_mean"``, or
+            ``"word_mean"``, the sum divided by the number of words (TWOSOME, Tan et al., 2024).
+            Default: ``"sum"``.
+        score_eos: whether the end-of-sequence token after a candidate is scored too; it counts as
+            a token and not as a word. Default: False, as in the paper.
+        max_tokens_per_pass: most tokens, padding included, that one pass of the language model
+            reads where no gradient is recorded; a larger batch is sorted by length and read in
+            several passes. (With gradient, divide the batch: see
+            :class:`~torchrl_glam.objectives.SharedTrunkOptimizer`.) Default: None, one pass.
+        autocast: type in which the model multiplies matrices, ``torch.bfloat16`` where the
+            hardware has it. Log-likelihoods then move by some hundredths of a nat. Default:
+            None, the type of the weights.
+        goal_key, observation_key, action_key, mask_key: inputs. Tokens of goal ``[*B, Tg]``,
+            observation ``[*B, To]`` and candidates ``[*B, A, Ta]``, all padded on the right, and
+            the admissible candidates ``[*B, A]`` (bool). Defaults: ``"goal_tokens"``,
+            ``"observation_tokens"``, ``"action_tokens"``, ``"action_mask"``.
+        log_likelihood_key: output ``[*B, A]``, float32, in nats; 0 where masked. Default:
+            ``"log_likelihood"``.
+        action_embedding_key: output ``[*B, A, D]``; not meaningful where masked. Default:
+            ``"action_embedding"``.
+        prompt_embedding_key: output ``[*B, D]``. Default: ``"prompt_embedding"``.
+
+    Raises:
+        ValueError: on construction, for an unknown ``normalisation``, a ``max_tokens_per_pass``
+            below 1, a tokenizer without the tokens needed, or a model of another family; on a
+            call, if an admissible candidate has no tokens, or prompt and candidates have more
+            tokens than the model has positions.
+    """
+
+    # Whether the tokens that the tokenizer puts after a text close the prompt.
+    closes_prompt = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: PreTrainedTokenizerBase,
+        template: PromptTemplate | None = None,
+        *,
+        normalisation: Normalisation = "sum",
+        score_eos: bool = False,
+        max_tokens_per_pass: int | None = None,
+        autocast: torch.dtype | None = None,
+        goal_key: NestedKey = "goal_tokens",
+        observation_key: NestedKey = "observation_tokens",
+        action_key: NestedKey = "action_tokens",
+        mask_key: NestedKey = "action_mask",
+        log_likelihood_key: NestedKey = "log_likelihood",
+        action_embedding_key: NestedKey = "action_embedding",
+        prompt_embedding_key: NestedKey = "prompt_embedding",
+    ) -> None:
+        super().__init__()
+        _check_options(tokenizer, normalisation, score_eos, max_tokens_per_pass)
+        self.model = model
+        self._check_family()
+        self.prompt = PromptBuilder(tokenizer, template, closed=self.closes_prompt)
+        self.normalisation = normalisation
+        self.eos_id: int | None = tokenizer.eos_token_id if score_eos else None
+        self.max_tokens_per_pass = max_tokens_per_pass
+        self.autocast = autocast
+        self._count_words = WordCounter(tokenizer) if normalisation == "word_mean" else None
+        self.in_keys = [goal_key, observation_key, action_key, mask_key]
+        self.out_keys = [log_likelihood_key, action_embedding_key, prompt_embedding_key]
+
+    @property
+    def base_model(self) -> nn.Module:
+        """The ``transformers`` model itself, without the ``peft`` wrapper."""
+        wrapped = hasattr(self.model, "get_base_model")
+        return self.model.get_base_model() if wrapped else self.model
+
+    @property
+    def embedding_dim(self) -> int:
+        """Width D of the embeddings."""
+        return self.base_model.config.hidden_size
+
+    @abstractmethod
+    def _check_family(self) -> None:
+        """Raises ValueError if this trunk cannot read the model."""
+
+    @abstractmethod
+    def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
+        """Last hidden states at the nodes, ``[B, N, D]``; at node 0 the one before any action."""
+
+    @abstractmethod
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """The vocabulary head: ``[K, D]`` to ``[K, V]``."""
+
+    def _start_id(self) -> int:
+        """The token at node 0."""
+        return self.prompt.pad_id
+
+    @dispatch(auto_batch_size=False)
+    def forward(self, tensordict: TensorDictBase, only: Part | None = None) -> TensorDictBase:
+        """Writes log-likelihoods and embeddings; see the class for keys and shapes.
+
+        Args:
+            tensordict: the inputs, of any batch shape.
+            only: ``"scores"`` leaves out the action embeddings, and with them the last token of
+                the candidates, which nothing is predicted from; ``"embeddings"`` leaves out the
+                log-likelihoods, and with them the vocabulary head. The prompt's embedding costs
+                nothing and is always written. Default: None, everything.
+        """
+        goal, observation, actions, mask = (tensordict.get(key) for key in self.in_keys)
+        batch = mask.shape[:-1]
+        inputs = (
+            goal.reshape(-1, goal.shape[-1]),
+            observation.reshape(-1, observation.shape[-1]),
+            actions.reshape(-1, *actions.shape[-2:]),
+            mask.reshape(-1, mask.shape[-1]),
+        )
+        if self.max_tokens_per_pass is None or torch.is_grad_enabled():
+            outputs = self.score(*inputs, only)
+        else:
+            outputs = self._score_in_passes(inputs, only)
+        for key, value in zip(self.out_keys, outputs, strict=True):
+            if value is not None:
+                tensordict.set(key, value.unflatten(0, batch) if len(batch) != 1 else value)
+        return tensordict
+
+    def score(
+        self,
+        goal: Tensor,
+        observation: Tensor,
+        actions: Tensor,
+        mask: Tensor,
+        only: Part | None = None,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        """The pass itself, on one batch dimension; shapes as in the class."""
+        prompt, prompt_mask = self.prompt(goal, observation)
+        leaves = only != "scores" or self.eos_id is not None
+        trie = build_trie(actions, mask, self._start_id(), self.prompt.pad_id, leaves=leaves)
+        with torch.autocast(prompt.device.type, self.autocast, enabled=self.autocast is not None):
+            hidden = self._read(prompt, prompt_mask, trie)
+        scores = None if only == "embeddings" else self._log_likelihood(trie, hidden)
+        if only == "scores":
+            return scores, None, hidden[:, 0]
+        ends = trie.end.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
+        return scores, hidden.gather(1, ends), hidden[:, 0]
+
+    def _score_in_passes(
+        self, inputs: tuple[Tensor, ...], only: Part | None
+    ) -> tuple[Tensor | None, ...]:
+        goal, observation, actions, mask = inputs
+        pad = self.prompt.pad_id
+        prompt_length = (goal != pad).sum(-1) + (observation != pad).sum(-1)
+        prompt_length = prompt_length + self.prompt.num_literal_tokens
+        candidates = ((actions != pad) & mask.unsqueeze(-1)).sum((-1, -2))
+        order = torch.argsort(prompt_length, stable=True)
+        sizes = torch.stack([prompt_length, candidates])[:, order].tolist()
+        parts = [
+            self.score(*(value[order[rows]] for value in inputs), only)
+            for rows in _passes(*sizes, self.max_tokens_per_pass)
+        ]
+        back = torch.argsort(order)
+        return tuple(
+            None if values[0] is None else torch.cat(values)[back]
+            for values in zip(*parts, strict=True)
+        )
+
+    def _log_likelihood(self, trie: CandidateTrie, hidden: Tensor) -> Tensor:
+        """Eq. 1, ``[B, A]``: the vocabulary is read only where a token is predicted."""
+        state, action, position = trie.is_target.nonzero(as_tuple=True)
+        node, target = trie.predicted_at[trie.is_target], trie.targets[trie.is_target]
+        length = trie.is_target.shape[-1]
+        if self.eos_id is not None:
+            ended, after = trie.is_target[..., 0].nonzero(as_tuple=True)
+            state, action = torch.cat([state, ended]), torch.cat([action, after])
+            position = torch.cat([position, torch.full_like(ended, length)])
+            node = torch.cat([node, trie.end[ended, after]])
+            target = torch.cat([target, torch.full_like(ended, self.eos_id)])
+        predicts = torch.zeros_like(trie.valid)
+        predicts[state, node] = True
+        row = (predicts.flatten().cumsum(0).view_as(predicts) - 1)[state, node]
+        logits = self._logits(hidden[predicts]).float()
+        log_prob = logits[row, target] - logits.logsumexp(-1)[row]
+        by_token = log_prob.new_zeros(*trie.end.shape, length + 1)
+        total = by_token.index_put((state, action, position), log_prob).sum(-1)
+        return total if self.normalisation == "sum" else total / self._units(trie)
+
+    def _units(self, trie: CandidateTrie) -> Tensor:
+        """Tokens or words of each candidate, ``[B, A]``, at least 1."""
+        if self._count_words is None:
+            count = trie.is_target.sum(-1) + (self.eos_id is not None)
+        else:
+            count = self._count_words(trie.targets, trie.is_target)
+        return count.clamp_min(1)
+
+
+def _check_options(
+    tokenizer: PreTrainedTokenizerBase,
+    normalisation: str,
+    score_eos: bool,
+    max_tokens_per_pass: int | None,
+) -> None:
+    if normalisation not in get_args(Normalisation):
+        raise ValueError(
+            f"normalisation ({normalisation!r}) must be one of {get_args(Normalisation)}"
+        )
+    if score_eos and tokenizer.eos_token_id is None:
+        raise ValueError(
+            "score_eos (True) needs an end-of-sequence token, and tokenizer has none: set "
+            "tokenizer.eos_token or score_eos=False"
+        )
+    if max_tokens_per_pass is not None and max_tokens_per_pass < 1:
+        raise ValueError(
+            f"max_tokens_per_pass ({max_tokens_per_pass}) must be at least 1, or None for one pass"
+        )
+
+
+def _passes(prompts: list[int], candidates: list[int], most: int) -> Iterator[slice]:
+    """Slices of rows, sorted by prompt length, that hold at most ``most`` padded tokens each."""
+    first, widest = 0, 0
+    for row, (prompt, nodes) in enumerate(zip(prompts, candidates, strict=True)):
+        wider = max(widest, nodes + 1)
+        if row > first and (row + 1 - first) * (prompt + wider) > most:
+            yield slice(first, row)
+            first, wider = row, nodes + 1
+        widest = wider
+    yield slice(first, len(prompts))
+
+
+def check_positions(what: str, tokens: int, limit: int | None) -> None:
+    """Raises ValueError if a text has more tokens than the model has positions."""
+    if limit is not None and tokens > limit:
+        raise ValueError(
+            f"{what} have {tokens} tokens, and the model has {limit} positions: shorten goal, "
+            "observation or actions, or choose a model with a longer context"
+        )

@@ -1,0 +1,6 @@
+"""Losses, and the optimisation of what they share."""
+
+from torchrl_glam.objectives.optim import SharedTrunkOptimizer
+from torchrl_glam.objectives.sac import SACGLAMLoss
+
+__all__ = ["SACGLAMLoss", "SharedTrunkOptimizer"]

@@ -1,0 +1,72 @@
+"""What :class:`~torchrl_glam.objectives.SACGLAMLoss` refuses: what is wrong, where, what to do."""
+
+from __future__ import annotations
+
+import math
+
+from tensordict import NestedKey
+from torch import Tensor, nn
+
+
+def check_arguments(
+    actor: nn.Module,
+    critics: list[nn.Module],
+    num_actions: int,
+    alpha_init: float,
+    target_entropy: float,
+    loss_function: str,
+) -> None:
+    if num_actions < 1:
+        raise ValueError(f"num_actions ({num_actions}) must be at least 1: the candidate slots.")
+    if not (0.0 < alpha_init < math.inf):
+        raise ValueError(
+            f"alpha_init ({alpha_init}) must be positive and finite: its logarithm is learnt."
+        )
+    if not (0.0 <= target_entropy <= math.log(num_actions)):
+        raise ValueError(
+            f"target_entropy ({target_entropy}) must lie in [0, log(num_actions)] = "
+            f"[0, {math.log(num_actions):.4g}] nats: no policy over {num_actions} candidates has "
+            "any other entropy."
+        )
+    if loss_function not in ("l2", "l1", "smooth_l1"):
+        raise ValueError(
+            f"loss_function ({loss_function!r}) must be 'l2', 'l1' or 'smooth_l1': the distance "
+            "between Q-values and their targets."
+        )
+    if not critics or len({id(critic) for critic in critics}) != len(critics):
+        raise ValueError(
+            f"critic must be one module or several distinct ones, got {len(critics)} with "
+            f"{len({id(critic) for critic in critics})} distinct: equal critics stay equal."
+        )
+    if next(actor.parameters(), None) is not None:
+        raise ValueError(
+            "actor must have no parameters, since no optimiser group would train them: scores "
+            "are the trunk's, so put learnt layers there."
+        )
+
+
+def check_finite(values: Tensor, key: NestedKey) -> None:
+    finite = values.detach().isfinite()
+    if not finite.all():
+        raise FloatingPointError(
+            f"{key!r} holds {int((~finite).sum())} NaN or infinite of {finite.numel()} values: "
+            "look for the batch or update that brought them."
+        )
+
+
+def check_action(action: Tensor, mask: Tensor, key: NestedKey) -> None:
+    if action.shape != mask.shape[:-1]:
+        raise ValueError(
+            f"{key!r} has shape {tuple(action.shape)} but must be {tuple(mask.shape[:-1])}: one "
+            "candidate index per state."
+        )
+    inside = (action >= 0) & (action < mask.shape[-1])
+    index = action.clamp(0, mask.shape[-1] - 1).unsqueeze(-1)
+    taken = inside & mask.gather(-1, index).squeeze(-1)
+    if not taken.all():
+        row = tuple((~taken).nonzero()[0].tolist())
+        raise ValueError(
+            f"{key!r} is {int(action[row])} in batch row {row}, which is not an admissible "
+            f"candidate of that state (of {mask.shape[-1]} slots, admissible: "
+            f"{mask[row].nonzero().squeeze(-1).tolist()})."
+        )

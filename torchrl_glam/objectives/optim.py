@@ -1,0 +1,253 @@
+"""Optimisation of a trunk that two losses share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from torchrl_glam.objectives.sac import SACGLAMLoss
+
+# Gradients of one group of parameters, those that its loss reached.
+Gradients = dict[nn.Parameter, Tensor]
+
+
+class SharedTrunkOptimizer:
+    """Adam for every part of :class:`SACGLAMLoss`, with a state of its own for each loss.
+
+    Actor and critic both train the trunk. Summed under one Adam, the larger gradient (the critic's)
+    sets the scale of the second moments and the smaller one drowns. Here the trunk has two Adams,
+    one per loss, each with its own moments, learning rate and clipping; one forward pass is
+    back-propagated twice, both gradients are taken before anything moves, and both steps are
+    applied. ``separate=False`` sums the losses under one Adam instead, for comparison.
+
+    The groups are ``"trunk_actor"`` and ``"trunk_critic"`` (or ``"trunk"``), ``"critic"`` (the
+    heads) and ``"alpha"`` (the entropy coefficient). Each is one ``torch.optim.Adam``, fused, in
+    ``self.optimizers``, for learning-rate schedulers. Gradients that a loss does not send, such as
+    the critic's to the trunk with ``critic_backprop=False``, leave group and state untouched.
+
+    Args:
+        loss (SACGLAMLoss): owner of the parameters, on the device where they will stay.
+
+    Keyword Args:
+        lr_trunk_actor (float): learning rate of the actor's step on the trunk. Default: ``1e-4``
+            (SAC-GLAM, Gaven et al., 2024, Appendix C), like the next two.
+        lr_trunk_critic (float): learning rate of the critic's step on the trunk. Default: ``1e-4``.
+        lr_heads (float): learning rate of the critics. Default: ``1e-4``.
+        lr_alpha (float): learning rate of ``log_alpha``. Default: ``2e-3`` (Appendix C).
+        max_grad_norm (float): Euclidean norm to which each group's gradient is clipped by itself.
+            Default: ``inf``, no clipping.
+        separate (bool): two Adams on the trunk, or one on the summed losses. Default: ``True``.
+
+    Raises:
+        ValueError: if a learning rate is negative or not finite, if ``max_grad_norm`` is not
+            positive, or if ``separate=False`` with two different learning rates for the trunk.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tensordict.nn import TensorDictModule
+        >>> from torchrl.objectives import SoftUpdate
+        >>> from torchrl_glam.models import CandidateActor, ObservationCritic
+        >>> trunk = TensorDictModule(  # stands for a language model with 3 candidates
+        ...     torch.nn.Linear(2, 3), in_keys=["observation"], out_keys=["log_likelihood"]
+        ... )
+        >>> critic = ObservationCritic(2, 3, (8,), prompt_embedding_key="observation")
+        >>> loss = SACGLAMLoss(trunk, CandidateActor(), critic, num_actions=3)
+        >>> target_updater = SoftUpdate(loss, tau=0.005)
+        >>> optimizer = SharedTrunkOptimizer(loss, max_grad_norm=1.0)
+        >>> state = {"observation": torch.randn(5, 2), "action_mask": torch.ones(5, 3).bool()}
+        >>> ends = {"done": torch.ones(5, 1).bool(), "terminated": torch.ones(5, 1).bool()}
+        >>> batch = TensorDict(
+        ...     {
+        ...         **state,
+        ...         "action": torch.zeros(5, dtype=torch.long),
+        ...         "next": {**state, **ends, "reward": torch.rand(5, 1)},
+        ...     },
+        ...     batch_size=[5],
+        ... )
+        >>> sorted(optimizer.step(loss(batch), update_actor=False))  # the critic's warm-up
+        ['critic']
+        >>> sorted(optimizer.step(loss(batch)))
+        ['alpha', 'critic', 'trunk_actor']
+    """
+
+    def __init__(
+        self,
+        loss: SACGLAMLoss,
+        *,
+        lr_trunk_actor: float = 1e-4,
+        lr_trunk_critic: float = 1e-4,
+        lr_heads: float = 1e-4,
+        lr_alpha: float = 2e-3,
+        max_grad_norm: float = math.inf,
+        separate: bool = True,
+    ) -> None:
+        rates = {
+            "lr_trunk_actor": lr_trunk_actor,
+            "lr_trunk_critic": lr_trunk_critic,
+            "lr_heads": lr_heads,
+            "lr_alpha": lr_alpha,
+        }
+        _check_arguments(rates, max_grad_norm, separate)
+        self.loss = loss
+        self.max_grad_norm = max_grad_norm
+        self.separate = separate
+        self._trunk = list(loss.trunk_parameters())
+        self._critic = list(loss.critic_parameters())
+        groups = {"critic": (self._critic, lr_heads), "alpha": ([loss.log_alpha], lr_alpha)}
+        if self._trunk and separate:
+            groups["trunk_actor"] = (self._trunk, lr_trunk_actor)
+            groups["trunk_critic"] = (self._trunk, lr_trunk_critic)
+        elif self._trunk:
+            groups["trunk"] = (self._trunk, lr_trunk_actor)
+        self.optimizers = {
+            name: torch.optim.Adam(params, lr=lr, fused=True)
+            for name, (params, lr) in groups.items()
+        }
+
+    def step(
+        self, losses: TensorDictBase | Iterable[TensorDictBase], update_actor: bool = True
+    ) -> dict[str, float]:
+        """Back-propagates the losses and updates every parameter once.
+
+        Args:
+            losses (TensorDictBase or iterable of them): result of calling the loss, with scalar
+                losses. For a batch that does not fit in memory, the results for equal parts of it:
+                ``step(loss(part) for part in batch.split(32))`` holds one part's graph at a time
+                and gives the gradient of the whole batch.
+            update_actor (bool): ``False`` during the critic's warm-up (section 2.2): neither the
+                actor's loss nor the entropy coefficient's is used. With ``critic_backprop`` the
+                critic still moves the trunk. Default: ``True``.
+
+        Returns:
+            dict: Euclidean norm of each updated group's gradient before clipping.
+
+        Raises:
+            FloatingPointError: if a loss or gradient is not finite; names it. No parameter and no
+                optimiser state has changed then.
+        """
+        gradients: dict[str, Gradients] = {name: {} for name in self.optimizers}
+        count = 0
+        for part in [losses] if isinstance(losses, TensorDictBase) else losses:
+            _check_losses(part)
+            self._accumulate(part, update_actor, gradients)
+            count += 1
+        if not count:
+            raise ValueError("losses is empty: pass one result of the loss, or one per part.")
+        gradients = {name: grads for name, grads in gradients.items() if grads}
+        if count > 1:
+            for grads in gradients.values():
+                torch._foreach_div_(list(grads.values()), count)
+        norms = self._finite_norms(gradients)
+        for name, grads in gradients.items():
+            self._apply(self.optimizers[name], grads, norms[name])
+        return {name: float(norm) for name, norm in norms.items()}
+
+    def _accumulate(
+        self, losses: TensorDictBase, update_actor: bool, gradients: dict[str, Gradients]
+    ) -> None:
+        critic_loss, actor_loss = losses["loss_qvalue"], losses["loss_actor"]
+        train_trunk = update_actor and bool(self._trunk)
+        if self.separate:
+            # The actor's pass comes second and frees the graph.
+            groups = {"trunk_critic": self._trunk, "critic": self._critic}
+            _backward([critic_loss], groups, gradients, retain_graph=train_trunk)
+            if train_trunk:
+                _backward([actor_loss], {"trunk_actor": self._trunk}, gradients)
+        else:
+            terms = [critic_loss, actor_loss] if train_trunk else [critic_loss]
+            _backward(terms, {"trunk": self._trunk, "critic": self._critic}, gradients)
+        if update_actor:
+            _backward([losses["loss_alpha"]], {"alpha": [self.loss.log_alpha]}, gradients)
+
+    def _finite_norms(self, gradients: dict[str, Gradients]) -> dict[str, Tensor]:
+        norms = {name: get_total_norm(list(grads.values())) for name, grads in gradients.items()}
+        finite = torch.stack([norm.isfinite() for norm in norms.values()]).tolist()
+        for name, ok in zip(norms, finite, strict=True):
+            if not ok:
+                raise self._gradient_error(name, gradients[name])
+        return norms
+
+    def _apply(self, optimizer: torch.optim.Optimizer, grads: Gradients, norm: Tensor) -> None:
+        for parameter, grad in grads.items():
+            parameter.grad = grad
+        if math.isfinite(self.max_grad_norm):
+            clip_grads_with_norm_(grads.keys(), self.max_grad_norm, norm)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def _gradient_error(self, group: str, grads: dict[nn.Parameter, Tensor]) -> FloatingPointError:
+        names = {parameter: name for name, parameter in self.loss.named_parameters()}
+        bad = [names[p] for p, grad in grads.items() if not grad.isfinite().all()]
+        where = f"first in {bad[0]!r}, {len(bad)} of {len(grads)}" if bad else "its norm overflows"
+        return FloatingPointError(
+            f"The gradient of group {group!r} is not finite ({where} parameters); nothing was "
+            "updated."
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of every group's Adam, by group."""
+        return {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: if the groups differ, e.g. by ``separate``.
+        """
+        if state_dict.keys() != self.optimizers.keys():
+            raise ValueError(
+                f"state_dict has the groups {sorted(state_dict)} but this optimiser has "
+                f"{sorted(self.optimizers)}: build it with the same `separate` and trunk."
+            )
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state_dict[name])
+
+
+def _backward(
+    losses: list[Tensor],
+    groups: dict[str, list[nn.Parameter]],
+    gradients: dict[str, Gradients],
+    retain_graph: bool = False,
+) -> None:
+    """Adds the gradient of the summed losses to those of the groups, where the losses reach.
+
+    By way of ``.grad``: the tensors that ``torch.autograd.grad`` returns may share memory and
+    differ from their parameter in layout, and the fused Adam reads such gradients wrongly.
+    """
+    params = {p: gradients[name] for name, group in groups.items() for p in group}
+    for parameter, grads in params.items():
+        parameter.grad = grads.get(parameter)
+    torch.autograd.backward(losses, inputs=list(params), retain_graph=retain_graph)
+    for parameter, grads in params.items():
+        if parameter.grad is not None:
+            grads[parameter] = parameter.grad
+            parameter.grad = None
+
+
+def _check_losses(losses: TensorDictBase) -> None:
+    names = ("loss_qvalue", "loss_actor", "loss_alpha")
+    values = torch.stack([losses[name].detach() for name in names]).tolist()
+    for name, value in zip(names, values, strict=True):
+        if not math.isfinite(value):
+            raise FloatingPointError(f"{name} is {value}; nothing was updated.")
+
+
+def _check_arguments(rates: dict[str, float], max_grad_norm: float, separate: bool) -> None:
+    for name, rate in rates.items():
+        if not (0.0 <= rate < math.inf):
+            raise ValueError(f"{name} ({rate}) must be a finite learning rate of at least 0.")
+    if not max_grad_norm > 0.0:
+        raise ValueError(f"max_grad_norm ({max_grad_norm}) must be positive; inf: no clipping.")
+    if not separate and rates["lr_trunk_actor"] != rates["lr_trunk_critic"]:
+        raise ValueError(
+            f"lr_trunk_actor ({rates['lr_trunk_actor']}) and lr_trunk_critic "
+            f"({rates['lr_trunk_critic']}) must be equal with separate=False: the trunk then has "
+            "one Adam."
+        )

@@ -1,0 +1,38 @@
+"""Replay: hindsight relabelling, n-step returns and samplers for TorchRL's replay buffers.
+
+A buffer as in SAC-GLAM (Gaven et al., 2024, section 2.3, Appendix E and F): 3-step returns over
+episodes and their relabelled copies, half of each batch hindsight. Inverse transforms run from last
+to first, so the hindsight transform stands after the n-step one.
+
+Examples:
+    >>> import torch
+    >>> from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+    >>> from torchrl.envs.transforms import Compose
+    >>> capacity = 100_000
+    >>> buffer = TensorDictReplayBuffer(
+    ...     storage=LazyTensorStorage(capacity),
+    ...     sampler=HindsightRatioSampler(ratio=0.5),
+    ...     transform=Compose(
+    ...         SegmentMultiStepTransform(n_steps=3, gamma=0.99),
+    ...         HindsightTransform(capacity=capacity),
+    ...     ),
+    ...     batch_size=256,
+    ...     generator=torch.Generator().manual_seed(0),
+    ... )
+
+``buffer.extend`` then takes a collector's batches as they come. ``buffer.state_dict()`` holds all
+that a resumed run needs: rows, cursor, sampler, generator and steps of unfinished episodes. With
+:class:`torchrl.checkpoint.Checkpoint`, register the buffer with ``StateDictCheckpointAdapter()``:
+the default, ``buffer.dumps``, fails before the first episode has ended and uses pickle.
+"""
+
+from torchrl_glam.replay.hindsight import HindsightTransform
+from torchrl_glam.replay.multi_step import SegmentMultiStepTransform
+from torchrl_glam.replay.samplers import GoalKindSampler, HindsightRatioSampler
+
+__all__ = [
+    "GoalKindSampler",
+    "HindsightRatioSampler",
+    "HindsightTransform",
+    "SegmentMultiStepTransform",
+]

@@ -1,0 +1,126 @@
+"""Sampling a given number of rows from each of several groups of a replay buffer's rows."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import NestedKey
+from torchrl.data.replay_buffers.samplers import Sampler
+from torchrl.data.replay_buffers.storages import Storage, TensorStorage
+
+from torchrl_glam.replay.row_groups import RowGroups
+
+_FILE = "group_sampler.pt"
+
+
+class GroupSampler(Sampler):
+    """Draws batches group by group; subclasses name the groups and how many rows to take of each.
+
+    Rows are drawn uniformly and with replacement within a group, and a batch is in random order.
+    Storing k rows costs O(k) and drawing a batch O(B), whatever the size of the buffer. The
+    generator is the replay buffer's.
+
+    Args:
+        num_groups: Number of groups G.
+    """
+
+    def __init__(self, num_groups: int) -> None:
+        self._num_groups = num_groups
+        self._empty()
+
+    @abstractmethod
+    def _groups_of(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
+        """Group of the rows given, int64 [k], integers [k] from 0 to G - 1."""
+
+    @abstractmethod
+    def _counts(self, batch_size: int, sizes: list[int]) -> list[int]:
+        """Rows of each group in a batch; none of a group that is empty.
+
+        Args:
+            batch_size: What the counts add up to.
+            sizes: Rows of each group that are stored, G numbers, not all 0.
+        """
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict]:
+        """Draws the rows of a batch.
+
+        Args:
+            storage: The buffer's storage.
+            batch_size: Number of rows B.
+
+        Returns:
+            Rows, int64 [B], and an empty dictionary.
+
+        Raises:
+            RuntimeError: if the storage is empty.
+        """
+        if len(storage) == 0:
+            raise RuntimeError("Cannot sample from an empty storage: no episode has ended yet.")
+        if self._groups is None or len(self._groups) != len(storage):
+            self._index_storage(storage)
+        counts = self._counts(batch_size, self._groups.sizes)
+        rows = torch.cat(
+            [self._groups.draw(group, n, self._rng) for group, n in enumerate(counts) if n]
+        )
+        device = None if self._rng is None else self._rng.device
+        order = torch.randperm(batch_size, generator=self._rng, device=device)
+        return rows[order.to(rows.device)], {}
+
+    def mark_update(self, index: int | torch.Tensor, *, storage: Storage | None = None) -> None:
+        """Takes note of rows that were written; the replay buffer calls it on every write."""
+        if storage is None:
+            return
+        if self._groups is None or self._groups.capacity != storage.max_size:
+            self._groups = RowGroups(self._num_groups, storage.max_size)
+        rows = torch.as_tensor(index).reshape(-1).cpu()
+        if rows.shape[0] > storage.max_size:  # some were written twice in one call
+            rows = rows.unique()
+        self._groups.assign(rows, self._groups_of(storage, rows).long().cpu())
+
+    def _index_storage(self, storage: Storage) -> None:
+        """Reads all rows, when they were written before this sampler was attached."""
+        self._groups = None
+        self.mark_update(torch.arange(len(storage)), storage=storage)
+
+    def _column(
+        self, storage: Storage, rows: torch.Tensor, key: NestedKey, writer: str
+    ) -> torch.Tensor:
+        """An entry of one number a row, [k], for the rows given, int64 [k]."""
+        if not isinstance(storage, TensorStorage) or storage.ndim != 1:
+            raise TypeError(
+                f"The storage ({type(storage).__name__}, ndim {storage.ndim}) must be a tensor "
+                "storage with one dimension, as LazyTensorStorage and LazyMemmapStorage are."
+            )
+        column = storage[:].get(key, None)
+        if column is None:
+            raise KeyError(
+                f"The stored transitions have no entry {key!r}: {writer} should write it."
+            )
+        return column.reshape(-1)[rows.to(column.device)]
+
+    def _empty(self) -> None:
+        self._groups: RowGroups | None = None
+        self._warned = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Rows of each group, in the order that draws depend on; {} while nothing is stored."""
+        return {} if self._groups is None else self._groups.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores what :meth:`state_dict` returned."""
+        self._empty()
+        if state_dict:
+            self._groups = RowGroups.from_state_dict(state_dict)
+
+    def dumps(self, path: str | Path) -> None:
+        """Writes the state into the folder ``path``."""
+        path = Path(path)
+        path.mkdir(exist_ok=True)
+        torch.save(self.state_dict(), path / _FILE)
+
+    def loads(self, path: str | Path) -> None:
+        """Reads the state from the folder ``path``."""
+        self.load_state_dict(torch.load(Path(path) / _FILE, weights_only=True))

@@ -1,0 +1,182 @@
+"""n-step returns over whole episodes (SAC-GLAM, Gaven et al., 2024, equation 3).
+
+Conventions: rows are one line of M transitions, made of consecutive segments (episodes, or parts of
+episodes under another goal), each of which ends with ``done``. The window of row i is the rows i to
+i + steps[i] - 1; it never leaves the segment.
+"""
+
+from __future__ import annotations
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from torchrl.envs.transforms import MultiStepTransform
+
+
+def window_lengths(done: torch.Tensor, n_steps: int) -> torch.Tensor:
+    """Number of steps that the n-step window of each row spans.
+
+    Args:
+        done: Last row of a segment, bool [M]; the last entry must be True.
+        n_steps: Longest window, at least 1.
+
+    Returns:
+        min(n_steps, rows left in the segment, this one included), int64 [M].
+
+    Examples:
+        >>> window_lengths(torch.tensor([False, False, False, True, True]), n_steps=3)
+        tensor([3, 3, 2, 1, 1])
+    """
+    row = torch.arange(done.shape[0], device=done.device)
+    end = torch.where(done, row, done.shape[0]).flip(0).cummin(0).values.flip(0)
+    return (end - row + 1).clamp_max(n_steps)
+
+
+def discounted_sums(reward: torch.Tensor, steps: torch.Tensor, gamma: float) -> torch.Tensor:
+    """Discounted sum of rewards over each row's window, the first term of equation 3.
+
+    Args:
+        reward: Reward of each row, [M, ...].
+        steps: Window lengths, int64 [M], as :func:`window_lengths` gives them.
+        gamma: Discount factor.
+
+    Returns:
+        The sum over k < steps[i] of gamma^k reward[i + k], shaped as ``reward``.
+
+    Examples:
+        >>> discounted_sums(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 2, 1]), gamma=0.5)
+        tensor([2., 4., 4.])
+    """
+    steps = steps.view(-1, *[1] * (reward.ndim - 1))
+    total = reward.clone()
+    for k in range(1, int(steps.max())):
+        ahead = torch.where(steps[:-k] > k, reward[k:], 0)
+        total[:-k] += gamma**k * ahead
+    return total
+
+
+class SegmentMultiStepTransform(MultiStepTransform):
+    """n-step transitions from a line of whole segments, on their way into a replay buffer.
+
+    For transitions [M] made of consecutive segments that each end with ``("next", "done")``, as
+    :class:`~torchrl_glam.replay.HindsightTransform` lets them out, writes for every row
+
+    - ``("next", "reward")``: sum over k < steps of gamma^k r_{t+k};
+    - every other entry of ``"next"``, ends included, as it is after the window's last step;
+    - ``"steps_to_next_obs"`` int64 [M, 1]: steps in the window, at most ``n_steps`` and fewer
+      where the segment ends first. TorchRL's value estimators read it and discount the next
+      value by ``gamma ** steps_to_next_obs``;
+    - ``"gamma"`` float32 [M, 1]: that discount.
+
+    Rows whose ``"is_context"`` is set, where that entry exists, serve the windows of the rows
+    before them and are dropped.
+
+    A window that reaches a terminal state is ``terminated``, so it does not bootstrap; one that
+    ends with a time-out is ``truncated`` only, so it does (equation 3 of SAC-GLAM, Gaven et al.,
+    2024).
+
+    It replaces the computation of TorchRL's :class:`~torchrl.envs.transforms.MultiStepTransform`,
+    which by default leaves the ends at step t (windows that reach a terminal state then
+    bootstrap), holds the last ``n_steps`` rows of a call back in an attribute that no checkpoint
+    contains, and takes time proportional to segments times rows. Here nothing is held back, as no
+    window crosses the end of a segment, and time is proportional to rows times ``n_steps``.
+
+    In a :class:`~torchrl.envs.transforms.Compose`, inverse transforms run from last to first: put
+    this one before the hindsight transform.
+
+    Args:
+        n_steps: Longest window, at least 1; can be changed later through the attribute.
+        gamma: Discount factor in [0, 1].
+        reward_key: Entry of ``"next"`` to sum, [M, 1]. Defaults to ``"reward"``.
+        done_key: Entry of ``"next"`` that marks the last row of a segment, bool [M, 1]. Defaults to
+            ``"done"``.
+        steps_to_next_obs_key: Entry to write window lengths to. Defaults to
+            ``"steps_to_next_obs"``.
+        gamma_key: Entry to write discounts to. Defaults to ``"gamma"``.
+        is_context_key: Entry that marks rows to drop, bool [M]; it need not exist. Defaults to
+            ``"is_context"``.
+
+    Raises:
+        ValueError: on ``n_steps`` or ``gamma`` out of range, on data that is not one line of rows,
+            whose last row is not done, or when used in an environment.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> episode = TensorDict(
+        ...     {
+        ...         "observation": torch.tensor([10, 11, 12]),
+        ...         "next": {
+        ...             "observation": torch.tensor([11, 12, 13]),
+        ...             "reward": torch.tensor([[0.0], [0.0], [1.0]]),
+        ...             "done": torch.tensor([[False], [False], [True]]),
+        ...         },
+        ...     },
+        ...     [3],
+        ... )
+        >>> rows = SegmentMultiStepTransform(n_steps=2, gamma=0.5).inv(episode)
+        >>> rows["next", "observation"], rows["next", "done"].flatten()
+        (tensor([12, 13, 13]), tensor([False,  True,  True]))
+        >>> rows["next", "reward"].flatten(), rows["steps_to_next_obs"].flatten()
+        (tensor([0.0000, 0.5000, 1.0000]), tensor([2, 2, 1]))
+    """
+
+    ENV_ERR = (
+        "SegmentMultiStepTransform looks ahead in time, so it works in replay buffers only: pass "
+        "it to ReplayBuffer(transform=...) instead of an environment."
+    )
+
+    def __init__(
+        self,
+        n_steps: int,
+        gamma: float,
+        *,
+        reward_key: NestedKey = "reward",
+        done_key: NestedKey = "done",
+        steps_to_next_obs_key: NestedKey = "steps_to_next_obs",
+        gamma_key: NestedKey = "gamma",
+        is_context_key: NestedKey = "is_context",
+    ) -> None:
+        if not 0 <= gamma <= 1:
+            raise ValueError(f"gamma ({gamma}) must be in [0, 1]: it discounts future rewards.")
+        if not isinstance(n_steps, int) or n_steps < 1:
+            raise ValueError(f"n_steps ({n_steps!r}) must be an integer of at least 1.")
+        super().__init__(n_steps, gamma, reward_keys=[reward_key], done_key=done_key, done_keys=[])
+        self.reward_key = reward_key
+        self.steps_to_next_obs_key = steps_to_next_obs_key
+        self.gamma_key = gamma_key
+        self.is_context_key = is_context_key
+
+    def _inv_call(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
+        if self.parent is not None:
+            raise ValueError(self.ENV_ERR)
+        if tensordict is None:  # what the hindsight transform says while no episode has ended
+            return None
+        done = self._done(tensordict)
+        steps = window_lengths(done, self.n_steps)
+        last = torch.arange(done.shape[0], device=done.device) + steps - 1
+        following = tensordict.get("next")
+        reward = discounted_sums(following.get(self.reward_key), steps, self.gamma)
+        following = following.exclude(self.reward_key).apply(lambda x: x.index_select(0, last))
+        tensordict.set("next", following.set(self.reward_key, reward))
+        tensordict.set(self.steps_to_next_obs_key, steps.unsqueeze(-1))
+        tensordict.set(self.gamma_key, (self.gamma**steps).unsqueeze(-1))
+        is_context = tensordict.get(self.is_context_key, None)
+        if is_context is None:
+            return tensordict
+        return tensordict.exclude(self.is_context_key)[~is_context]
+
+    def _done(self, tensordict: TensorDictBase) -> torch.Tensor:
+        """Checks the layout and returns the ends of segments, [M]."""
+        if tensordict.ndim != 1:
+            raise ValueError(
+                f"The data's batch size ({list(tensordict.shape)}) must have one dimension: rows "
+                "of consecutive episodes, as HindsightTransform lets them out. In a Compose, put "
+                "SegmentMultiStepTransform before it; inverse transforms run from last to first."
+            )
+        done = tensordict.get(("next", self.done_key)).flatten()
+        if not done[-1]:
+            raise ValueError(
+                f"The last row of {('next', self.done_key)} is False: every segment must be "
+                "complete, as windows do not reach into a later call. Let HindsightTransform "
+                "gather whole episodes first."
+            )
+        return done

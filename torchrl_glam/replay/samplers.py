@@ -1,0 +1,243 @@
+"""Samplers that balance hindsight and original transitions (SAC-GLAM, Appendix E)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import torch
+from tensordict import NestedKey
+from torchrl.data.replay_buffers.storages import Storage
+
+from torchrl_glam.replay.group_sampler import GroupSampler
+
+_ORIGINAL, _HINDSIGHT = 0, 1
+_NAMES = ("original", "hindsight")
+_WRITER = "HindsightTransform"
+
+
+class HindsightRatioSampler(GroupSampler):
+    """Draws batches with an exact share of hindsight transitions.
+
+    A batch of B rows holds round(ratio * B) hindsight transitions and for the rest original ones,
+    each drawn uniformly and with replacement among the stored rows of its kind, in random order
+    ("HER + ratio" of SAC-GLAM, Gaven et al., 2024, section 2.3 and Appendix E). While a kind has
+    no rows at all, the other fills the batch, and a warning says so once.
+
+    Storing k rows costs O(k) and drawing a batch O(B), whatever the size of the buffer. The
+    generator is the replay buffer's. Uniform sampling over all rows is TorchRL's
+    :class:`~torchrl.data.RandomSampler`.
+
+    Args:
+        ratio: Share of hindsight transitions in a batch, in [0, 1]. Defaults to 0.5.
+        is_hindsight_key: Entry that tells the kinds apart, bool [M] or [M, 1]. Defaults to
+            ``"is_hindsight"``.
+
+    Raises:
+        ValueError: if ``ratio`` is not in [0, 1].
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+        >>> sampler = HindsightRatioSampler(ratio=0.25)
+        >>> buffer = TensorDictReplayBuffer(
+        ...     storage=LazyTensorStorage(100), sampler=sampler, batch_size=8
+        ... )
+        >>> kinds = torch.arange(50) % 10 > 0
+        >>> _ = buffer.extend(TensorDict({"is_hindsight": kinds}, [50]))
+        >>> sampler.hindsight_share
+        0.9
+        >>> int(buffer.sample()["is_hindsight"].sum())
+        2
+    """
+
+    def __init__(self, ratio: float = 0.5, *, is_hindsight_key: NestedKey = "is_hindsight") -> None:
+        _check_ratio(ratio)
+        super().__init__(num_groups=2)
+        self.ratio = ratio
+        self.is_hindsight_key = is_hindsight_key
+
+    @property
+    def hindsight_share(self) -> float:
+        """Share of hindsight transitions in the buffer; 0.0 while it is empty."""
+        if self._groups is None or not len(self._groups):
+            return 0.0
+        return self._groups.sizes[_HINDSIGHT] / len(self._groups)
+
+    def _groups_of(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
+        return self._column(storage, rows, self.is_hindsight_key, _WRITER)
+
+    def _counts(self, batch_size: int, sizes: list[int]) -> list[int]:
+        hindsight = round(self.ratio * batch_size)
+        counts = [batch_size - hindsight, hindsight]
+        for kind, other in ((_ORIGINAL, _HINDSIGHT), (_HINDSIGHT, _ORIGINAL)):
+            if counts[kind] and not sizes[kind]:
+                if not self._warned:
+                    self._warned = True
+                    warnings.warn(
+                        f"The replay buffer holds no {_NAMES[kind]} transitions, so batches are "
+                        f"filled with {_NAMES[other]} ones: their hindsight share is not "
+                        f"{self.ratio} until it does.",
+                        stacklevel=3,
+                    )
+                counts[other] += counts[kind]
+                counts[kind] = 0
+        return counts
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(ratio={self.ratio})"
+
+
+class GoalKindSampler(GroupSampler):
+    """Draws batches in which goal kinds appear as often as in the environment.
+
+    Of a batch of B rows, B times ``prior[k]`` have a goal of kind k, rounded down or up at random
+    so that this is their mean ("HER + prior" of SAC-GLAM, Gaven et al., 2024, Appendix E): a
+    social partner names easy goals more often than the environment asks for them. With ``ratio``,
+    round(ratio * B) of them are hindsight transitions, and the kinds follow the prior among these
+    and among the original ones.
+
+    Rows are drawn uniformly and with replacement among the stored ones of their kind. What has no
+    rows is replaced, and a warning says so once: a kind by the others, in proportion to their
+    prior, or by any that there are if none of these has rows; hindsight transitions by original
+    ones, and the other way round. Costs are those of :class:`HindsightRatioSampler`.
+
+    Args:
+        prior: Weight of each goal kind, K numbers of at least 0 that are not all 0; they need not
+            add up to 1.
+        ratio: Share of hindsight transitions in a batch, in [0, 1]. Defaults to None: hindsight
+            and original transitions are drawn alike.
+        goal_kind_key: Entry with the kind of a row's goal, integers [M] from 0 to K - 1. Defaults
+            to ``"goal_kind"``.
+        is_hindsight_key: Entry that marks hindsight transitions, bool [M] or [M, 1]. Defaults to
+            ``"is_hindsight"``.
+
+    Raises:
+        ValueError: on weights or a ratio out of range, and on rows with another kind.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+        >>> buffer = TensorDictReplayBuffer(
+        ...     storage=LazyTensorStorage(100),
+        ...     sampler=GoalKindSampler(prior=[1, 3], ratio=0.5),
+        ...     batch_size=16,
+        ... )
+        >>> row = torch.arange(100)
+        >>> rows = {"goal_kind": (row % 10 == 0).long(), "is_hindsight": row % 4 > 0}
+        >>> _ = buffer.extend(TensorDict(rows, [100]))
+        >>> batch = buffer.sample()
+        >>> batch["goal_kind"].bincount(), batch["is_hindsight"].sum()
+        (tensor([ 4, 12]), tensor(8))
+    """
+
+    def __init__(
+        self,
+        prior: Sequence[float],
+        ratio: float | None = None,
+        *,
+        goal_kind_key: NestedKey = "goal_kind",
+        is_hindsight_key: NestedKey = "is_hindsight",
+    ) -> None:
+        prior = [float(weight) for weight in prior]
+        if not all(0 <= weight < math.inf for weight in prior) or sum(prior) <= 0:
+            raise ValueError(
+                f"prior ({prior}) must be weights of at least 0, one a goal kind, not all 0."
+            )
+        if ratio is not None:
+            _check_ratio(ratio)
+        super().__init__(num_groups=2 * len(prior))  # original, then hindsight, of every kind
+        self.prior = [weight / sum(prior) for weight in prior]
+        self.ratio = ratio
+        self.goal_kind_key = goal_kind_key
+        self.is_hindsight_key = is_hindsight_key
+
+    @property
+    def hindsight_share(self) -> float:
+        """Share of hindsight transitions in the buffer; 0.0 while it is empty."""
+        if self._groups is None or not len(self._groups):
+            return 0.0
+        return sum(self._groups.sizes[len(self.prior) :]) / len(self._groups)
+
+    def _groups_of(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
+        kind = self._column(storage, rows, self.goal_kind_key, "the environment").long()
+        if kind.numel() and not 0 <= int(kind.min()) <= int(kind.max()) < len(self.prior):
+            raise ValueError(
+                f"{self.goal_kind_key!r} of the rows written is from {int(kind.min())} to "
+                f"{int(kind.max())}, and must be from 0 to {len(self.prior) - 1}: prior gives one "
+                "weight for each kind."
+            )
+        is_hindsight = self._column(storage, rows, self.is_hindsight_key, _WRITER).long()
+        return kind + len(self.prior) * is_hindsight
+
+    def _counts(self, batch_size: int, sizes: list[int]) -> list[int]:
+        kinds = len(self.prior)
+        sides = (sizes[:kinds], sizes[kinds:])
+        if self.ratio is None:
+            stored = [sum(both) for both in zip(*sides, strict=True)]
+            totals = self._split(batch_size, stored)
+            # a kind's rows are drawn alike: its share of hindsight is that of the buffer
+            pairs = [
+                self._round(n, [side[k] for side in sides]) if n else [0, 0]
+                for k, n in enumerate(totals)
+            ]
+            return [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
+        hindsight = round(self.ratio * batch_size)
+        wanted = [batch_size - hindsight, hindsight]
+        for side, other in ((_ORIGINAL, _HINDSIGHT), (_HINDSIGHT, _ORIGINAL)):
+            if wanted[side] and not any(sides[side]):
+                self._warn(f"no {_NAMES[side]} transitions")
+                wanted[other] += wanted[side]
+                wanted[side] = 0
+        return [
+            count
+            for n, stored in zip(wanted, sides, strict=True)
+            for count in (self._split(n, stored) if n else [0] * kinds)
+        ]
+
+    def _split(self, count: int, stored: list[int]) -> list[int]:
+        """Divides ``count`` rows among kinds by the prior, none to a kind without rows."""
+        weights = [p if n else 0.0 for p, n in zip(self.prior, stored, strict=True)]
+        missing = [k for k, p in enumerate(self.prior) if p and not stored[k]]
+        if missing:
+            self._warn(f"no transitions with goals of kind {missing}")
+        return self._round(count, weights if any(weights) else stored)
+
+    def _round(self, count: int, weights: Sequence[float]) -> list[int]:
+        """Divides ``count`` in proportion to weights, rounding so that the means are exact.
+
+        One uniform number shifts the borders between the shares ("systematic" rounding), so every
+        part is the number next below or above its share.
+        """
+        device = None if self._rng is None else self._rng.device
+        shift = torch.rand((), generator=self._rng, device=device).item()
+        scale = count / sum(weights)
+        borders, total = [0], 0.0
+        for weight in weights:
+            total += weight
+            borders.append(math.floor(total * scale + shift))
+        # rounding errors must neither lose a row nor give one to a share of 0
+        last = max(k for k, weight in enumerate(weights) if weight)
+        borders = [min(b, count) for b in borders[: last + 1]] + [count] * (len(weights) - last)
+        return [end - begin for begin, end in zip(borders, borders[1:], strict=False)]
+
+    def _warn(self, what: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"The replay buffer holds {what}, so batches are filled with others: they do not "
+                f"follow prior={self.prior} and ratio={self.ratio} until it does.",
+                stacklevel=4,
+            )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(prior={self.prior}, ratio={self.ratio})"
+
+
+def _check_ratio(ratio: float) -> None:
+    if not 0 <= ratio <= 1:
+        raise ValueError(
+            f"ratio ({ratio}) must be in [0, 1]: it is the share of hindsight transitions in a "
+            "batch."
+        )

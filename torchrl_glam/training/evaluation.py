@@ -1,0 +1,119 @@
+"""Success of a policy on one episode in each of an environment's instances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from torch import Tensor
+from torchrl.envs import EnvBase
+from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
+
+from torchrl_glam.envs import GoalSpace
+
+
+@torch.no_grad()
+def evaluate(
+    policy: Callable[[TensorDictBase], TensorDictBase] | None,
+    env: EnvBase,
+    *,
+    seed: int,
+    deterministic: bool = False,
+    kinds: Sequence[str] = GoalSpace.kinds,
+    kind_key: NestedKey = "goal_kind",
+    action_key: NestedKey = "action",
+    mask_key: NestedKey = "action_mask",
+) -> dict[str, float]:
+    """Plays exactly one episode in every instance of the environment.
+
+    Counting the episodes that end first would favour short ones, and so success. The same seed
+    gives the same goals and scenes; the global random state is left as it was.
+
+    Args:
+        policy: writes the action; it is given the running instances only. ``None``: admissible
+            actions at random.
+        env: a vectorised text environment, one episode an instance.
+        seed: of environment and policy.
+        deterministic: take the most likely action instead of sampling. Default False.
+        kinds: names of the goal kinds. Default: those of Playground-Text.
+        kind_key, action_key, mask_key: keys of goal kind, action and admissible actions.
+            Defaults: ``"goal_kind"``, ``"action"``, ``"action_mask"``.
+
+    Returns:
+        ``success`` (share of all episodes), ``success/<kind>`` for every kind that occurred, and
+        ``length`` (mean number of steps of an episode).
+
+    Examples:
+        >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
+        >>> env = PlaygroundTextEnv(num_envs=8, text=False)
+        >>> evaluate(OraclePolicy(env.goals), env, seed=0)["success"]
+        1.0
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        env.set_seed(seed)
+        mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
+        with set_exploration_type(mode):
+            reached, length, kind = _play(policy, env, kind_key, action_key, mask_key)
+    out = {"success": reached.float().mean().item(), "length": length.float().mean().item()}
+    for index, name in enumerate(kinds):
+        chosen = reached[kind == index]
+        if chosen.numel():
+            out[f"success/{name}"] = chosen.float().mean().item()
+    return out
+
+
+def evaluate_splits(
+    policy: Callable[[TensorDictBase], TensorDictBase], envs: Mapping[str, EnvBase], *, seed: int
+) -> dict[str, float]:
+    """:func:`evaluate`, sampled and greedy, on several environments.
+
+    Args:
+        policy: writes the action.
+        envs: environments by name, such as ``"train"`` and ``"test"`` for the splits of goals.
+        seed: of environments and policy.
+
+    Returns:
+        Results under ``eval/<name>/sampled/...`` and ``eval/<name>/greedy/...``.
+
+    Examples:
+        >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
+        >>> env = PlaygroundTextEnv(num_envs=8, text=False)
+        >>> results = evaluate_splits(OraclePolicy(env.goals), {"train": env}, seed=0)
+        >>> results["eval/train/greedy/success"]
+        1.0
+    """
+    out = {}
+    for name, env in envs.items():
+        for mode in ("sampled", "greedy"):
+            results = evaluate(policy, env, seed=seed, deterministic=mode == "greedy")
+            out |= {f"eval/{name}/{mode}/{key}": value for key, value in results.items()}
+    return out
+
+
+def _play(
+    policy, env: EnvBase, kind_key: NestedKey, action_key: NestedKey, mask_key: NestedKey
+) -> tuple[Tensor, Tensor, Tensor]:
+    state = env.reset()
+    kind = state[kind_key].clone()
+    running = torch.ones(env.batch_size, dtype=torch.bool, device=kind.device)
+    reached, length = torch.zeros_like(running), torch.zeros_like(kind, dtype=torch.long)
+    while running.any():
+        mask = state[mask_key]
+        # An instance whose episode is over waits for the others with any admissible action.
+        action = mask.to(torch.int8).argmax(-1)
+        if policy is None:
+            action = torch.multinomial(mask.float(), 1).squeeze(-1)
+        else:
+            action[running] = policy(state[running])[action_key]
+        step = env.step(state.set(action_key, action))["next"]
+        length += running
+        reached |= running & step["terminated"].squeeze(-1)
+        over = step["done"].squeeze(-1)
+        running &= ~over
+        state = step_mdp(step.new_empty(step.batch_size).set("next", step))
+        if over.any() and running.any():
+            reset = state.empty().set("_reset", over.unsqueeze(-1))
+            state = env.reset(state.update(reset))
+    return reached, length, kind

@@ -1,0 +1,164 @@
+"""Metrics of a run: one table that resuming continues, and TorchRL's loggers beside it."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from torchrl.record.loggers import get_logger
+
+from torchrl_glam.envs import GoalSpace
+
+
+class MetricsTable:
+    """Rows of metrics by environment step, written to ``metrics.csv`` and to TorchRL loggers.
+
+    The table is part of a checkpoint: after resuming, the file has the rows of the checkpoint and
+    those that follow, as if the run had never stopped.
+
+    Args:
+        folder: folder of the run.
+        backends: TorchRL loggers to feed as well: any of ``"csv"``, ``"tensorboard"``,
+            ``"wandb"``, ``"mlflow"``. Default: none.
+        name: name of the experiment in those loggers. Default ``"run"``.
+
+    Examples:
+        >>> import tempfile
+        >>> table = MetricsTable(tempfile.mkdtemp())
+        >>> table.add(32, {"success": 0.5})
+        >>> table.add(64, {"success": 1.0, "loss": 0.25})
+        >>> print(table.path.read_text().strip())
+        step,success,loss
+        32,0.5,
+        64,1.0,0.25
+    """
+
+    def __init__(self, folder: str | Path, backends: Sequence[str] = (), name: str = "run") -> None:
+        self.path = Path(folder) / "metrics.csv"
+        self.rows: list[dict[str, float]] = []
+        self._loggers = [
+            get_logger(backend, logger_name=str(folder), experiment_name=name)
+            for backend in backends
+        ]
+
+    def add(self, step: int, values: dict[str, float]) -> None:
+        """Adds a row; ``step`` counts environment steps."""
+        self.rows.append({"step": step, **values})
+        self._write()
+        for logger in self._loggers:
+            for key, value in values.items():
+                logger.log_scalar(key, value, step=step)
+
+    def column(self, name: str) -> tuple[list[float], list[float]]:
+        """Steps and values of one metric, where it was measured."""
+        chosen = [row for row in self.rows if name in row]
+        return [row["step"] for row in chosen], [row[name] for row in chosen]
+
+    def state_dict(self) -> dict[str, Any]:
+        """All rows."""
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over the rows of a checkpoint and rewrites the file."""
+        self.rows = [dict(row) for row in state_dict["rows"]]
+        self._write()
+
+    def _write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        with open(self.path, "w", newline="") as file:
+            writer = csv.DictWriter(file, names, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.rows)
+
+
+class EpisodeStatistics:
+    """Success and length of the episodes that ended since the last call of :meth:`summary`.
+
+    Args:
+        kinds: names of the goal kinds. Default: those of Playground-Text.
+        kind_key: key of the goal kind ``[*B]``. Default ``"goal_kind"``.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> steps = TensorDict({
+        ...     "goal_kind": torch.tensor([[0, 0], [1, 1]]),
+        ...     "next": {
+        ...         "done": torch.tensor([[[False], [True]], [[False], [True]]]),
+        ...         "terminated": torch.tensor([[[False], [True]], [[False], [False]]]),
+        ...     },
+        ... }, batch_size=[2, 2])
+        >>> statistics = EpisodeStatistics()
+        >>> statistics.add(steps)
+        >>> statistics.summary()
+        {'episodes': 2, 'success': 0.5, 'success/grasp': 1.0, 'success/grow': 0.0}
+    """
+
+    def __init__(
+        self, kinds: Sequence[str] = GoalSpace.kinds, kind_key: NestedKey = "goal_kind"
+    ) -> None:
+        self._kinds = tuple(kinds)
+        self._kind_key = kind_key
+        self._ended: defaultdict[str, int] = defaultdict(int)
+        self._reached: defaultdict[str, int] = defaultdict(int)
+
+    def add(self, steps: TensorDictBase) -> None:
+        """Counts the episodes that end in a batch of steps of any batch shape."""
+        done = steps["next", "done"].squeeze(-1)
+        kinds = steps[self._kind_key][done].tolist()
+        for kind, reached in zip(
+            kinds, steps["next", "terminated"].squeeze(-1)[done].tolist(), strict=True
+        ):
+            self._ended[self._kinds[kind]] += 1
+            self._reached[self._kinds[kind]] += reached
+
+    def summary(self) -> dict[str, float]:
+        """Number of episodes, success over all and by kind; then starts anew."""
+        ended = sum(self._ended.values())
+        out: dict[str, float] = {"episodes": ended}
+        if ended:
+            out["success"] = sum(self._reached.values()) / ended
+        for kind in self._kinds:
+            if self._ended[kind]:
+                out[f"success/{kind}"] = self._reached[kind] / self._ended[kind]
+        self._ended.clear()
+        self._reached.clear()
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counts since the last summary."""
+        return {"ended": dict(self._ended), "reached": dict(self._reached)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores the counts."""
+        self._ended = defaultdict(int, state_dict["ended"])
+        self._reached = defaultdict(int, state_dict["reached"])
+
+
+def policy_lag(recorded_at: torch.Tensor, updates: int, of: str) -> dict[str, float]:
+    """How far behind the policy that made some transitions is (SAC-GLAM, section 2.2).
+
+    Args:
+        recorded_at: Updates that the policy had had when each transition was recorded, integers of
+            any shape.
+        updates: Updates that it has had by now.
+        of: What the transitions are, to name the metrics.
+
+    Returns:
+        Mean and maximum of the number of updates since; the maximum is the age of the oldest.
+
+    Examples:
+        >>> policy_lag(torch.tensor([0, 6]), updates=10, of="batch")
+        {'policy_lag/batch/mean': 7.0, 'policy_lag/batch/max': 10.0}
+    """
+    lag = updates - recorded_at.double()
+    return {
+        f"policy_lag/{of}/mean": lag.mean().item(),
+        f"policy_lag/{of}/max": lag.max().item(),
+    }
