@@ -10,6 +10,12 @@ def pytest_addoption(parser):
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """Seed what fixtures of a whole module draw: they are made before any fixture of one test."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
     """Start every test from the same global torch generator, whatever ran before it."""
