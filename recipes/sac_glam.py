@@ -5,8 +5,8 @@
     python recipes/sac_glam.py hindsight=false seed=1       # any key of the configuration
     python recipes/sac_glam.py resume=runs/sac_glam/...     # go on with a run
 
-The keys are explained in recipes/config/*.yaml. A run writes metrics.csv, learning_curve.png,
-checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
+The keys are explained in recipes/config/sac_glam/*.yaml. A run writes metrics.csv,
+learning_curve.png, checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
 
 SAC-GLAM: Gaven et al., 2024, https://arxiv.org/abs/2410.12481
 """
@@ -37,8 +37,8 @@ from torchrl_glam.models import CandidateActor, CandidateCritic, ScoresOnly, mak
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
 from torchrl_glam.training.checkpointing import CheckpointManager
-from torchrl_glam.training.config import SACGLAMConfig
-from torchrl_glam.training.evaluation import evaluate, evaluate_splits
+from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, SACGLAMConfig
+from torchrl_glam.training.evaluation import EVAL_SEED, evaluate, evaluate_splits
 from torchrl_glam.training.interrupt import StopSignal
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, policy_lag
 from torchrl_glam.training.plotting import plot_learning_curves
@@ -51,15 +51,9 @@ from torchrl_glam.training.setup import (
 )
 
 ConfigStore.instance().store(name="sac_glam_schema", node=SACGLAMConfig)
-EVAL_SEED = 10_000  # every evaluation plays the same goals and scenes
-# A resumed run may train longer and report otherwise; the rest decides what is learnt.
-MAY_CHANGE_ON_RESUME = (
-    *("total_steps", "output", "resume", "device", "loggers", "keep_checkpoints"),
-    *("checkpoint_every", "eval_episodes"),
-)
 
 
-@hydra.main(version_base=None, config_path="config", config_name="quickstart")
+@hydra.main(version_base=None, config_path="config/sac_glam", config_name="quickstart")
 def main(cfg: SACGLAMConfig) -> None:
     config: SACGLAMConfig = OmegaConf.to_object(cfg)
     config.check()

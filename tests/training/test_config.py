@@ -16,7 +16,7 @@ from torchrl_glam.replay import GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.training.config import SACGLAMConfig
 from torchrl_glam.training.setup import make_sampler
 
-FILES = Path(__file__).parents[2] / "recipes" / "config"
+FILES = Path(__file__).parents[2] / "recipes" / "config" / "sac_glam"
 ConfigStore.instance().store(name="sac_glam_schema", node=SACGLAMConfig)
 
 

@@ -12,6 +12,9 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
 from torchrl_glam.envs import GoalSpace
 
+EVAL_SEED = 10_000
+"""Seed of the recipes' evaluations: all of them play the same goals and scenes."""
+
 
 @torch.no_grad()
 def evaluate(

@@ -14,7 +14,7 @@ from torchrl_glam.envs.goals import GoalSpace, Split
 from torchrl_glam.envs.tokenize import playground_lengths
 from torchrl_glam.models import check_composition, load_language_model
 from torchrl_glam.replay import GoalKindSampler, HindsightRatioSampler
-from torchrl_glam.training.config import SACGLAMConfig
+from torchrl_glam.training.config import RecipeConfig, SACGLAMConfig
 
 
 def choose_device(name: str) -> torch.device:
@@ -57,7 +57,7 @@ def choose_autocast(setting: str, device: torch.device) -> torch.dtype | None:
 
 
 def make_language_model(
-    config: SACGLAMConfig, device: torch.device, autocast: torch.dtype | None = None
+    config: RecipeConfig, device: torch.device, autocast: torch.dtype | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads the language model that the configuration names, with adapters if it asks for them.
 
@@ -89,7 +89,7 @@ def make_language_model(
 
 
 def make_env(
-    config: SACGLAMConfig,
+    config: RecipeConfig,
     tokenizer: PreTrainedTokenizerBase,
     device: torch.device,
     *,

@@ -1,0 +1,6 @@
+"""Types and ranges of the recipes' configurations; ``recipes/config`` explains every key."""
+
+from torchrl_glam.training.config.base import MAY_CHANGE_ON_RESUME, RecipeConfig
+from torchrl_glam.training.config.sac_glam import SACGLAMConfig
+
+__all__ = ["MAY_CHANGE_ON_RESUME", "RecipeConfig", "SACGLAMConfig"]

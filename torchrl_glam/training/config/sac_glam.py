@@ -1,0 +1,107 @@
+"""Types and ranges of the configuration of SAC-GLAM."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torchrl_glam.training.config.base import (
+    RecipeConfig,
+    at_least,
+    choice,
+    learning_rate,
+    require,
+    within,
+)
+
+
+@dataclass
+class SACGLAMConfig(RecipeConfig):
+    """Configuration of ``recipes/sac_glam.py``; ``recipes/config/sac_glam`` explains each key.
+
+    Defaults that depend on other keys are filled in, and values out of range are refused, by
+    :meth:`check`. ``alpha_init`` and ``target_entropy`` left None become those of SAC-GLAM (Gaven
+    et al., 2024), Appendix C: 0.05 and 0.01 with hindsight, 0.005 and 0 without.
+
+    Examples:
+        >>> config = SACGLAMConfig(hindsight=False)
+        >>> config.check()
+        >>> config.alpha_init, config.target_entropy
+        (0.005, 0.0)
+        >>> SACGLAMConfig(hindsight_ratio=1.5).check()
+        Traceback (most recent call last):
+            ...
+        ValueError: hindsight_ratio (1.5) must be in [0, 1]
+    """
+
+    output: str = "runs/sac_glam"
+
+    n_step: int = 3
+    tau: float = 0.01
+    alpha_init: float | None = None
+    target_entropy: float | None = None
+    num_updates: int = 2
+    warmup_updates: int = 50
+    lr_trunk_actor: float = 3e-4
+    lr_trunk_critic: float = 3e-4
+    lr_alpha: float = 2e-3
+    separate_optimizers: bool = False
+
+    hindsight: bool = True
+    hindsight_relabel: str = "all"
+    hindsight_strategy: str = "future"
+    hindsight_goals_per_episode: int | None = None
+    hindsight_goals_per_transition: int | None = None
+    sampling: str = "ratio"
+    hindsight_ratio: float = 0.5
+    capacity: int = 100_000
+    storage: str = "ram"
+
+    def check(self) -> None:
+        """Fills in what depends on other keys and refuses values out of range.
+
+        Raises:
+            ValueError: naming the key, its value and what was expected.
+        """
+        super().check()
+        if self.alpha_init is None:
+            self.alpha_init = 0.05 if self.hindsight else 0.005
+        if self.target_entropy is None:
+            self.target_entropy = 0.01 if self.hindsight else 0.0
+        for key in ("n_step", "num_updates", "capacity"):
+            at_least(self, key, 1)
+        at_least(self, "warmup_updates", 0)
+        within(self, "hindsight_ratio", 0.0, 1.0)
+        require(0 < self.tau <= 1, "tau", self.tau, "be in (0, 1]")
+        require(self.alpha_init > 0, "alpha_init", self.alpha_init, "be above 0")
+        within(self, "target_entropy", 0.0, math.log(self.num_objects + 2))
+        for key in ("lr_trunk_actor", "lr_trunk_critic", "lr_alpha"):
+            learning_rate(self, key)
+        choice(self, "hindsight_relabel", ("all", "failed"))
+        choice(self, "hindsight_strategy", ("future", "final", "episode"))
+        choice(self, "sampling", ("uniform", "ratio", "prior", "ratio+prior"))
+        choice(self, "storage", ("ram", "memmap"))
+        limits = ("hindsight_goals_per_episode", "hindsight_goals_per_transition")
+        for key in limits:
+            if getattr(self, key) is not None:
+                at_least(self, key, 1)
+        require(
+            None in (getattr(self, key) for key in limits),
+            limits[1],
+            self.hindsight_goals_per_transition,
+            f"be null when {limits[0]} ({self.hindsight_goals_per_episode}) is given",
+        )
+        rounds = self.total_steps // self.update_every
+        require(
+            self.warmup_updates <= rounds * self.num_updates,
+            "warmup_updates",
+            self.warmup_updates,
+            f"be at most the {rounds * self.num_updates} updates that total_steps "
+            f"({self.total_steps}) allows, or the actor never learns",
+        )
+        require(
+            self.capacity >= self.batch_size,
+            "capacity",
+            self.capacity,
+            f"be at least batch_size ({self.batch_size})",
+        )
