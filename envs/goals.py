@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from torchrl_glam.envs.vocabulary import (
     CATEGORIES,
@@ -17,6 +18,7 @@ from torchrl_glam.envs.vocabulary import (
     TYPES,
     VERBS,
     colour_of,
+    feeds,
     is_living,
     nearest,
     object_id,
@@ -158,6 +160,7 @@ class GoalSpace:
         first, second = self.parts[self.num_simple :].unbind(-1)
         self.sequence_ids[first, second] = torch.arange(self.num_simple, len(texts))
         self._ids = {text: index for index, text in enumerate(texts)}
+        self._leads_to, self._implies = _relations(self.reached_by)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -211,6 +214,75 @@ class GoalSpace:
             raise ValueError(f"The verb of an event must be one of {VERBS}, got {verb!r}.")
         reached = self.reached_by[:, VERBS.index(verb), object_id(item)]
         return reached.nonzero().flatten().tolist()
+
+    def is_subgoal(self, a: Tensor, b: Tensor) -> Tensor:
+        """Says whether goals are sub-goals of others: reaching them is a step of a plan.
+
+        The *steps* of a simple goal are the events that a shortest plan for it can contain. Those
+        of a ``Grasp`` goal are the grasps that reach it; those of a ``Grow`` goal are the growths
+        that reach it, the grasps of what is to grow, and the grasps of what feeds it. Then
+
+        - a simple goal is a sub-goal of a simple goal if every event that reaches the first is a
+          step of the second: ``Grasp red lion`` and ``Grasp any food`` of ``Grow any lion``, and
+          ``Grow red lion`` too, but ``Grasp any red thing`` is not;
+        - a simple goal is a sub-goal of ``b1 then b2`` if it is one of ``b1`` or of ``b2``;
+        - ``a1 then a2`` is a sub-goal of ``b1 then b2`` if every event that reaches ``a1`` reaches
+          ``b1``, and ``a2`` is a sub-goal of ``b2``; of a simple goal it is none.
+
+        Every goal is a sub-goal of itself. SAC-GLAM (Gaven et al., 2024) relies on the relation in
+        Appendix G ("aligned" hindsight goals) and says in Appendix E that ``Grasp`` goals are
+        sub-goals of ``Grow`` goals, and these of sequential ones; the definition is ours.
+
+        Args:
+            a (Tensor): goal ids, integers of any shape.
+            b (Tensor): goal ids, of a shape that broadcasts with it.
+
+        Returns:
+            Tensor: whether ``a`` is a sub-goal of ``b``, bool.
+
+        Raises:
+            IndexError: if an id is not in ``[0, len(self))``.
+
+        Examples:
+            >>> goals = GoalSpace("train")
+            >>> texts = ("Grasp red lion", "Grasp blue lion", "Grasp any food", "Grow red lion")
+            >>> named = torch.tensor([goals.id_of(text) for text in texts])
+            >>> goals.is_subgoal(named, torch.tensor(goals.id_of("Grow red lion")))
+            tensor([ True, False,  True,  True])
+        """
+        for ids in (a, b):
+            if ids.numel() and not 0 <= ids.min() <= ids.max() < len(self):
+                raise IndexError(
+                    f"goal ids must be in [0, {len(self)}), got {int(ids.min())} to "
+                    f"{int(ids.max())}."
+                )
+        parts, leads_to, implies = (
+            table.to(a.device) for table in (self.parts, self._leads_to, self._implies)
+        )
+        a, b = torch.broadcast_tensors(a.long(), b.long())
+        (first_a, second_a), (first_b, second_b) = parts[a].unbind(-1), parts[b].unbind(-1)
+        # A missing second part, -1, picks a row or column that is masked out afterwards.
+        simple_a, simple_b = second_a < 0, second_b < 0
+        of_part = leads_to[first_a, first_b] | (leads_to[first_a, second_b] & ~simple_b)
+        in_order = implies[first_a, first_b] & leads_to[second_a, second_b] & ~simple_b
+        return torch.where(simple_a, of_part, in_order)
+
+
+def _relations(reached_by: Tensor) -> tuple[Tensor, Tensor]:
+    """Relations between simple goals, bool ``[S, S]``, from ``reached_by``, ``[S, 2, 96]``.
+
+    Returns:
+        Whether every event that reaches the row's goal is a step of the column's, and whether it
+        reaches the column's.
+    """
+    items = range(len(OBJECTS))
+    feeding = torch.tensor([[feeds(supply, item) for supply in items] for item in items])
+    grows = reached_by[:, VERBS.index("Grow")]
+    grasps = reached_by[:, VERBS.index("Grasp")] | grows | (grows.float() @ feeding.float() > 0)
+    steps = torch.stack((grasps, grows), 1)  # in the order of VERBS
+    events, outside = reached_by.flatten(1).float(), (~steps).flatten(1).float()
+    missed = (~reached_by).flatten(1).float()
+    return events @ outside.T == 0, events @ missed.T == 0
 
 
 def _sequences(simple: list[SimpleGoal], num_grasp: int) -> list[tuple[int, int]]:

@@ -13,14 +13,12 @@ SAC-GLAM: Gaven et al., 2024, https://arxiv.org/abs/2410.12481
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import hydra
-import numpy as np
 import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
@@ -38,16 +36,17 @@ from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
 from torchrl_glam.training.checkpointing import CheckpointManager
 from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, SACGLAMConfig
-from torchrl_glam.training.evaluation import EVAL_SEED, evaluate, evaluate_splits
+from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.training.interrupt import StopSignal
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, policy_lag
-from torchrl_glam.training.plotting import plot_learning_curves
+from torchrl_glam.training.results import save_results
 from torchrl_glam.training.setup import (
     choose_autocast,
     choose_device,
     make_env,
     make_language_model,
     make_sampler,
+    seed_everything,
 )
 
 ConfigStore.instance().store(name="sac_glam_schema", node=SACGLAMConfig)
@@ -63,9 +62,7 @@ def main(cfg: SACGLAMConfig) -> None:
     checkpoints = CheckpointManager(folder, keep=config.keep_checkpoints)
     checkpoints.prepare(resume=config.resume is not None)
     device = choose_device(config.device)
-    random.seed(config.seed)
-    np.random.seed(config.seed)
-    torch.manual_seed(config.seed)
+    seed_everything(config.seed)
 
     # 2. Language model, environments, policy
     autocast = choose_autocast(config.autocast, device)
@@ -223,15 +220,7 @@ def main(cfg: SACGLAMConfig) -> None:
         return
 
     # 8. Results
-    model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
-    names = {"training goals": "eval/train/sampled", "held-out goals": "eval/test/sampled"}
-    plot_learning_curves(
-        {label: [table.column(f"{name}/success")] for label, name in names.items()},
-        folder / "learning_curve.png",
-        references={"random play": evaluate(None, eval_envs["train"], seed=EVAL_SEED)["success"]},
-    )
-    final = {name: table.rows[-1][f"{name}/success"] for name in names.values()}
+    final = save_results(folder, table, model, tokenizer, eval_envs["train"])
     print(f"Success after {counters['steps']} steps: {final}. Results in {folder}")
 
 

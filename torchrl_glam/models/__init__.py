@@ -11,6 +11,7 @@ from torchrl_glam.models.repeated import RepeatedTrunk
 from torchrl_glam.models.scores_only import ScoresOnly
 from torchrl_glam.models.trie import CandidateTrie, build_trie
 from torchrl_glam.models.trunk import CandidateTrunk
+from torchrl_glam.models.value import ValueHead
 
 __all__ = [
     "CandidateActor",
@@ -23,6 +24,7 @@ __all__ = [
     "PromptBuilder",
     "RepeatedTrunk",
     "ScoresOnly",
+    "ValueHead",
     "build_trie",
     "check_composition",
     "load_language_model",

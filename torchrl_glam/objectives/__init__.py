@@ -1,6 +1,7 @@
 """Losses, and the optimisation of what they share."""
 
 from torchrl_glam.objectives.optim import SharedTrunkOptimizer
+from torchrl_glam.objectives.ppo import PPOGLAMLoss
 from torchrl_glam.objectives.sac import SACGLAMLoss
 
-__all__ = ["SACGLAMLoss", "SharedTrunkOptimizer"]
+__all__ = ["PPOGLAMLoss", "SACGLAMLoss", "SharedTrunkOptimizer"]

@@ -26,6 +26,7 @@ from torchrl.objectives.utils import ValueEstimators, distance_loss
 
 from torchrl_glam.models.trunk import CandidateTrunk, Part
 from torchrl_glam.objectives._checks import check_action, check_arguments, check_finite
+from torchrl_glam.objectives._trunk import state_keys, trainable_leaves
 
 
 class SACGLAMLoss(DiscreteSACLoss):
@@ -196,7 +197,7 @@ class SACGLAMLoss(DiscreteSACLoss):
         # Not a submodule: its frozen weights are no business of the loss's state_dict, and
         # convert_to_functional would copy and re-initialise pretrained ones.
         self.__dict__["trunk"] = trunk
-        self.trunk_params = TensorDictParams(_trainable_leaves(trunk), no_convert=True)
+        self.trunk_params = TensorDictParams(trainable_leaves(trunk), no_convert=True)
         self.target_trunk_params = TensorDictParams(self.trunk_params.data.clone(), no_convert=True)
         self._has_update_associated["trunk"] = False
 
@@ -348,11 +349,7 @@ class SACGLAMLoss(DiscreteSACLoss):
         return self._reduce_loss(loss, tensordict=tensordict, weights=weights)
 
     def _state_keys(self) -> list[NestedKey]:
-        """What a state must hold: inputs of the trunk, and of the heads unless the trunk's."""
-        heads = [*self.actor_network.in_keys, *self.qvalue_network.in_keys]
-        made = {unravel_key(key) for key in self.trunk.out_keys}
-        keys = [*self.trunk.in_keys, *(key for key in heads if unravel_key(key) not in made)]
-        return list(dict.fromkeys(unravel_key(key) for key in keys))
+        return state_keys(self.trunk, [self.actor_network, self.qvalue_network])
 
     def _set_in_keys(self) -> None:
         state_keys = self._state_keys()
@@ -370,15 +367,6 @@ class SACGLAMLoss(DiscreteSACLoss):
     def reset_parameters_recursive(self) -> None:
         """Re-initialises the critics and their targets. The trunk keeps its pretrained weights."""
         self._reset_module_parameters("qvalue_network", self.qvalue_network)
-
-
-def _trainable_leaves(trunk: nn.Module) -> TensorDict:
-    """The trunk's parameters that require gradient, nested by module, tied ones once."""
-    leaves = TensorDict()
-    for name, parameter in trunk.named_parameters():
-        if parameter.requires_grad:
-            leaves[tuple(name.split("."))] = parameter
-    return leaves
 
 
 def _flat_items(params: TensorDictBase) -> Iterator[tuple[tuple[str, ...], Tensor]]:

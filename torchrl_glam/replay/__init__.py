@@ -28,6 +28,7 @@ the default, ``buffer.dumps``, fails before the first episode has ended and uses
 
 from torchrl_glam.replay.hindsight import HindsightTransform
 from torchrl_glam.replay.multi_step import SegmentMultiStepTransform
+from torchrl_glam.replay.rollout import SubgoalFilter, close_rollout
 from torchrl_glam.replay.samplers import GoalKindSampler, HindsightRatioSampler
 
 __all__ = [
@@ -35,4 +36,6 @@ __all__ = [
     "HindsightRatioSampler",
     "HindsightTransform",
     "SegmentMultiStepTransform",
+    "SubgoalFilter",
+    "close_rollout",
 ]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from peft import LoraConfig
+from tensordict import NestedKey
 from torchrl.data import RandomSampler
 from torchrl.data.replay_buffers.samplers import Sampler
-from torchrl.envs import Compose, SelectTransform, TransformedEnv
+from torchrl.envs import Compose, EnvBase, SelectTransform, TransformedEnv
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from torchrl_glam.envs import PlaygroundTextEnv, PromptTemplate, TokenizeText, decode_text
@@ -15,6 +20,13 @@ from torchrl_glam.envs.tokenize import playground_lengths
 from torchrl_glam.models import check_composition, load_language_model
 from torchrl_glam.replay import GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.training.config import RecipeConfig, SACGLAMConfig
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds the global generators of Python, numpy and torch."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def choose_device(name: str) -> torch.device:
@@ -96,6 +108,7 @@ def make_env(
     num_envs: int | None = None,
     split: Split = "train",
     seed: int | None = None,
+    keep: Sequence[NestedKey] = (),
 ) -> TransformedEnv:
     """Playground-Text as collectors want it: token tensors, without text and symbolic state.
 
@@ -106,6 +119,7 @@ def make_env(
         num_envs: instances. Default: the configuration's.
         split: ``"train"`` or ``"test"`` goals. Default ``"train"``.
         seed: of the environment. Default: the configuration's.
+        keep: entries to keep beside those that every recipe reads. Default: none.
     """
     env = PlaygroundTextEnv(
         num_envs=config.num_envs if num_envs is None else num_envs,
@@ -123,9 +137,36 @@ def make_env(
             SelectTransform(
                 *("goal_tokens", "observation_tokens", "action_tokens", "action_mask", "goal_kind"),
                 *(("hindsight", "goal_tokens"), ("hindsight", "kind")),
+                *keep,
             ),
         ),
     )
+
+
+def check_names_goals(
+    env: EnvBase,
+    hindsight: str,
+    keys: Sequence[NestedKey] = (("hindsight", "goal_tokens"), ("hindsight", "kind")),
+) -> None:
+    """Refuses hindsight where nothing names the goals that were reached.
+
+    Args:
+        env: the environment.
+        hindsight: the setting that asks for hindsight, for the message.
+        keys: entries that the environment must write. Default: the goals named and their kinds.
+
+    Raises:
+        ValueError: if one of them is missing.
+
+    Examples:
+        >>> check_names_goals(PlaygroundTextEnv(num_envs=1), "all", [("hindsight", "goal")])
+    """
+    missing = [key for key in keys if key not in env.observation_spec.keys(True)]
+    if missing:
+        raise ValueError(
+            f"hindsight ({hindsight}) needs an environment that names the goals reached, and this "
+            f"one writes no {missing}: use another environment, or go without hindsight"
+        )
 
 
 def make_sampler(config: SACGLAMConfig) -> Sampler:

@@ -1,0 +1,217 @@
+"""Trains a language-model agent with PPO-GLAM on Playground-Text, with or without hindsight.
+
+    python recipes/ppo_glam.py                              # two cores, embedded model, minutes
+    python recipes/ppo_glam.py --config-name paper          # the paper's configuration
+    python recipes/ppo_glam.py hindsight=aligned seed=1     # any key of the configuration
+    python recipes/ppo_glam.py resume=runs/ppo_glam/...     # go on with a run
+
+The keys are explained in recipes/config/ppo_glam/*.yaml. A run writes metrics.csv,
+learning_curve.png, checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
+
+PPO-GLAM: Carta et al., 2023, https://arxiv.org/abs/2302.02662, and, with hindsight, SAC-GLAM,
+Appendix G: Gaven et al., 2024, https://arxiv.org/abs/2410.12481
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import hydra
+import torch
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from tensordict.nn import TensorDictSequential
+from torchrl._utils import timeit
+from torchrl.collectors import Collector
+from torchrl.envs.transforms import Compose
+from tqdm import tqdm
+
+from torchrl_glam.envs import GoalSpace
+from torchrl_glam.models import CandidateActor, ScoresOnly, ValueHead, make_trunk
+from torchrl_glam.objectives import PPOGLAMLoss
+from torchrl_glam.replay import HindsightTransform, SubgoalFilter, close_rollout
+from torchrl_glam.training.checkpointing import CheckpointManager
+from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, PPOGLAMConfig
+from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
+from torchrl_glam.training.interrupt import StopSignal
+from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable
+from torchrl_glam.training.results import save_results
+from torchrl_glam.training.setup import (
+    check_names_goals,
+    choose_autocast,
+    choose_device,
+    make_env,
+    make_language_model,
+    seed_everything,
+)
+
+ConfigStore.instance().store(name="ppo_glam_schema", node=PPOGLAMConfig)
+
+
+@hydra.main(version_base=None, config_path="config/ppo_glam", config_name="quickstart")
+def main(cfg: PPOGLAMConfig) -> None:
+    config: PPOGLAMConfig = OmegaConf.to_object(cfg)
+    config.check()
+
+    # 1. Folder, device, seeds
+    folder = Path(config.resume or config.output)
+    checkpoints = CheckpointManager(folder, keep=config.keep_checkpoints)
+    checkpoints.prepare(resume=config.resume is not None)
+    device = choose_device(config.device)
+    seed_everything(config.seed)
+
+    # 2. Language model, environments, policy (which records values too: nothing is read twice)
+    autocast = choose_autocast(config.autocast, device)
+    model, tokenizer = make_language_model(config, device, autocast)
+    trunk = ScoresOnly(make_trunk(model, tokenizer, autocast=autocast))
+    goal_ids = ("goal_id", ("hindsight", "goal_id")) if config.hindsight == "aligned" else ()
+    env = make_env(config, tokenizer, device, keep=goal_ids)
+    if config.hindsight != "none":
+        check_names_goals(env, config.hindsight)
+    eval_envs = {
+        split: make_env(config, tokenizer, device, num_envs=config.eval_episodes, split=split)
+        for split in ("train", "test")
+    }
+    actor = CandidateActor(return_log_prob=True)
+    value = ValueHead(trunk.trunk.embedding_dim, config.critic_hidden_sizes).to(device)
+    policy = TensorDictSequential(
+        trunk,
+        actor,
+        value,
+        selected_out_keys=["log_likelihood", "action", "action_log_prob", "state_value"],
+    )
+
+    # 3. Loss and optimizer
+    loss = PPOGLAMLoss(
+        trunk,
+        actor,
+        value,
+        objective=config.objective,
+        clip_center=config.clip_center,
+        clip_epsilon=config.clip_epsilon,
+        kl_coeff=config.kl_coeff,
+        entropy_coeff=config.entropy_coeff,
+        critic_coeff=config.critic_coeff,
+        critic_backprop=config.critic_backprop,
+    ).to(device)
+    loss.make_value_estimator(
+        gamma=config.gamma, lmbda=config.lmbda, average_gae=config.normalize_advantage
+    )
+    groups = [
+        {"params": list(loss.trunk_parameters()), "lr": config.lr_trunk},
+        {"params": list(loss.critic_parameters()), "lr": config.lr_heads},
+    ]
+    optimizer = torch.optim.Adam(groups, fused=True)
+
+    # 4. Rollouts, as rows of finished runs, and again under goals that they reached
+    collector = Collector(
+        env,
+        policy,
+        frames_per_batch=config.update_every,
+        total_frames=config.total_steps,
+        auto_register_policy_transforms=False,
+    )
+    to_rows = Compose(HindsightTransform("none" if config.hindsight == "none" else "all"))
+    if config.hindsight == "aligned":  # inverse transforms run last to first
+        to_rows.append(SubgoalFilter(GoalSpace("train", config.sequential).is_subgoal))
+
+    # 5. Records, and an earlier run to go on with
+    counters = {"steps": 0, "updates": 0, "seconds": 0.0}
+    statistics = EpisodeStatistics()
+    table = MetricsTable(folder, config.loggers, name="ppo_glam")
+    state = {"loss": loss, "optimizer": optimizer, "collector": collector}
+    state |= {"counters": counters, "statistics": statistics, "metrics": table}
+    if config.resume:
+        checkpoints.load(state, asdict(config), MAY_CHANGE_ON_RESUME)
+    OmegaConf.save(cfg, folder / "config.yaml", resolve=True)
+
+    def update(batch: TensorDict) -> TensorDict:
+        """One step of the optimizer; one micro-batch in memory at a time."""
+        parts = batch.split(config.micro_batch_size or config.batch_size)
+        metrics = []
+        for part in parts:
+            terms = loss(part)
+            total = terms["loss_objective"] + terms["loss_entropy"] + terms["loss_critic"]
+            (total / len(parts)).backward()
+            metrics.append(terms.detach())
+        norm = torch.nn.utils.clip_grad_norm_(loss.parameters(), config.max_grad_norm)
+        if not norm.isfinite():
+            raise FloatingPointError(
+                f"update {counters['updates']} at step {counters['steps']}: the gradient is not "
+                f"finite; nothing was updated. The run stops; its last good checkpoint is "
+                f"{checkpoints.latest()}"
+            )
+        optimizer.step()
+        optimizer.zero_grad()
+        counters["updates"] += 1
+        return torch.stack(metrics).mean(0).set("grad_norm", norm)
+
+    # 6. Training
+    bar = tqdm(total=config.total_steps, initial=counters["steps"], desc="ppo_glam", unit="step")
+    since = dict(counters)
+    with StopSignal() as stop:
+        started = time.perf_counter() - counters["seconds"]
+        if not table.rows:
+            table.add(0, evaluate_splits(policy, eval_envs, seed=EVAL_SEED))
+        for rollout in collector:
+            counters["steps"] += rollout.numel()
+            statistics.add(rollout)
+            with timeit("time/prepare"):
+                rollout = rollout.reshape(config.num_envs, -1)
+                rows = to_rows.inv(close_rollout(rollout))
+                rows = loss.prepare(rows, config.micro_batch_size or config.batch_size)
+                hindsight = rows["is_hindsight"].float().mean().item()
+                rows = rows.select(*loss.in_keys)
+            with timeit("time/update"):
+                for _ in range(config.num_epochs):
+                    whole = len(rows) - len(rows) % config.batch_size  # no smaller batches
+                    order = torch.randperm(len(rows))[:whole].to(device)
+                    terms = [update(rows[part]) for part in order.split(config.batch_size)]
+            terms = torch.stack(terms).mean(0)  # of the last epoch
+            if config.objective == "kl" and config.kl_target is not None:
+                loss.adapt_kl_coeff(terms["kl"].item(), config.kl_target)
+
+            # 7. Metrics, evaluation, checkpoints
+            bar.update(rollout.numel())
+            counters["seconds"] = time.perf_counter() - started
+            at, row = counters["steps"], {}
+            finished = at >= config.total_steps
+            if at % config.log_every == 0:
+                elapsed = max(counters["seconds"] - since["seconds"], 1e-9)
+                row = statistics.summary() | {k: v.item() for k, v in terms.items()}
+                row |= {
+                    "hindsight_in_batch": hindsight,
+                    "updates": counters["updates"],
+                    "seconds": counters["seconds"],
+                    "steps_per_second": (at - since["steps"]) / elapsed,
+                    "updates_per_second": (counters["updates"] - since["updates"]) / elapsed,
+                }
+                row |= timeit.todict()
+                timeit.erase()
+                since = dict(counters)
+                bar.set_postfix({k: f"{row[k]:.2f}" for k in ("success", "entropy") if k in row})
+            if (config.eval_every and at % config.eval_every == 0) or finished:
+                row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED)
+            if row:
+                table.add(at, row)
+            save = config.checkpoint_every and at % config.checkpoint_every == 0
+            if save or finished or stop.requested:
+                checkpoints.save(at, state, asdict(config))
+            if stop.requested:
+                break
+    bar.close()
+    collector.shutdown()
+    if stop.requested:
+        print(f"Stopped at step {counters['steps']}; go on with: resume={folder}")
+        return
+
+    # 8. Results
+    final = save_results(folder, table, model, tokenizer, eval_envs["train"])
+    print(f"Success after {counters['steps']} steps: {final}. Results in {folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Rollouts of on-policy methods as rows of finished runs, with or without hindsight.
+
+:func:`close_rollout` and then :class:`HindsightTransform` turn a collector's batch into rows, every
+one of the policy that made the rollout: what PPO with hindsight learns from (SAC-GLAM, Gaven et
+al., 2024, Appendix G).
+
+Examples:
+    >>> from torchrl.envs.transforms import Compose
+    >>> from torchrl_glam.envs import GoalSpace
+    >>> from torchrl_glam.replay import HindsightTransform
+    >>> to_rows = Compose(HindsightTransform(), SubgoalFilter(GoalSpace().is_subgoal))
+
+``to_rows.inv(close_rollout(rollout))`` are the rows: inverse transforms run from last to first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from tensordict import NestedKey, TensorDictBase, unravel_key
+from torchrl.envs.transforms import Transform
+
+
+def close_rollout(
+    rollout: TensorDictBase,
+    *,
+    done_key: NestedKey = "done",
+    terminated_key: NestedKey = "terminated",
+    truncated_key: NestedKey = "truncated",
+) -> TensorDictBase:
+    """Marks the last step of every environment as an end, truncated if its episode would go on.
+
+    An estimator of advantages bootstraps there as it does where a rollout is cut, and the
+    hindsight transform keeps no step back for the next rollout, which another policy makes.
+
+    Args:
+        rollout: a collector's batch, ``[N, T]``.
+        done_key, terminated_key, truncated_key: ends, under ``"next"``, each ``[N, T, 1]``.
+
+    Returns:
+        The rollout with other ends; entries are shared with the one given, which stays as it was.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> no = torch.zeros(1, 3, 1, dtype=torch.bool)
+        >>> ends = {"done": no, "terminated": no, "truncated": no}
+        >>> closed = close_rollout(TensorDict({"next": ends}, batch_size=[1, 3]))
+        >>> closed["next", "done"].flatten(), closed["next", "truncated"].flatten()
+        (tensor([False, False,  True]), tensor([False, False,  True]))
+    """
+    closed = rollout.clone(recurse=False)
+    following = closed["next"]
+    done, truncated = following[done_key].clone(), following[truncated_key].clone()
+    truncated[:, -1] |= ~following[terminated_key][:, -1]
+    done[:, -1] = True
+    following.set(done_key, done).set(truncated_key, truncated)
+    return closed
+
+
+class SubgoalFilter(Transform):
+    """Leaves the goals named in hindsight out unless they are sub-goals of the pursued one.
+
+    The "aligned" goals of SAC-GLAM (Gaven et al., 2024), Appendix G.1. A replay-buffer transform
+    that works before :class:`~torchrl_glam.replay.HindsightTransform`: put it after that one in a
+    :class:`~torchrl.envs.transforms.Compose`. It writes kind -1, an empty slot, for the others.
+
+    Args:
+        is_subgoal: whether the goals of its first argument are sub-goals of those of the second;
+            ids, of shapes that broadcast: :meth:`torchrl_glam.envs.GoalSpace.is_subgoal`.
+        goal_id_key: id of the goal pursued, integers ``[*B]``. Defaults to ``"goal_id"``.
+        hindsight_goal_id_key: ids of the goals named, under ``"next"``, integers ``[*B, H]``.
+            Defaults to ``("hindsight", "goal_id")``.
+        hindsight_kind_key: their kinds, under ``"next"``, ``[*B, H]``, -1 in empty slots.
+            Defaults to ``("hindsight", "kind")``.
+
+    Raises:
+        KeyError: if an entry is missing.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> from torchrl_glam.envs import GoalSpace
+        >>> goals = GoalSpace()
+        >>> grow, lion, cow = map(goals.id_of, ("Grow red lion", "Grasp red lion", "Grasp red cow"))
+        >>> named = {"goal_id": torch.tensor([[lion, cow, -1]]), "kind": torch.tensor([[0, 0, -1]])}
+        >>> steps = TensorDict(
+        ...     {"goal_id": torch.tensor([grow]), "next": {"hindsight": named}}, batch_size=[1]
+        ... )
+        >>> SubgoalFilter(goals.is_subgoal).inv(steps)["next", "hindsight", "kind"]
+        tensor([[ 0, -1, -1]])
+    """
+
+    def __init__(
+        self,
+        is_subgoal: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        *,
+        goal_id_key: NestedKey = "goal_id",
+        hindsight_goal_id_key: NestedKey = ("hindsight", "goal_id"),
+        hindsight_kind_key: NestedKey = ("hindsight", "kind"),
+    ) -> None:
+        super().__init__()
+        self.is_subgoal = is_subgoal
+        self.goal_id_key = goal_id_key
+        self.hindsight_goal_id_key = unravel_key(("next", hindsight_goal_id_key))
+        self.hindsight_kind_key = unravel_key(("next", hindsight_kind_key))
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        kind = tensordict[self.hindsight_kind_key]
+        named = tensordict[self.hindsight_goal_id_key].clamp_min(0)  # of empty slots, any id
+        aligned = self.is_subgoal(named, tensordict[self.goal_id_key].unsqueeze(-1))
+        return tensordict.set(self.hindsight_kind_key, kind.masked_fill(~aligned, -1))

@@ -1,0 +1,82 @@
+"""Types and ranges of the configuration of PPO-GLAM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchrl_glam.training.config.base import (
+    RecipeConfig,
+    at_least,
+    choice,
+    learning_rate,
+    require,
+    within,
+)
+
+
+@dataclass
+class PPOGLAMConfig(RecipeConfig):
+    """Configuration of ``recipes/ppo_glam.py``; ``recipes/config/ppo_glam`` explains each key.
+
+    Examples:
+        >>> PPOGLAMConfig().check()
+        >>> PPOGLAMConfig(clip_center="behaviour").check()
+        Traceback (most recent call last):
+            ...
+        ValueError: clip_center (behaviour) must be one when hindsight is none: it moves the centre
+        of relabelled rows only; or choose hindsight all or aligned
+    """
+
+    output: str = "runs/ppo_glam"
+
+    objective: str = "clip"
+    clip_epsilon: float = 0.2
+    kl_coeff: float = 1.0
+    kl_target: float | None = 0.01
+    entropy_coeff: float = 0.01
+    critic_coeff: float = 0.5
+    lmbda: float = 0.95
+    normalize_advantage: bool = True
+    update_every: int = 512
+    num_epochs: int = 4
+    lr_trunk: float = 3e-4
+    max_grad_norm: float = 0.5
+
+    hindsight: str = "none"
+    clip_center: str = "one"
+
+    eval_every: int = 8_192
+    log_every: int = 2_048
+    checkpoint_every: int = 16_384
+
+    def check(self) -> None:
+        """Refuses values out of range, and options that contradict each other.
+
+        Raises:
+            ValueError: naming the key, its value and what was expected.
+        """
+        super().check()
+        at_least(self, "num_epochs", 1)
+        within(self, "lmbda", 0.0, 1.0)
+        for key in ("kl_coeff", "entropy_coeff", "critic_coeff"):
+            at_least(self, key, 0)
+        learning_rate(self, "lr_trunk")
+        require(0 < self.clip_epsilon < 1, "clip_epsilon", self.clip_epsilon, "be in (0, 1)")
+        if self.kl_target is not None:
+            require(self.kl_target > 0, "kl_target", self.kl_target, "be above 0, or null")
+        choice(self, "objective", ("clip", "kl"))
+        choice(self, "hindsight", ("none", "all", "aligned"))
+        choice(self, "clip_center", ("one", "behaviour"))
+        require(
+            self.clip_center == "one" or self.hindsight != "none",
+            "clip_center",
+            self.clip_center,
+            "be one when hindsight is none: it moves the centre of relabelled rows only; or choose "
+            "hindsight all or aligned",
+        )
+        require(
+            self.batch_size <= self.update_every,
+            "batch_size",
+            self.batch_size,
+            f"be at most update_every ({self.update_every}), the transitions of a rollout",
+        )
