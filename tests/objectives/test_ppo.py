@@ -1,0 +1,364 @@
+"""PPOGLAMLoss against PPO written by hand, and as a TorchRL loss: keys, passes, refusals."""
+
+import functools
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.objectives import ValueEstimators
+
+from torchrl_glam.models import CandidateActor, ValueHead
+from torchrl_glam.objectives import PPOGLAMLoss
+
+from . import ppo_reference as reference
+from . import toy
+
+LOSSES = ("loss_objective", "loss_entropy", "loss_critic")
+
+
+def make_loss(trunk=None, gamma=0.9, lmbda=0.8, **options):
+    actor, value = CandidateActor(return_log_prob=True), ValueHead(toy.WIDTH, (8,))
+    loss = PPOGLAMLoss(trunk or toy.make_trunk(), actor, value, **options)
+    loss.make_value_estimator(gamma=gamma, lmbda=lmbda)
+    return loss.to(torch.float64)
+
+
+def record(loss, batch):
+    """What the policy of a collector writes."""
+    with torch.no_grad():
+        return loss.value(loss.actor(loss.trunk(batch)))
+
+
+def make_rollout(loss, rows=7):
+    """Rows of several runs; those of the last one are relabelled with another goal."""
+    batch = toy.make_batch(rows).exclude("steps_to_next_obs", "action")
+    batch["next", "action_mask"][:] = True
+    record(loss, batch)
+    batch["next", "truncated"][-1] = ~batch["next", "terminated"][-1]
+    batch["next", "done"] = batch["next", "terminated"] | batch["next", "truncated"]
+    return batch.set("is_hindsight", torch.zeros(rows, dtype=torch.bool))
+
+
+def relabel(rollout, rows=2):
+    goals = torch.randint(toy.VOCABULARY, rollout["goal_tokens"][-rows:].shape)
+    rollout["goal_tokens"][-rows:] = rollout["next", "goal_tokens"][-rows:] = goals
+    rollout["is_hindsight"][-rows:] = True
+    return rollout
+
+
+def moved(loss, scale=0.3):
+    """The loss after its policy has moved, as in later epochs."""
+    for parameter in loss.parameters():
+        parameter.data.add_(scale * torch.randn_like(parameter))
+    return loss
+
+
+def gradients(terms, loss):
+    total = sum(terms[name] for name in LOSSES)
+    return torch.autograd.grad(total, list(loss.parameters()), allow_unused=True)
+
+
+# Against the reference
+
+
+@pytest.mark.parametrize("backprop", [True, False])
+@pytest.mark.parametrize("center", ["one", "behaviour"])
+@pytest.mark.parametrize("hindsight", [False, True])
+@pytest.mark.parametrize("objective", ["clip", "kl"])
+def test_values_and_gradients_are_those_of_ppo_by_hand(objective, hindsight, center, backprop):
+    own = {"clip": {"clip_epsilon": 0.1}, "kl": {"kl_coeff": 0.7}}[objective]
+    loss = make_loss(
+        objective=objective,
+        clip_center=center,
+        entropy_coeff=0.3,
+        critic_coeff=0.6,
+        critic_backprop=backprop,
+        **own,
+    )
+    rollout = make_rollout(loss)
+    batch = loss.prepare(relabel(rollout) if hindsight else rollout).detach()
+    moved(loss)
+    terms = loss(batch)
+    by_hand = {
+        "clip": functools.partial(reference.clip_objective, epsilon=0.1),
+        "kl": functools.partial(reference.kl_objective, beta=0.7),
+    }[objective]
+    model, head = loss.trunk.module, loss.value.module.mlp
+    expected = reference.losses(model, head, batch, by_hand, 0.3, 0.6, backprop)
+    for name in LOSSES:
+        torch.testing.assert_close(terms[name], expected[name], msg=name)
+    wanted = torch.autograd.grad(sum(expected.values()), list(loss.parameters()), allow_unused=True)
+    for parameter, (got, want) in enumerate(zip(gradients(terms, loss), wanted, strict=True)):
+        assert (got is None) == (want is None)
+        if got is not None:
+            torch.testing.assert_close(got, want, msg=str(parameter))
+
+
+def test_the_clip_bites_on_both_sides():
+    """Two candidates, odds moved from 1:1 to 3:1, so ratios of 1.5 and 0.5; eps 0.2."""
+    loss = make_loss()
+    even = torch.full((4,), 0.5, dtype=torch.float64).log()
+    batch = TensorDict(
+        {
+            "log_likelihood": torch.tensor([[0.75, 0.25]] * 4).double().log(),
+            "action_mask": torch.ones(4, 2, dtype=torch.bool),
+            "action": torch.tensor([0, 0, 1, 1]),
+            "action_log_prob": even,
+            "advantage": torch.tensor([[1.0], [-1.0], [1.0], [-1.0]]).double(),
+            "value_target": torch.zeros(4, 1).double(),
+            "prompt_embedding": torch.zeros(4, toy.WIDTH).double(),
+        },
+        batch_size=[4],
+    )
+    batch["now"] = {"log_likelihood": batch["log_likelihood"]}
+    # min(1.5, 1.2), min(-1.5, -1.2), min(0.5, 0.8), min(-0.5, -0.8)
+    expected = -(1.2 - 1.5 + 0.5 - 0.8) / 4
+    assert loss.heads(batch)["loss_objective"].item() == pytest.approx(expected)
+    assert loss.heads(batch)["clip_fraction"] == 1
+
+
+# The first epoch
+
+
+@pytest.mark.parametrize("center", ["one", "behaviour"])
+def test_the_ratio_begins_at_one_without_hindsight_and_elsewhere_with_it(center):
+    loss = make_loss(clip_center=center)
+    terms = loss(loss.prepare(make_rollout(loss)))
+    assert terms["mean_ratio"].item() == pytest.approx(1, abs=1e-12)
+    assert terms["max_ratio"].item() == pytest.approx(1, abs=1e-12)
+    batch = loss.prepare(relabel(make_rollout(loss)))
+    terms = loss(batch)
+    old = [reference.old_policy(row)[row["action"].item()] for row in batch.unbind(0)]
+    now = [reference.policy(loss.trunk.module, row) for row in batch.unbind(0)]
+    ratios = [p[a] / q for p, a, q in zip(now, batch["action"].tolist(), old, strict=True)]
+    assert terms["mean_ratio"].item() == pytest.approx(float(sum(ratios).detach()) / 7)
+    assert max(abs(ratio - 1) for ratio in ratios[-2:]) > 0.01
+    if center == "behaviour":
+        torch.testing.assert_close(batch["clip_center"], torch.stack(ratios).detach())
+        assert terms["clip_fraction"] == 0
+
+
+def test_the_divergence_begins_at_zero_without_hindsight_and_centred():
+    loss = make_loss(objective="kl")
+    assert loss(loss.prepare(make_rollout(loss)))["kl"].item() == pytest.approx(0, abs=1e-12)
+    relabelled = relabel(make_rollout(loss))
+    assert loss(loss.prepare(relabelled.clone()))["kl"] > 1e-4
+    centred = make_loss(loss.trunk, objective="kl", clip_center="behaviour")
+    assert centred(centred.prepare(relabelled))["kl"].item() == pytest.approx(0, abs=1e-12)
+
+
+def test_the_kl_coefficient_moves_when_it_is_told_to_only():
+    loss = make_loss(objective="kl", kl_coeff=0.5)
+    batch = loss.prepare(make_rollout(loss))
+    moved(loss)(batch)
+    assert loss.heads.beta == 0.5
+    for kl, expected in ((0.02, 1.0), (0.014, 1.0), (0.006, 0.5), (0.007, 0.5)):
+        loss.adapt_kl_coeff(kl, target=0.01)
+        assert loss.heads.beta == expected
+
+
+# Advantages
+
+
+def test_advantages_of_terminated_truncated_and_cut_runs():
+    """Numbers by hand: gamma 0.5, lambda 0.5, all values 1 but the next ones of ends, 4."""
+    loss = make_loss(gamma=0.5, lmbda=0.5)
+    rows = make_rollout(loss, rows=6)
+    rows["state_value"] = torch.ones(6, 1).double()
+    rows["next", "reward"] = torch.tensor([0.0, 1, 0, 0, 0, 0]).double().unsqueeze(-1)
+    flags = torch.tensor([[0, 0], [1, 0], [0, 0], [0, 1], [0, 0], [0, 1]], dtype=torch.bool)
+    rows["next", "terminated"], rows["next", "truncated"] = flags.unsqueeze(-1).unbind(1)
+    rows["next", "done"] = flags.any(1, keepdim=True)
+    with torch.no_grad():
+        for parameter in loss.critic_parameters():
+            parameter.zero_()
+        loss.value.module.mlp[-1].bias.fill_(4.0)
+    loss.prepare(rows)
+    # terminated: 1 - 1 = 0, and before it 0.5 * 1 - 1 + 0.25 * 0 = -0.5;
+    # truncated: 0.5 * 4 - 1 = 1, and before it 0.5 * 1 - 1 + 0.25 * 1 = -0.25
+    expected = torch.tensor([-0.5, 0, -0.25, 1, -0.25, 1]).double().unsqueeze(-1)
+    torch.testing.assert_close(rows["advantage"], expected)
+    torch.testing.assert_close(rows["value_target"], expected + 1)
+    assert reference.advantages(
+        [0, 1, 0, 0, 0, 0],
+        [1] * 6,
+        ["", "terminated", "", "truncated", "", "truncated"],
+        [1, 0, 1, 4, 1, 4],
+        0.5,
+        0.5,
+    ) == pytest.approx(expected.flatten().tolist())
+
+
+def test_advantages_of_relabelled_runs_use_values_under_the_new_goal():
+    loss = make_loss()
+    rows = loss.prepare(relabel(make_rollout(loss)))
+    head, model = loss.value.module.mlp, loss.trunk.module
+    values = [reference.value(model, head, row).item() for row in rows.unbind(0)]
+    following = [reference.value(model, head, row["next"]).item() for row in rows.unbind(0)]
+    ends = [
+        "terminated" if row["next", "terminated"] else "truncated" if row["next", "done"] else ""
+        for row in rows.unbind(0)
+    ]
+    assert ends == ["", "", "terminated", "truncated", "", "", "terminated"]
+    following = [following[t] if ends[t] else values[t + 1] for t in range(7)]
+    rewards = rows["next", "reward"].flatten().tolist()
+    expected = reference.advantages(rewards, values, ends, following, 0.9, 0.8)
+    assert rows["advantage"].flatten().tolist() == pytest.approx(expected)
+
+
+def test_normalised_advantages():
+    loss = make_loss()
+    loss.make_value_estimator(average_gae=True)
+    advantage = loss.prepare(make_rollout(loss))["advantage"]
+    assert advantage.mean().item() == pytest.approx(0, abs=1e-9)
+    assert advantage.std().item() == pytest.approx(1)
+
+
+# Passes through the trunk
+
+
+def test_one_pass_a_call_and_none_for_what_was_recorded():
+    loss = make_loss(clip_center="behaviour")
+    rollout = make_rollout(loss)
+    calls = loss.trunk.module.calls
+    calls.clear()
+    loss.prepare(rollout.clone())
+    assert calls == [1], "the next state of the one truncated run"
+    calls.clear()
+    batch = loss.prepare(relabel(rollout), rows_per_pass=1)
+    assert calls == [1, 1, 1], "two relabelled rows and the truncated one"
+    calls.clear()
+    loss(batch)
+    assert calls == [7]
+
+
+# Masked actions, batches, keys, parameters
+
+
+@pytest.mark.parametrize("objective", ["clip", "kl"])
+def test_masked_candidates_leave_no_trace(objective):
+    loss = make_loss(objective=objective)
+    batch = loss.prepare(make_rollout(loss))
+    moved(loss)
+    terms = loss(batch)
+    before = gradients(terms, loss)
+    mask = batch["action_mask"].unsqueeze(-1)
+    batch["action_tokens"] = torch.where(mask, batch["action_tokens"], 0)
+    batch["log_likelihood"] = batch["log_likelihood"].where(batch["action_mask"], torch.nan)
+    loss.trunk.module.poison = True
+    poisoned = loss(batch)
+    for name in (*LOSSES, "entropy"):
+        torch.testing.assert_close(poisoned[name], terms[name])
+    loss.trunk.module.poison = False
+    for got, want in zip(gradients(loss(batch), loss), before, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_entropy_is_that_of_admissible_actions():
+    loss = make_loss(entropy_coeff=1.0)
+    batch = loss.prepare(make_rollout(loss))[5:6]  # a single admissible candidate
+    assert loss(batch)["loss_entropy"].item() == pytest.approx(0, abs=1e-12)
+
+
+def test_batch_of_two_dimensions():
+    loss = make_loss()
+    batch = loss.prepare(make_rollout(loss, rows=14))
+    flat, square = loss(batch), loss(batch.reshape(2, 7))
+    for name in LOSSES:
+        torch.testing.assert_close(square[name], flat[name])
+
+
+@pytest.mark.parametrize("objective", ["clip", "kl"])
+def test_nested_keys(objective):
+    options = {"objective": objective, "clip_center": "behaviour"}
+    loss = make_loss(**options)
+    rollout = relabel(make_rollout(loss))
+    renamed = {
+        "advantage": ("ppo", "advantage"),
+        "value_target": ("ppo", "target"),
+        "value": ("ppo", "value"),
+        "sample_log_prob": ("ppo", "log_prob"),
+        "action": ("agent", "action"),
+        "reward": ("agent", "reward"),
+        "done": ("agent", "done"),
+        "terminated": ("agent", "terminated"),
+        "clip_center": ("ppo", "center"),
+        "is_hindsight": ("agent", "is_hindsight"),
+    }
+    trunk, value = loss.trunk, ValueHead(toy.WIDTH, (8,), state_value_key=("ppo", "value"))
+    value.load_state_dict(loss.value.state_dict())
+    actor = CandidateActor(action_key=("agent", "action"), return_log_prob=True)
+    other = PPOGLAMLoss(trunk, actor, value.double(), **options)
+    other.set_keys(**renamed)
+    other.make_value_estimator(gamma=0.9, lmbda=0.8)
+    moves = {"value": "state_value", "sample_log_prob": "action_log_prob"}
+    copy = rollout.clone()
+    for name, key in renamed.items():
+        old = moves.get(name, name)
+        for place in (old, ("next", old)):
+            if copy.get(place, None) is not None:
+                target = key if place == old else ("next", *key)
+                copy.set(target, copy.pop(place))
+    expected, got = loss(loss.prepare(rollout)), other(other.prepare(copy).select(*other.in_keys))
+    for name in LOSSES:
+        torch.testing.assert_close(got[name], expected[name])
+
+
+def test_out_keys_are_what_a_call_returns():
+    for objective in ("clip", "kl"):
+        loss = make_loss(objective=objective)
+        terms = loss(loss.prepare(make_rollout(loss)).select(*loss.in_keys))
+        assert set(loss.out_keys) <= set(terms.keys())
+        assert not any(terms[name].requires_grad for name in terms.keys() if name not in LOSSES)
+
+
+@pytest.mark.parametrize("kind", ["plain", "tied", "partly frozen", "frozen"])
+def test_parameters_are_trunk_and_head_each_once(kind):
+    trunk = toy.make_trunk(kind)
+    loss = make_loss(trunk)
+    trainable = [p for p in trunk.parameters() if p.requires_grad]
+    owned = [*trainable, *loss.value.parameters()]
+    assert sorted(map(id, loss.parameters())) == sorted(map(id, owned))
+    assert {id(p) for p in loss.trunk_parameters()} == set(map(id, trainable))
+
+
+def test_a_state_is_restored_and_holds_no_frozen_weight():
+    loss, other = (make_loss(toy.make_trunk("partly frozen"), objective="kl") for _ in range(2))
+    loss.adapt_kl_coeff(1.0, 0.1)
+    other.load_state_dict(loss.state_dict())
+    assert not any("embed" in name for name in loss.state_dict())
+    assert other.heads.beta == 2
+    for got, want in zip(other.parameters(), loss.parameters(), strict=True):
+        assert torch.equal(got, want)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"objective": "trpo"}, r"objective \('trpo'\) must be 'clip' or 'kl'"),
+        ({"clip_center": "zero"}, r"clip_center \('zero'\) must be 'one' or 'behaviour'"),
+        ({"clip_epsilon": 1.0}, r"clip_epsilon \(1.0\) must be in \(0, 1\)"),
+        ({"kl_coeff": -1.0}, r"kl_coeff \(-1.0\) must be at least 0"),
+    ],
+)
+def test_wrong_settings(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_loss(**options)
+
+
+def test_wrong_data_and_estimators():
+    loss = make_loss()
+    batch = loss.prepare(make_rollout(loss))
+    masked = batch.clone()
+    masked["action"][1] = 0
+    with pytest.raises(ValueError, match="'action' is 0 in batch row .* not an admissible"):
+        loss(masked)
+    infinite = batch.clone()
+    infinite["advantage"][0] = torch.inf
+    with pytest.raises(FloatingPointError, match="'advantage' holds 1 NaN or infinite"):
+        loss(infinite)
+    with pytest.raises(NotImplementedError, match="must be ValueEstimators.GAE"):
+        loss.make_value_estimator(ValueEstimators.TD0)

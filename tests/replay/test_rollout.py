@@ -1,0 +1,79 @@
+"""Rollouts as rows of finished runs, of one policy, with and without hindsight."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.envs.transforms import Compose
+
+from torchrl_glam.envs import GoalSpace, PlaygroundTextEnv
+from torchrl_glam.replay import HindsightTransform, SubgoalFilter, close_rollout
+
+GOALS = GoalSpace("train")
+
+
+def make_rollout(steps=13, num_envs=6, seed=0):
+    """Random play; goals stand for their tokens. Several episodes an environment, and a cut one."""
+    env = PlaygroundTextEnv(num_envs=num_envs, max_steps=8, seed=seed, text=False)
+    rollout = env.rollout(steps, break_when_any_done=False)
+    for step in (rollout, rollout["next"]):
+        step["goal_tokens"] = step["goal_id"].unsqueeze(-1)
+        step["hindsight", "goal_tokens"] = step["hindsight", "goal_id"].unsqueeze(-1)
+    return rollout
+
+
+def test_a_closed_rollout_ends_everywhere_and_the_one_given_does_not():
+    rollout = make_rollout()
+    before = rollout.clone()
+    closed = close_rollout(rollout)
+    ends, old = closed["next"], before["next"]
+    assert ends["done"][:, -1].all()
+    assert torch.equal(ends["done"], ends["terminated"] | ends["truncated"])
+    assert torch.equal(ends["terminated"], old["terminated"])
+    for key in ("done", "truncated"):
+        assert torch.equal(ends[key][:, :-1], old[key][:, :-1])
+    assert not old["done"][:, -1].all(), "some episode must be cut for this test to say anything"
+    assert (rollout == before).all()
+
+
+def test_rows_are_all_steps_of_this_rollout_and_none_is_kept_for_the_next():
+    to_rows = HindsightTransform("none")
+    for seed in (0, 1):
+        rollout = make_rollout(seed=seed)
+        rows = to_rows.inv(close_rollout(rollout))
+        assert to_rows.pending == 0
+        assert torch.equal(rows["action"], rollout["action"].flatten())
+        assert not rows["is_hindsight"].any()
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+def test_relabelled_rows_follow_from_the_goals_named(aligned):
+    rollout = make_rollout(steps=40)
+    to_rows = Compose(HindsightTransform())
+    if aligned:
+        to_rows.append(SubgoalFilter(GOALS.is_subgoal))
+    rows = to_rows.inv(close_rollout(rollout))
+    expected = []  # (goal, action, whether it ends there), by reading the rollout step by step
+    for env in range(rollout.shape[0]):
+        first = 0
+        for last, step in enumerate(rollout[env].unbind(0)):
+            for goal in step["next", "hindsight", "goal_id"].tolist():
+                pursued = step["goal_id"]
+                if goal < 0 or (aligned and not GOALS.is_subgoal(torch.tensor(goal), pursued)):
+                    continue
+                actions = rollout[env]["action"][first : last + 1].tolist()
+                ends = [False] * (last - first) + [True]
+                expected += [(goal, a, end) for a, end in zip(actions, ends, strict=True)]
+            if step["next", "done"]:
+                first = last + 1
+    found = rows[rows["is_hindsight"]]
+    flags = found["next", "terminated"].flatten()
+    columns = (found["goal_tokens"].flatten(), found["action"], flags)
+    assert sorted(zip(*(c.tolist() for c in columns), strict=True)) == sorted(expected)
+    assert expected, "random play must reach something for this test to say anything"
+    assert torch.equal(found["next", "reward"].flatten(), flags.float())
+
+
+def test_the_filter_names_what_is_missing():
+    steps = TensorDict({"next": {"hindsight": {"kind": torch.zeros(2, 1)}}}, batch_size=[2])
+    with pytest.raises(KeyError, match="goal_id"):
+        SubgoalFilter(GOALS.is_subgoal).inv(steps)
