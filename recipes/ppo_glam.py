@@ -132,18 +132,20 @@ def main(cfg: PPOGLAMConfig) -> None:
         """One step of the optimizer; one micro-batch in memory at a time."""
         parts = batch.split(config.micro_batch_size or config.batch_size)
         metrics = []
-        for part in parts:
-            terms = loss(part)
-            total = terms["loss_objective"] + terms["loss_entropy"] + terms["loss_critic"]
-            (total / len(parts)).backward()
-            metrics.append(terms.detach())
-        norm = torch.nn.utils.clip_grad_norm_(loss.parameters(), config.max_grad_norm)
-        if not norm.isfinite():
+        try:
+            for part in parts:
+                terms = loss(part)
+                total = terms["loss_objective"] + terms["loss_entropy"] + terms["loss_critic"]
+                (total / len(parts)).backward()
+                metrics.append(terms.detach())
+            norm = torch.nn.utils.clip_grad_norm_(loss.parameters(), config.max_grad_norm)
+            if not norm.isfinite():
+                raise FloatingPointError("The gradient is not finite; nothing was updated.")
+        except FloatingPointError as error:
             raise FloatingPointError(
-                f"update {counters['updates']} at step {counters['steps']}: the gradient is not "
-                f"finite; nothing was updated. The run stops; its last good checkpoint is "
-                f"{checkpoints.latest()}"
-            )
+                f"update {counters['updates']} at step {counters['steps']}: {error} The run stops; "
+                f"its last good checkpoint is {checkpoints.latest()}"
+            ) from error
         optimizer.step()
         optimizer.zero_grad()
         counters["updates"] += 1

@@ -1,4 +1,4 @@
-"""Runs of the recipe that start at once: a process imports it, and every run is a fork of it.
+"""Runs of a recipe that start at once: a process imports it, and every run is a fork of it.
 
 Started by :class:`Recipe`; as a program it reads one run a line, {"overrides": [...], "log": path,
 "file_size": bytes or null}, from its input, and answers with the run's process id. The line after
@@ -16,15 +16,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "sac_glam.py"
+RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 class Recipe:
-    """The recipe, imported and ready to be run; a context manager."""
+    """A recipe, imported and ready to be run; a context manager.
+
+    Args:
+        name: its file in ``recipes``.
+    """
+
+    def __init__(self, name: str = "sac_glam.py") -> None:
+        self._path = str(RECIPES / name)
 
     def __enter__(self) -> Recipe:
         self._process = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, self._path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -56,9 +63,9 @@ class Recipe:
         return self.wait()
 
 
-def serve() -> None:
+def serve(recipe: str) -> None:
     """Forks a run for every line of the input."""
-    runpy.run_path(str(RECIPE))  # for what it imports
+    runpy.run_path(recipe)  # for what it imports
     while line := sys.stdin.readline():
         run = json.loads(line)
         child = os.fork()
@@ -68,8 +75,8 @@ def serve() -> None:
                 os.dup2(log.fileno(), 2)
             if run["file_size"] is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (run["file_size"],) * 2)
-            sys.argv = [str(RECIPE), *run["overrides"]]
-            runpy.run_path(str(RECIPE), run_name="__main__")
+            sys.argv = [recipe, *run["overrides"]]
+            runpy.run_path(recipe, run_name="__main__")
             sys.exit()
         print(child, flush=True)
         sys.stdin.readline()
@@ -78,4 +85,4 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(sys.argv[1])

@@ -13,25 +13,29 @@ from torchrl.data import RandomSampler
 
 from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.replay import GoalKindSampler, HindsightRatioSampler
-from torchrl_glam.training.config import SACGLAMConfig
-from torchrl_glam.training.setup import make_sampler
+from torchrl_glam.training.config import PPOGLAMConfig, RecipeConfig, SACGLAMConfig
+from torchrl_glam.training.setup import check_names_goals, make_sampler
 
-FILES = Path(__file__).parents[2] / "recipes" / "config" / "sac_glam"
-ConfigStore.instance().store(name="sac_glam_schema", node=SACGLAMConfig)
+FILES = Path(__file__).parents[2] / "recipes" / "config"
+RECIPES = {"sac_glam": SACGLAMConfig, "ppo_glam": PPOGLAMConfig}
+for recipe, schema in RECIPES.items():
+    ConfigStore.instance().store(name=f"{recipe}_schema", node=schema)
 
 
-def load(name, *overrides) -> SACGLAMConfig:
-    with initialize_config_dir(str(FILES), version_base=None):
+def load(name, *overrides, recipe="sac_glam") -> RecipeConfig:
+    with initialize_config_dir(str(FILES / recipe), version_base=None):
         return OmegaConf.to_object(compose(name, overrides=list(overrides)))
 
 
-def test_defaults_of_the_class_are_those_of_quickstart():
-    config = load("quickstart", "output=runs/sac_glam")
-    assert asdict(config) == asdict(SACGLAMConfig())
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_defaults_of_the_class_are_those_of_quickstart(recipe):
+    config = load("quickstart", f"output=runs/{recipe}", recipe=recipe)
+    assert asdict(config) == asdict(RECIPES[recipe]())
 
 
-def test_every_key_of_quickstart_is_explained():
-    lines = (FILES / "quickstart.yaml").read_text().splitlines()
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_key_of_quickstart_is_explained(recipe):
+    lines = (FILES / recipe / "quickstart.yaml").read_text().splitlines()
     keys = [i for i, line in enumerate(lines) if line[:1].isalpha() and ":" in line]
     unexplained = [lines[i] for i in keys if lines[i] != "defaults:" and lines[i - 1][:1] != "#"]
     assert not unexplained
@@ -67,6 +71,73 @@ def test_paper_has_the_values_of_the_paper():
     without = load("paper", "hindsight=false")
     without.check()
     assert (without.alpha_init, without.target_entropy) == (0.005, 0.0)
+
+
+def test_ppo_has_the_values_of_the_paper():
+    """Table 1 of SAC-GLAM."""
+    config = load("paper", recipe="ppo_glam")
+    config.check()
+    expected = {
+        "num_objects": 6,
+        "sequential": True,
+        "model": "google/flan-t5-base",
+        "load_in_4bit": True,
+        "objective": "clip",
+        "update_every": 2048,
+        "num_epochs": 16,
+        "batch_size": 256,
+        "entropy_coeff": 0.01,
+        "critic_coeff": 0.5,
+        "gamma": 0.99,
+        "lr_trunk": 1e-4,
+        "lr_heads": 1e-4,
+        "lmbda": 0.99,
+        "clip_epsilon": 0.2,
+        "max_grad_norm": 0.5,
+    }
+    assert {key: asdict(config)[key] for key in expected} == expected
+
+
+def test_both_quickstarts_play_and_measure_the_same():
+    keys = ("num_envs", "num_objects", "sequential", "max_steps", "model", "eval_episodes")
+    sac, ppo = (asdict(load("quickstart", recipe=recipe)) for recipe in RECIPES)
+    assert {key: sac[key] for key in keys} == {key: ppo[key] for key in keys}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("objective", "trpo", r"objective \(trpo\) must be one of \('clip', 'kl'\)"),
+        ("hindsight", "some", r"hindsight \(some\) must be one of \('none', 'all', 'aligned'\)"),
+        ("clip_center", "zero", r"clip_center \(zero\) must be one of \('one', 'behaviour'\)"),
+        ("clip_center", "behaviour", r"clip_center \(behaviour\) must be one when hindsight is"),
+        ("clip_epsilon", 1.0, r"clip_epsilon \(1.0\) must be in \(0, 1\)"),
+        ("kl_target", 0.0, r"kl_target \(0.0\) must be above 0, or null"),
+        ("kl_coeff", -1.0, r"kl_coeff \(-1.0\) must be at least 0"),
+        ("lmbda", 1.1, r"lmbda \(1.1\) must be in \[0, 1\]"),
+        ("num_epochs", 0, r"num_epochs \(0\) must be at least 1"),
+        ("batch_size", 4096, r"batch_size \(4096\) must be at most update_every \("),
+        ("lr_trunk", -1.0, r"lr_trunk \(-1.0\) must be"),
+    ],
+)
+def test_values_of_ppo_out_of_range_are_named(key, value, message):
+    config = PPOGLAMConfig(**{key: value})
+    with pytest.raises(ValueError, match=message):
+        config.check()
+
+
+@pytest.mark.parametrize("word", ["true", "false", "auto"])
+def test_truth_values_of_the_command_line_are_words(word):
+    config = load("quickstart", f"autocast={word}")
+    config.check()
+    assert config.autocast == word
+
+
+def test_hindsight_needs_goals_that_are_named():
+    env = PlaygroundTextEnv(num_envs=1, text=False)
+    check_names_goals(env, "all", [("hindsight", "goal_id")])
+    with pytest.raises(ValueError, match=r"hindsight \(all\) needs an environment that names the"):
+        check_names_goals(env, "all")
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class RecipeConfig:
     keep_checkpoints: int = 2
 
     def check(self) -> None:
-        """Refuses values out of range.
+        """Refuses values out of range; ``autocast`` becomes lower case.
 
         Raises:
             ValueError: naming the key, its value and what was expected.
@@ -73,6 +73,7 @@ class RecipeConfig:
             at_least(self, key, 0)
         within(self, "gamma", 0.0, 1.0)
         learning_rate(self, "lr_heads")
+        self.autocast = self.autocast.lower()  # Hydra reads autocast=true as a truth value: "True"
         choice(self, "dtype", ("float32", "bfloat16"))
         choice(self, "autocast", ("auto", "true", "false"))
         multiple(self, "update_every", "num_envs")

@@ -28,6 +28,7 @@ class PPOGLAMConfig(RecipeConfig):
     """
 
     output: str = "runs/ppo_glam"
+    total_steps: int = 49_152
 
     objective: str = "clip"
     clip_epsilon: float = 0.2
@@ -39,7 +40,7 @@ class PPOGLAMConfig(RecipeConfig):
     normalize_advantage: bool = True
     update_every: int = 512
     num_epochs: int = 4
-    lr_trunk: float = 3e-4
+    lr_trunk: float = 1e-4
     max_grad_norm: float = 0.5
 
     hindsight: str = "none"

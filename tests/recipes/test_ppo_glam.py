@@ -1,0 +1,115 @@
+"""The PPO recipe as a user runs it: whole, resumed, with hindsight, diverging, with mistakes."""
+
+import pytest
+from flan_t5 import make_flan_t5
+from forked_recipe import Recipe
+from run_metrics import metrics
+
+SMALL = [
+    *("num_envs=8", "update_every=32", "batch_size=16", "num_epochs=2", "log_every=32"),
+    *("eval_every=64", "eval_episodes=4", "critic_hidden_sizes=[16]", "loggers=[]"),
+    *("checkpoint_every=64", "device=cpu"),
+]
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    with Recipe("ppo_glam.py") as recipe:
+        yield recipe
+
+
+@pytest.fixture(scope="module")
+def unbroken(recipe, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unbroken")
+    ended = recipe.run(*SMALL, "total_steps=128", f"output={folder / 'run'}", log=folder / "log")
+    assert ended == 0, (folder / "log").read_text()
+    return folder
+
+
+def test_a_run_leaves_its_results(unbroken):
+    rows = metrics(unbroken / "run")
+    assert [int(row["step"]) for row in rows] == [0, 32, 64, 96, 128]
+    assert [int(row["updates"]) for row in rows[1:]] == [4, 8, 12, 16]
+    assert 0 <= float(rows[-1]["eval/train/sampled/success"]) <= 1
+    assert float(rows[-1]["hindsight_in_batch"]) == 0
+    assert (unbroken / "run" / "learning_curve.png").stat().st_size > 1000
+    assert (unbroken / "run" / "model" / "config.json").exists()
+    assert "Success after 128 steps" in (unbroken / "log").read_text()
+
+
+def test_a_resumed_run_has_the_metrics_of_an_unbroken_one(recipe, unbroken, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    for arguments in (["total_steps=64", f"output={run}"], ["total_steps=128", f"resume={run}"]):
+        assert recipe.run(*SMALL, *arguments, log=log) == 0, log.read_text()
+    assert metrics(run) == metrics(unbroken / "run")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["hindsight=all", "clip_center=behaviour"],
+        ["hindsight=aligned", "objective=kl", "micro_batch_size=8"],
+    ],
+)
+def test_hindsight_adds_rows(recipe, options, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    assert recipe.run(*SMALL, "total_steps=32", f"output={run}", *options, log=log) == 0, (
+        log.read_text()
+    )
+    rows = metrics(run)
+    assert max(float(row["hindsight_in_batch"]) for row in rows[1:]) > 0
+    assert int(rows[-1]["updates"]) >= 4
+
+
+def test_the_paper_configuration_trains_adapters_in_4_bits(recipe, tmp_path):
+    """Real steps on Flan-T5's architecture, small: LoRA on NF4 weights, goals of two parts."""
+    model, run, log = make_flan_t5(tmp_path / "flan"), tmp_path / "run", tmp_path / "log"
+    ended = recipe.run(
+        *("--config-name", "paper", f"model={model}", f"output={run}", "num_envs=8"),
+        *("total_steps=32", "update_every=32", "num_epochs=1", "batch_size=32", "log_every=32"),
+        *("micro_batch_size=16", "eval_every=0", "eval_episodes=2", "checkpoint_every=0"),
+        *("loggers=[]", "device=cpu", "hindsight=aligned"),
+        log=log,
+    )
+    assert ended == 0, log.read_text()
+    assert float(metrics(run)[-1]["grad_norm"]) > 0
+    assert (run / "model" / "adapter_model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["batch_size=64"], "batch_size (64) must be at most update_every (32)"),
+        (["clip_center=behaviour"], "clip_center (behaviour) must be one when hindsight is none"),
+        (["resume=empty"], "holds no checkpoint"),
+        (["hindsight=some"], "hindsight (some) must be one of"),
+        (["num_updates=2"], "num_updates"),
+    ],
+)
+def test_mistakes_are_found_before_any_work(recipe, overrides, message, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    overrides = [o.replace("empty", str(tmp_path / "empty")) for o in overrides]
+    (tmp_path / "empty").mkdir()
+    assert recipe.run(*SMALL, f"output={run}", *overrides, log=log) == 1
+    assert message in log.read_text()
+    assert not (run / "metrics.csv").exists()
+
+
+def test_a_diverging_run_stops_and_names_its_last_checkpoint(recipe, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    ended = recipe.run(
+        *(*SMALL, "total_steps=128", f"output={run}", "lr_heads=1e30", "checkpoint_every=32"),
+        *("eval_every=0", "eval_episodes=1", "num_epochs=1", "batch_size=32"),
+        log=log,
+    )
+    assert ended == 1
+    [message] = [row for row in log.read_text().splitlines() if "FloatingPointError: up" in row]
+    newest = max((run / "checkpoints").glob("step_*"))
+    assert f"last good checkpoint is {newest}" in message
+
+
+def test_another_configuration_is_not_resumed(recipe, unbroken, tmp_path):
+    log = tmp_path / "log"
+    ended = recipe.run(*SMALL, f"resume={unbroken / 'run'}", "lmbda=0.5", log=log)
+    assert ended == 1
+    assert "lmbda was 0.95, is 0.5" in log.read_text()
