@@ -11,7 +11,7 @@ from torchrl.collectors import Collector
 from torchrl.data import Binary, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase, ExplorationType, set_exploration_type
 
-from torchrl_glam.models import CandidateActor, CandidateCritic, ObservationCritic
+from torchrl_glam.models import CandidateActor, CandidateCritic, ObservationCritic, ValueHead
 
 
 def state(scores, mask, **entries):
@@ -22,6 +22,22 @@ def state(scores, mask, **entries):
 
 
 # Actor
+
+
+def test_divergences_are_finite_where_probabilities_round_to_zero():
+    """By hand: a candidate of probability e^-90, whose logarithm fell by another 40 nats."""
+    mask = [[True, True, False]]
+    old, new = state([[0.0, -90.0, 0.0]], mask), state([[0.0, -130.0, 0.0]], mask)
+    actor = CandidateActor()
+    new["log_likelihood"].requires_grad_()
+    kl = torch.distributions.kl_divergence(actor.get_dist(old), actor.get_dist(new))
+    assert kl.item() == pytest.approx(40 * math.exp(-90.0), rel=1e-3)
+    kl.backward()
+    assert new["log_likelihood"].grad.isfinite().all()
+    assert new["log_likelihood"].grad[0, 2] == 0
+    even, uneven = state([[0.0, 0.0, 5.0]], mask), state([[math.log(3.0), 0.0, -5.0]], mask)
+    kl = torch.distributions.kl_divergence(actor.get_dist(even), actor.get_dist(uneven))
+    assert kl.item() == pytest.approx(0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25))
 
 
 def test_probabilities_are_a_softmax_over_admissible_candidates():
@@ -172,6 +188,18 @@ def test_critics_have_the_papers_layers_and_their_own_precision(kind):
         batch_size=[2],
     )
     assert critic(inputs)["action_value"].dtype == torch.float32
+
+
+def test_value_head_is_a_perceptron_on_the_prompt():
+    keys = {"prompt_embedding_key": ("trunk", "prompt"), "state_value_key": ("ppo", "value")}
+    head = ValueHead(3, (4,), **keys)
+    first, last = (layer for layer in head.module.mlp if isinstance(layer, nn.Linear))
+    inputs = torch.randn(2, 5, 3)
+    hidden = (inputs @ first.weight.T + first.bias).clamp_min(0)
+    expected = hidden @ last.weight.T + last.bias
+    out = head(TensorDict(trunk={"prompt": inputs}, batch_size=[2, 5]))
+    torch.testing.assert_close(out["ppo", "value"], expected)
+    assert expected.shape == (2, 5, 1)
 
 
 def test_critics_take_nested_keys():

@@ -10,6 +10,7 @@ from tensordict.nn import (
     ProbabilisticTensorDictSequential,
 )
 from torch import Tensor
+from torch.distributions.kl import register_kl
 from torchrl.modules import MaskedCategorical
 
 # The score of a masked candidate. Far below any log-likelihood of a text, so that the softmax of
@@ -73,23 +74,36 @@ class CandidateActor(ProbabilisticTensorDictSequential):
             _CandidateChoice(
                 in_keys={"logits": log_likelihood_key, "mask": action_mask_key},
                 out_keys=[action_key],
-                distribution_class=MaskedCategorical,
+                distribution_class=_Candidates,
                 default_interaction_type=InteractionType.RANDOM,
                 return_log_prob=return_log_prob,
             )
         )
 
 
+class _Candidates(MaskedCategorical):
+    """A masked categorical whose divergence from another one of equal mask is finite.
+
+    torch's own is infinite where a probability is rounded to 0, as happens to candidates 100 nats
+    below the best, though the logarithm of that probability is known.
+    """
+
+
+@register_kl(_Candidates, _Candidates)
+def _kl_divergence(p: _Candidates, q: _Candidates) -> Tensor:
+    return (p.probs * (p.logits - q.logits)).sum(-1)
+
+
 class _CandidateChoice(ProbabilisticTensorDictModule):
     """Builds the distribution of :class:`CandidateActor` after checking its inputs by name."""
 
-    def get_dist(self, tensordict: TensorDictBase) -> MaskedCategorical:
+    def get_dist(self, tensordict: TensorDictBase) -> _Candidates:
         inputs = dict(zip(self.dist_keys, self.in_keys, strict=True))
         log_likelihood = tensordict[inputs["logits"]]
         mask = tensordict[inputs["mask"]]
         _check_scores(log_likelihood, mask, inputs["logits"], inputs["mask"])
         dtype = torch.promote_types(log_likelihood.dtype, torch.float32)
-        return MaskedCategorical(
+        return _Candidates(
             logits=log_likelihood.to(dtype), mask=mask, neg_inf=MASKED_LOG_LIKELIHOOD
         )
 
