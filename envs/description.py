@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import embedding
 
 from torchrl_glam.envs.dynamics import Dynamics
@@ -25,7 +25,7 @@ _PHRASES = (
 _FIRST, _NEXT, _EMPTY = 0, len(_NAMES), 2 * len(_NAMES)
 
 
-class Describer(nn.Module):
+class Describer:
     """Writes states as text tensors.
 
     A description is a row of phrases: tables turn a state into phrase numbers, one or none for
@@ -33,14 +33,14 @@ class Describer(nn.Module):
 
     Args:
         dynamics (Dynamics): the tables of the environment's dynamics.
+        device (torch.device, optional): where the tables live. Defaults to the CPU.
 
     Attributes:
         length (int): number of bytes that the longest description takes at most.
         action_length (int): number of bytes of the longest action.
     """
 
-    def __init__(self, dynamics: Dynamics) -> None:
-        super().__init__()
+    def __init__(self, dynamics: Dynamics, device: torch.device | None = None) -> None:
         num_objects = dynamics.num_objects
         longest = max(map(len, OBJECTS))
         # All objects are seen and have grown, and the agent is on one of them.
@@ -58,18 +58,13 @@ class Describer(nn.Module):
         # Bytes of a phrase stand at the end of its row, so that they end where the phrase does.
         shift = (torch.arange(width) + lengths.unsqueeze(1)) % width
         columns, blocks = _standing_phrases(dynamics)
-        tables = {
-            "_phrases": phrases.gather(1, shift),
-            "_lengths": lengths,
-            "_bytes": torch.arange(width),
-            "_actions": actions,
-            "_columns": columns,
-            "_blocks": blocks,
-            # By the number of objects grown up to and including this one; 0 if it has not grown.
-            "_grown": torch.tensor([_EMPTY, _FIRST, _NEXT]),
-        }
-        for name, table in tables.items():
-            self.register_buffer(name, table, persistent=False)
+        self._phrases = phrases.gather(1, shift).to(device)
+        self._lengths, self._bytes = lengths.to(device), torch.arange(width, device=device)
+        self._actions = actions.to(device)
+        self._columns, self._blocks = columns.to(device), blocks.to(device)
+        # By the number of objects grown up to and including this one; 0 if it has not grown.
+        grown = [_EMPTY, _FIRST] + num_objects * [_NEXT]
+        self._grown = torch.tensor(grown, device=device)
 
     def observation(self, place: Tensor, scene: Tensor, grown: Tensor) -> Tensor:
         """Describes states.
@@ -82,9 +77,10 @@ class Describer(nn.Module):
         Returns:
             ``uint8 [B, length]``.
         """
-        standing = scene.gather(1, embedding(place, self._columns)) + embedding(place, self._blocks)
+        standing = scene.gather(1, self._columns.index_select(0, place))
+        standing += self._blocks.index_select(0, place)
         # The last column of `grown` stands for nothing, which is only said if it comes first.
-        count = grown.cumsum(1).clamp_(max=2).mul_(grown)
+        count = grown.cumsum(1).mul_(grown)
         return self._lay_out(torch.cat((standing, self._grown.take(count) + scene[:, :-1]), dim=1))
 
     def _lay_out(self, phrases: Tensor) -> Tensor:

@@ -4,14 +4,14 @@ Conventions: ``N`` is the number of objects of a scene, which stand in slots ``0
 numbers what the agent holds and what it is on: ``(holding + 1) * (N + 1) + (on + 1)``, both a slot
 or -1 for nothing, so 0 is the start of an episode. Actions are ``Go to`` slot ``0..N-1``, then
 ``Grasp`` and ``Release``. An *event* is ``verb * 96 + object``, or ``NO_EVENT``; no action causes
-more than one.
+more than one. A *cell* is a place and an action: ``place * (N + 3) + action``, where action
+``N + 2`` is to stand still.
 """
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import embedding
+from torch import Tensor
 
 from torchrl_glam.envs.vocabulary import OBJECTS, feeds
 
@@ -24,17 +24,19 @@ NO_EVENT = 2 * len(OBJECTS)
 _KINDS = len(OBJECTS) + 2  # the objects, NOTHING and GRASPED
 
 
-class Dynamics(nn.Module):
+class Dynamics:
     """What every action does in every place, and which event two objects that touch cause.
 
     Args:
         num_objects (int): number of objects of a scene.
+        device (torch.device, optional): where the tables live. Defaults to the CPU.
 
     Attributes:
         on, holding (Tensor): slot that the agent is on, and holds, in each place; -1 for none;
             ``int64 [P]``.
         admissible (Tensor): ``bool [P, N + 2]``, ``False`` at ``Go to`` the held object and at
             ``Release`` with empty hands.
+        allowed (Tensor): the same by cell, ``bool [P * (N + 3)]``; ``False`` for standing still.
 
     Examples:
         >>> dynamics = Dynamics(num_objects=2)
@@ -42,8 +44,7 @@ class Dynamics(nn.Module):
         [True, True, True, False]
     """
 
-    def __init__(self, num_objects: int) -> None:
-        super().__init__()
+    def __init__(self, num_objects: int, device: torch.device | None = None) -> None:
         self.num_objects = num_objects
         self.num_actions = num_objects + 2
         slots = range(-1, num_objects)
@@ -51,22 +52,21 @@ class Dynamics(nn.Module):
         moves = [
             self._move(holding, on, action)
             for holding, on in places
-            for action in range(self.num_actions)
+            for action in range(self.num_actions + 1)
         ]
-        kept = {"persistent": False}  # tables, not state
-        self.register_buffer("_moves", torch.tensor([move[1:] for move in moves]), **kept)
-        admissible = torch.tensor([move[0] for move in moves]).view(len(places), -1)
-        self.register_buffer("admissible", admissible, **kept)
-        self.register_buffer("_allowed", nn.functional.pad(admissible, (1, 1)), **kept)
+        allowed = torch.tensor([move[0] for move in moves]).view(len(places), -1)
+        admissible = allowed[:, :-1]
         # Admissible actions come first in the row of a place.
-        order = (~admissible).byte().argsort(dim=1, stable=True)
-        self.register_buffer("_choices", order, **kept)
-        self.register_buffer("_num_choices", admissible.sum(1), **kept)
-        self.register_buffer("holding", torch.tensor([place[0] for place in places]), **kept)
-        self.register_buffer("on", torch.tensor([place[1] for place in places]), **kept)
+        choices = (~admissible).byte().argsort(dim=1, stable=True)
         grower, event = _contacts()
-        self.register_buffer("_grower", grower, **kept)
-        self.register_buffer("_event", event, **kept)
+        self.allowed = allowed.flatten().to(device)
+        self.admissible = admissible.contiguous().to(device)
+        self.holding = torch.tensor([place[0] for place in places], device=device)
+        self.on = torch.tensor([place[1] for place in places], device=device)
+        self._moves = torch.tensor([move[1:] for move in moves], device=device)
+        self._choices = choices.to(device)
+        self._num_choices = admissible.sum(1).to(device)
+        self._grower, self._event = grower.to(device), event.to(device)
 
     def _move(self, holding: int, on: int, action: int) -> tuple[bool, int, int, int, int]:
         """Returns whether an action is admissible, the place it leads to, and the slots that touch.
@@ -86,46 +86,51 @@ class Dynamics(nn.Module):
             if holding < 0 <= on:
                 touching = (on, grasped)
                 holding, on = on, -1
-        else:  # Release
+        elif action == self.num_objects + 1:  # Release
             admissible = holding >= 0
             if admissible:
                 holding, on = -1, holding
+        else:  # stand still
+            admissible = False
         place = (holding + 1) * (self.num_objects + 1) + on + 1
         return (admissible, place, *touching, nothing)
 
-    def allows(self, place: Tensor, action: Tensor) -> Tensor:
-        """Says which actions are in range and admissible, ``bool [B]``."""
-        column = action.clamp(-1, self.num_actions) + 1
-        return self._allowed.take(place * (self.num_actions + 2) + column)
+    def cells(self, place: Tensor, action: Tensor) -> Tensor:
+        """Returns the cells of any actions; one that is not allowed for those out of range.
+
+        Standing still takes the place of actions that are too large. An action below 0 is that of
+        the place before (of the last place, by negative index, for place 0).
+        """
+        return torch.add(action.clamp(-1, self.num_actions), place, alpha=self.num_actions + 1)
+
+    def still(self, place: Tensor) -> Tensor:
+        """Returns the cells of standing still."""
+        return place * (self.num_actions + 1) + self.num_actions
 
     def choose(self, place: Tensor, draw: Tensor) -> Tensor:
         """Turns draws from ``[0, 1)`` into admissible actions, equally likely, ``int64 [B]``."""
         choice = (draw * self._num_choices.take(place)).long()
-        return self._choices.take(place * self.num_actions + choice)
+        return self._choices.take(torch.add(choice, place, alpha=self.num_actions))
 
-    def step(
-        self, place: Tensor, action: Tensor, scene: Tensor, grown: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Applies one action in each environment.
+    def step(self, cell: Tensor, scene: Tensor, grown: Tensor) -> tuple[Tensor, Tensor]:
+        """Takes one admissible action, or stands still, in each environment.
 
         Args:
-            place (Tensor): ``int64 [B]``.
-            action (Tensor): admissible actions, ``int64 [B]``.
+            cell (Tensor): ``int64 [B]``.
             scene (Tensor): object ids, then ``NOTHING`` and ``GRASPED``, ``int64 [B, N + 2]``.
-            grown (Tensor): which objects have grown, then ``True``, ``bool [B, N + 1]``.
+            grown (Tensor): which objects have grown, then ``True``, ``bool [B, N + 1]``; what
+                grows is entered in place.
 
         Returns:
-            The next place, which objects have grown by now, and the event, ``int64 [B]``.
+            The next place and the event, ``int64 [B]`` each.
         """
-        move = embedding(place * self.num_actions + action, self._moves)
+        move = self._moves.index_select(0, cell)
         pair = scene.gather(1, move[:, 1:3])
-        pair = pair[:, 0] * _KINDS + pair[:, 1]
-        slot = move.gather(
-            1, self._grower.take(pair).unsqueeze(1)
-        )  # the last column if nothing can grow
-        before = grown.gather(1, slot)
-        event = self._event.take(pair * 2 + before.squeeze(1))
-        return move[:, 0], grown.scatter(1, slot, True), event
+        pair = torch.add(pair[:, 1:], pair[:, :1], alpha=_KINDS)
+        slot = move.gather(1, self._grower.take(pair))  # the last column if nothing can grow
+        event = self._event.take(torch.add(grown.gather(1, slot), pair, alpha=2))
+        grown.scatter_(1, slot, True)
+        return move[:, 0], event.squeeze(1)
 
 
 def _contacts() -> tuple[Tensor, Tensor]:

@@ -195,6 +195,28 @@ class GoalSpace:
             raise IndexError(f"goal_id must be in [0, {len(self)}), got {goal_id}.")
         return self.texts[goal_id]
 
+    def texts_of(self, goal_ids: torch.Tensor) -> str | list:
+        """Returns the texts of many goals, ``""`` where there is none.
+
+        Args:
+            goal_ids (Tensor): ids, -1 for none, ``[*B]``; such as what the environment writes to
+                ``"goal_id"`` and ``("hindsight", "goal_id")``.
+
+        Returns:
+            Nested lists of strings of shape ``B``, as :func:`~torchrl_glam.envs.decode_text`.
+
+        Examples:
+            >>> GoalSpace("train").texts_of(torch.tensor([[0, -1], [8469, 181]]))[0]
+            ['Grasp red door', '']
+        """
+
+        def texts(ids: int | list) -> str | list:
+            if isinstance(ids, list):
+                return [texts(part) for part in ids]
+            return "" if ids == -1 else self.text_of(ids)
+
+        return texts(goal_ids.tolist())
+
     def kind_of(self, goal_id: int) -> str:
         """Returns the kind of a goal, one of ``kinds``."""
         self.text_of(goal_id)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import embedding
+from torch import Tensor
 
 from torchrl_glam.envs.dynamics import NO_EVENT
 from torchrl_glam.envs.goals import GoalSpace
 from torchrl_glam.envs.vocabulary import OBJECTS, SUPPLIES, VERBS, type_of
 
 
-class SocialPartner(nn.Module):
+class SocialPartner:
     """Names, after each step, every goal that the step reached, once per episode.
 
     Hindsight of SAC-GLAM (Gaven et al., 2024), section 3. Reached are the simple goals that match
@@ -27,13 +26,19 @@ class SocialPartner(nn.Module):
         goals (GoalSpace): the goals to name.
         num_objects (int): number of objects of a scene.
         max_steps (int): number of steps of an episode.
+        device (torch.device, optional): where the tables live. Defaults to the CPU.
 
     Attributes:
         max_names (int): no step reaches more new goals than this.
     """
 
-    def __init__(self, goals: GoalSpace, num_objects: int, max_steps: int) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        goals: GoalSpace,
+        num_objects: int,
+        max_steps: int,
+        device: torch.device | None = None,
+    ) -> None:
         num_simple, num_grasp = goals.num_simple, goals.num_grasp
         self.max_names = most_names(goals, num_objects, max_steps)
         # For each event the simple goals that it reaches, filled up with `num_simple`.
@@ -47,7 +52,9 @@ class SocialPartner(nn.Module):
         first = 1 + matches - num_grasp
         first = first.masked_fill((first < 1) | (first > spare), spare)
         entries = torch.cat((spare + 1 + matches, first), dim=1)
-        is_first = torch.arange(2 * width) >= width
+        # What was first reached at step 0 or later stays; what was last reached is reached again.
+        never = torch.iinfo(torch.int16).max
+        stays_from = torch.tensor(width * [never] + width * [0], dtype=torch.int16)
         empty = torch.cat((torch.full((spare + 1,), -1), torch.zeros(num_simple + 1).long()))
         empty[0] = 0
         # By column of a simple goal last reached: the goal that it completes after each of the
@@ -56,14 +63,10 @@ class SocialPartner(nn.Module):
         completes[spare + 1 : -1, 0] = torch.arange(num_simple)
         if goals.sequential:
             completes[spare + 1 : -1, 1:] = goals.sequence_ids[num_grasp:].T
-        tables = {
-            "_entries": entries,
-            "_is_first": is_first,
-            "_completes": completes,
-            "_empty": empty.short(),
-        }
-        for name, table in tables.items():
-            self.register_buffer(name, table, persistent=False)
+        # By event, match and first column.
+        self._names = completes[entries[:, :width]].flatten().to(device)
+        self._entries, self._empty = entries.to(device), empty.short().to(device)
+        self._stays_from = stays_from.to(device)
 
     def empty_records(self, num_envs: int) -> Tensor:
         """Returns the records of fresh episodes, ``int16 [B, R]``; steps count from 1."""
@@ -75,7 +78,7 @@ class SocialPartner(nn.Module):
 
     def name(
         self, event: Tensor, step: Tensor, pursued: Tensor, records: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         """Names the goals that a step reached, and enters them in the records, in place.
 
         Args:
@@ -85,26 +88,26 @@ class SocialPartner(nn.Module):
             records (Tensor): ``int16 [B, R]``.
 
         Returns:
-            One entry per named goal: environment, slot among its names, goal id (``int64 [n]``).
+            One entry per named goal (``int64 [n]``): its place ``env * max_names + slot`` among
+            all names, and its id. The names of an environment take its first slots.
         """
         envs = (event != NO_EVENT).nonzero().squeeze(1)
-        record, step = records.index_select(0, envs), step.index_select(0, envs).unsqueeze(1)
-        entries = embedding(event.index_select(0, envs), self._entries)
+        event, step = event.index_select(0, envs), step.index_select(0, envs).unsqueeze(1)
+        record, entries = records.index_select(0, envs), self._entries.index_select(0, event)
         before = record.gather(1, entries)
         last, first = before[:, : self._width], record[:, : self._spare]
         fresh = last.unsqueeze(2) <= first.unsqueeze(1)  # [k, width, first columns]
-        row, match, column = fresh.nonzero().unbind(1)
-        names = self._completes[entries[row, match], column]
-        env = envs.index_select(0, row)
+        row, cell = fresh.flatten(1).nonzero().unbind(1)
+        cell = torch.add(cell, event.index_select(0, row), alpha=self._width * self._spare)
+        names, env = self._names.take(cell), envs.index_select(0, row)
         kept = ((names >= 0) & (names != pursued.index_select(0, env))).nonzero().squeeze(1)
         env, names = env.index_select(0, kept), names.index_select(0, kept)
-        count = torch.bincount(env, minlength=len(event))
-        start = (count.cumsum(0) - count).index_select(0, env)
-        slot = torch.arange(len(env), device=env.device) - start
+        # `env` ascends, so its names start where its number is first found.
+        slot = torch.arange(len(env), device=env.device) - torch.searchsorted(env, env)
 
-        now = torch.where(self._is_first & (before >= 0), before, step)
+        now = torch.where(before >= self._stays_from, before, step)
         records.index_copy_(0, envs, record.scatter_(1, entries, now))
-        return env, slot, names
+        return slot.add_(env, alpha=self.max_names), names
 
 
 def most_names(goals: GoalSpace, num_objects: int, max_steps: int) -> int:

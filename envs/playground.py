@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torch.nn.functional import embedding
 from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
@@ -51,9 +50,9 @@ class PlaygroundTextEnv(EnvBase):
         - ``"goal_id"`` ``int64 [B]`` in ``env.goals``, ``"goal_kind"`` ``int8 [B]`` in
           ``env.goals.kinds``.
         - ``("hindsight", "goal_id")`` ``int64 [B, H]``, ``("hindsight", "kind")`` ``int8 [B, H]``
-          (-1 for none), ``("hindsight", "goal")`` ``uint8 [B, H, G]`` (with ``text=True``): the
-          goals that the social partner names after this step, see
-          :class:`~torchrl_glam.envs.partner.SocialPartner`.
+          (-1 for none): the goals that the social partner names after this step, see
+          :class:`~torchrl_glam.envs.partner.SocialPartner`. Their texts are those of
+          ``env.goal_texts``; ``env.goals.texts_of(ids)`` looks them up.
         - ``("state", "objects")`` ``int64 [B, N]``: object ids; ``("state", "on")`` and
           ``("state", "holding")`` ``int64 [B]``: slots, -1 for nothing; ``("state", "grown")``
           ``bool [B, N]``; ``("state", "stage")`` ``int64 [B]``: 1 once the first part of a
@@ -116,7 +115,7 @@ class PlaygroundTextEnv(EnvBase):
         You are on: nothing
         You are holding: blue cow
         You have grown: nothing
-        >>> [goal for goal in decode_text(state["hindsight", "goal"][0]) if goal][:2]
+        >>> env.goals.texts_of(state["hindsight", "goal_id"][0])[:2]
         ['Grasp blue cow', 'Grasp any cow']
     """
 
@@ -141,29 +140,34 @@ class PlaygroundTextEnv(EnvBase):
         self.num_objects, self.max_steps, self.text = num_objects, max_steps, text
         self.goals = GoalSpace(split, sequential)
         self.goal_sampler = goal_sampler
-        self.scenes = SceneSampler(self.goals, num_objects)
-        self.dynamics = Dynamics(num_objects)
-        self.describer = Describer(self.dynamics)
-        self.partner = SocialPartner(self.goals, num_objects, max_steps)
-        self._register_goal_tables()
+        self.scenes = SceneSampler(self.goals, num_objects, device)
+        self.dynamics = Dynamics(num_objects, device)
+        self.describer = Describer(self.dynamics, device)
+        self.partner = SocialPartner(self.goals, num_objects, max_steps, device)
+        self._make_goal_tables()
         self._register_state()
         super(EnvBase, self).to(device)
         self._make_specs()
         self._set_seed(seed)
 
-    def _register_goal_tables(self) -> None:
-        """Registers what is looked up by goal id; not part of the state dict."""
-        goals, simple = self.goals, self.goals.num_simple
-        kept = {"persistent": False}
-        self.register_buffer("_goal_text", encode_text(goals.texts), **kept)
-        self.register_buffer("_goal_kind", goals.kind_ids, **kept)
-        # By 2 * goal + stage: the simple goal to reach next, and whether it is the last.
-        self.register_buffer("_target", goals.parts.clamp(min=0).flatten(), **kept)
+    @property
+    def goal_texts(self) -> tuple[str, ...]:
+        """Texts of all goals, by id."""
+        return self.goals.texts
+
+    def _make_goal_tables(self) -> None:
+        """Makes what is looked up by goal id."""
+        goals, device = self.goals, self.device
+        self._goal_text = encode_text(goals.texts).to(device)
+        self._goal_kind = goals.kind_ids.to(device)
+        # By 2 * goal + stage: where the row of the simple goal to reach next starts in the table
+        # of what events reach, and whether it is the last.
+        self._target = (goals.parts.clamp(min=0).flatten() * (NO_EVENT + 1)).to(device)
         last = torch.stack((goals.parts[:, 1] < 0, torch.ones(len(goals), dtype=torch.bool)), 1)
-        self.register_buffer("_is_last", last.flatten(), **kept)
-        reached = torch.zeros((simple, NO_EVENT + 1), dtype=torch.bool)
+        self._is_last = last.flatten().to(device)
+        reached = torch.zeros((goals.num_simple, NO_EVENT + 1), dtype=torch.bool)
         reached[:, :NO_EVENT] = goals.reached_by.flatten(1)
-        self.register_buffer("_reached_by", reached, **kept)
+        self._reached_by = reached.flatten().to(device)
 
     def _register_state(self) -> None:
         """Registers the state of all episodes, saved by ``state_dict``."""
@@ -194,10 +198,6 @@ class PlaygroundTextEnv(EnvBase):
         def flag(*shape: int) -> Categorical:
             return Categorical(2, shape=(size, *shape), dtype=torch.bool, device=device)
 
-        hindsight = {
-            "goal_id": ids(-1, len(self.goals) - 1, names),
-            "kind": ids(-1, kinds - 1, names, dtype=torch.int8),
-        }
         spec = {
             "action_mask": flag(actions),
             "goal_id": ids(0, len(self.goals) - 1),
@@ -210,14 +210,16 @@ class PlaygroundTextEnv(EnvBase):
                 stage=ids(0, 1),
                 shape=(size,),
             ),
+            "hindsight": Composite(
+                goal_id=ids(-1, len(self.goals) - 1, names),
+                kind=ids(-1, kinds - 1, names, dtype=torch.int8),
+                shape=(size,),
+            ),
         }
         if self.text:
-            goal_length = self._goal_text.shape[-1]
-            hindsight["goal"] = text(names, goal_length)
-            spec["goal"] = text(goal_length)
+            spec["goal"] = text(self._goal_text.shape[-1])
             spec["observation"] = text(self.describer.length)
             spec["actions"] = text(actions, self.describer.action_length)
-        spec["hindsight"] = Composite(hindsight, shape=(size,))
         self.observation_spec = Composite(spec, shape=(size,))
         self.action_spec = Categorical(actions, shape=(size,), device=device)
         self.reward_spec = Bounded(0, 1, shape=(size, 1), dtype=torch.float32, device=device)
@@ -278,12 +280,22 @@ class PlaygroundTextEnv(EnvBase):
             envs = reset.view(-1).nonzero().squeeze(1)
         goal_id = self._sample_goals(len(envs))
         self._goal_id.index_copy_(0, envs, goal_id)
-        self._scene[envs, : self.num_objects] = self.scenes.sample(goal_id, self._generator)
-        self._grown[envs, : self.num_objects] = False
+        scene, grown = self._scene, self._grown
+        scene[:, :-2].index_copy_(0, envs, self.scenes.sample(goal_id, self._generator))
+        grown[:, :-1].index_fill_(0, envs, False)
         for zeroed in (self._place, self._stage, self._steps):
             zeroed.index_fill_(0, envs, 0)
         self.partner.forget(self._records, envs)
-        out = self._observe(None)
+        out = self._observe()
+        if self.text:
+            # Describing takes longest, so the others' rows are left empty: what a reset returns
+            # counts in the environments that it resets.
+            place = goal_id.new_zeros(len(envs))
+            text = self.describer.observation(
+                place, scene.index_select(0, envs), grown.index_select(0, envs)
+            )
+            empty = text.new_zeros((*self.batch_size, text.shape[1]))
+            out["observation"] = empty.index_copy_(0, envs, text)
         for end in ("done", "terminated", "truncated"):
             out[end] = torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=self.device)
         return self._wrap(out)
@@ -304,89 +316,86 @@ class PlaygroundTextEnv(EnvBase):
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         action, moves = tensordict.get("action"), tensordict.get("_step", None)
-        if moves is not None:  # the others stand still; Grasp is always admissible
+        if moves is not None:  # the others stand still
             moves = moves.view(-1)
-            action = torch.where(moves, action, self.num_objects)
-        self._check_action(action)
-        place, grown, event = self.dynamics.step(self._place, action, self._scene, self._grown)
-        if moves is not None:
-            place = torch.where(moves, place, self._place)
-            grown = torch.where(moves.unsqueeze(1), grown, self._grown)
-            event = event.masked_fill(~moves, NO_EVENT)
+        cell = self._check_action(action, moves)
+        scene, grown, steps = self._scene, self._grown, self._steps
+        goal_id, stage = self._goal_id, self._stage
+        place, event = self.dynamics.step(cell, scene, grown)
         self._place.copy_(place)
-        self._grown.copy_(grown)
-        self._steps += 1 if moves is None else moves
-        pursued = 2 * self._goal_id + self._stage
-        reached = self._reached_by[self._target.take(pursued), event]
+        steps += 1 if moves is None else moves
+        pursued = torch.add(stage, goal_id, alpha=2)
+        reached = self._reached_by.take(self._target.take(pursued) + event)
         terminated = reached & self._is_last.take(pursued)
         reward = terminated.float()
-        self._stage += reached & ~terminated
-        names = self.partner.name(event, self._steps, self._goal_id, self._records)
+        stage += reached > terminated
         if moves is not None:  # episodes that were over stay so
             terminated = terminated | (tensordict.get("terminated").view(-1) & ~moves)
-        truncated = (self._steps >= self.max_steps) & ~terminated
-        out = self._observe(names)
+        truncated = (steps >= self.max_steps) > terminated
+        out = self._observe(self.partner.name(event, steps, goal_id, self._records))
+        if self.text:
+            out["observation"] = self.describer.observation(place, scene, grown)
         out["reward"] = reward.unsqueeze(1)
         out["terminated"] = terminated.unsqueeze(1)
         out["truncated"] = truncated.unsqueeze(1)
         out["done"] = (terminated | truncated).unsqueeze(1)
         return self._wrap(out)
 
-    def _check_action(self, action: Tensor) -> None:
-        """Raises for the first environment whose action is out of range or masked out."""
-        allowed = self.dynamics.allows(self._place, action)
+    def _check_action(self, action: Tensor, moves: Tensor | None) -> Tensor:
+        """Returns the cells of the actions, see :mod:`~torchrl_glam.envs.dynamics`.
+
+        Raises:
+            ValueError: for the first environment whose action is out of range or masked out, among
+                those that move.
+        """
+        place = self._place
+        cell = self.dynamics.cells(place, action)
+        allowed = self.dynamics.allowed.take(cell)
+        if moves is not None:
+            cell = torch.where(moves, cell, self.dynamics.still(place))
+            allowed = allowed | ~moves
         if allowed.all():
-            return
+            return cell
         env = int(allowed.logical_not().nonzero()[0])
         index = int(action[env])
         texts = decode_text(self.describer.actions(self._scene[env : env + 1])[0])
         in_range = 0 <= index < len(texts)
         what = f"{texts[index]!r} is masked out" if in_range else "is out of range"
-        mask = self.dynamics.admissible[self._place[env]].tolist()
+        mask = self.dynamics.admissible[place[env]].tolist()
         admissible = [f"{i}: {text}" for i, text in enumerate(texts) if mask[i]]
         raise ValueError(f"action[{env}] = {index} {what}. Admissible are {', '.join(admissible)}.")
 
-    def _observe(self, names: tuple[Tensor, Tensor, Tensor] | None) -> dict:
+    def _observe(self, names: tuple[Tensor, Tensor] | None = None) -> dict:
         """Returns the entries that steps and resets have in common.
 
         Args:
             names (tuple of Tensor, optional): what the social partner names, see
                 :meth:`~torchrl_glam.envs.partner.SocialPartner.name`.
         """
-        place, dynamics = self._place, self.dynamics
-        on, holding = dynamics.on.take(place), dynamics.holding.take(place)
+        place, scene, goal_id, dynamics = self._place, self._scene, self._goal_id, self.dynamics
         shape = (self.batch_size[0], self.partner.max_names)
-        hindsight = {
-            "goal_id": torch.full(shape, -1, device=self.device),
-            "kind": torch.full(shape, -1, dtype=torch.int8, device=self.device),
-        }
+        named_ids = torch.full(shape, -1, device=self.device)
+        named_kinds = torch.full(shape, -1, dtype=torch.int8, device=self.device)
+        if names is not None:
+            entry, ids = names
+            named_ids.view(-1).index_copy_(0, entry, ids)
+            named_kinds.view(-1).index_copy_(0, entry, self._goal_kind.take(ids))
         out = {
-            "action_mask": embedding(place, dynamics.admissible),
-            "goal_id": self._goal_id.clone(),
-            "goal_kind": self._goal_kind.take(self._goal_id),
+            "action_mask": dynamics.admissible.index_select(0, place),
+            "goal_id": goal_id.clone(),
+            "goal_kind": self._goal_kind.take(goal_id),
             "state": {
-                "objects": self._scene[:, : self.num_objects].clone(),
-                "on": on,
-                "holding": holding,
-                "grown": self._grown[:, : self.num_objects].clone(),
+                "objects": scene[:, :-2].clone(),
+                "on": dynamics.on.take(place),
+                "holding": dynamics.holding.take(place),
+                "grown": self._grown[:, :-1].clone(),
                 "stage": self._stage.clone(),
             },
-            "hindsight": hindsight,
+            "hindsight": {"goal_id": named_ids, "kind": named_kinds},
         }
         if self.text:
-            text = self._goal_text
-            out["goal"] = embedding(self._goal_id, text)
-            out["observation"] = self.describer.observation(place, self._scene, self._grown)
-            out["actions"] = self.describer.actions(self._scene)
-            hindsight["goal"] = text.new_zeros((*shape, text.shape[-1]))
-        if names is not None:
-            envs, slots, goal_ids = names
-            entry = envs * self.partner.max_names + slots
-            hindsight["goal_id"].view(-1).index_copy_(0, entry, goal_ids)
-            hindsight["kind"].view(-1).index_copy_(0, entry, self._goal_kind.take(goal_ids))
-            if self.text:
-                named = hindsight["goal"].view(-1, text.shape[-1])
-                named.index_copy_(0, entry, embedding(goal_ids, text))
+            out["goal"] = self._goal_text.index_select(0, goal_id)
+            out["actions"] = self.describer.actions(scene)
         return out
 
     def _wrap(self, entries: dict) -> TensorDict:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import embedding
+from torch import Tensor
 
 from torchrl_glam.envs.goals import GoalSpace
 from torchrl_glam.envs.vocabulary import OBJECTS, PLANTS, VERBS, type_of
@@ -18,7 +17,7 @@ _NEEDS = {
 }
 
 
-class SceneSampler(nn.Module):
+class SceneSampler:
     """Draws scenes in which a goal can be reached, for many goals at once.
 
     A scene holds an object for each part of the goal, a supply that works for each ``Grow``, and
@@ -28,6 +27,7 @@ class SceneSampler(nn.Module):
     Args:
         goals (GoalSpace): the goals to draw scenes for.
         num_objects (int): number of objects of a scene.
+        device (torch.device, optional): where the tables live. Defaults to the CPU.
 
     Raises:
         ValueError: if ``num_objects`` is fewer than a goal can need, or more than there are.
@@ -41,8 +41,9 @@ class SceneSampler(nn.Module):
         (torch.Size([1, 3]), True)
     """
 
-    def __init__(self, goals: GoalSpace, num_objects: int) -> None:
-        super().__init__()
+    def __init__(
+        self, goals: GoalSpace, num_objects: int, device: torch.device | None = None
+    ) -> None:
         kind = "grow_then_grow" if goals.sequential else "grow"
         need, what = _NEEDS[kind]
         if num_objects < need:
@@ -69,19 +70,18 @@ class SceneSampler(nn.Module):
         # The objects of each simple goal come first in its row; their ranks are their places.
         members = (~matches).byte().argsort(dim=1, stable=True)
         rank = (matches.cumsum(1) - 1).masked_fill(~matches, len(OBJECTS))
-        size = len(OBJECTS)  # of a row of the tables below
-        plan = (narrow * size, wide * size, count[narrow], count[wide])
-        tables = {
-            "_plan": torch.stack(plan, dim=1),
-            "_is_sequence": goals.parts[:, 1] >= 0,
-            "_needs_supply": grow[first],
-            "_members": members,
-            "_rank": rank,
-            "_waters_only": grow.unsqueeze(1) & plant,
-            "_supplies": torch.tensor([*_FOODS, *_WATERS, *_WATERS, *_WATERS]),
-        }
-        for name, table in tables.items():
-            self.register_buffer(name, table, persistent=False)
+        size = len(OBJECTS)  # of a row of the tables by simple goal and object
+        starts = torch.stack((narrow * size, wide * size), dim=1)
+        self._starts = starts.to(device)  # of the rows of a goal's parts
+        self._num_choices = count[narrow].float().to(device)
+        self._is_sequence = (goals.parts[:, 1] >= 0).to(device)
+        self._needs_supply = grow[first].to(device)
+        self._members, self._rank = members.flatten().to(device), rank.flatten().to(device)
+        # How many objects are left for a part when the other one has taken this object.
+        self._num_others = (count.unsqueeze(1) - matches.long()).flatten().to(device)
+        self._supplies = torch.tensor([*_FOODS, *_WATERS, *_WATERS, *_WATERS], device=device)
+        # Where the supplies that work start: all of them, or those without food.
+        self._first_supply = (6 * (grow.unsqueeze(1) & plant)).flatten().to(device)
 
     def sample(self, goal_ids: Tensor, generator: torch.Generator) -> Tensor:
         """Draws one scene for each goal.
@@ -106,16 +106,17 @@ class SceneSampler(nn.Module):
 
     def _needed(self, goal_ids: Tensor, draw: Tensor) -> Tensor:
         """Draws the objects that each goal needs, ``int64 [n, 3]``, with repetitions if fewer."""
-        narrow, wide, count, other_count = embedding(goal_ids, self._plan).unbind(1)
-        item = self._members.take(narrow + (draw[:, 0] * count).long())
+        parts = self._starts.index_select(0, goal_ids)
+        narrow, wide = parts[:, 0], parts[:, 1]
+        choice = (draw[:, 0] * self._num_choices.take(goal_ids)).long()
+        item = self._members.take(narrow + choice)
         # The object of the other part is another one: drawn from its matches without `item`.
-        rank_of_item = self._rank.take(wide + item)
-        other_count = other_count - (rank_of_item < len(OBJECTS)).long()
-        rank = (draw[:, 1] * other_count).long()
-        rank += rank >= rank_of_item
+        entry = wide + item
+        rank = (draw[:, 1] * self._num_others.take(entry)).long()
+        rank += rank >= self._rank.take(entry)
         other = self._members.take(wide + rank)
-        other = torch.where(self._is_sequence[goal_ids], other, item)
-        waters_only = self._waters_only.take(narrow + item) | self._waters_only.take(wide + other)
-        supply = self._supplies.take((draw[:, 2] * 6).long() + 6 * waters_only)
-        supply = torch.where(self._needs_supply[goal_ids], supply, item)
-        return torch.stack((item, other, supply), dim=1)
+        other = torch.where(self._is_sequence.take(goal_ids), other, item)
+        objects = torch.stack((item, other), dim=1)
+        supply = (draw[:, 2] * 6).long() + self._first_supply.take(parts + objects).amax(1)
+        supply = torch.where(self._needs_supply.take(goal_ids), self._supplies.take(supply), item)
+        return torch.cat((objects, supply.unsqueeze(1)), dim=1)

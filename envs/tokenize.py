@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
+from torch.nn.functional import embedding
 from torchrl.data import Bounded, Composite
 from torchrl.data.tensor_specs import TensorSpec
-from torchrl.envs import Transform
+from torchrl.envs import EnvBase, Transform
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs.playground import PlaygroundTextEnv
 from torchrl_glam.envs.template import PromptTemplate
+from torchrl_glam.envs.token_cache import TokenCache
 from torchrl_glam.envs.vocabulary import OBJECTS
-
-_CACHE_SIZE = 100_000
 
 
 class TokenizeText(Transform):
@@ -28,6 +27,10 @@ class TokenizeText(Transform):
     ``ExcludeTransform`` after this one drops it where it is not wanted. Texts seen before are
     taken from a cache.
 
+    An environment may give its hindsight goals as text, or as ids into a list of texts: there are
+    many slots and few of them are filled, so text would be mostly padding. Ids are read if there
+    is no text.
+
     Notation: B batch shape of the environment, A candidate actions, H hindsight goals.
 
     Args:
@@ -37,17 +40,21 @@ class TokenizeText(Transform):
         action_length: tokens kept for a candidate action (Ta). Default 8.
         template: the prompt that the tokens will go into; it says which white space stands in
             front of each piece. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
+        goal_texts: the texts that ids of hindsight goals count in. Default: the attribute
+            ``goal_texts`` of the environment.
         goal_key, observation_key, actions_key, hindsight_goal_key: text to read. Defaults:
             ``"goal"``, ``"observation"``, ``"actions"``, ``("hindsight", "goal")``. The last may
             be missing from the environment.
+        hindsight_goal_id_key: ids of hindsight goals to read where there is no text, int64
+            ``[*B, H]``, -1 for none. Default: ``("hindsight", "goal_id")``. May be missing too.
         goal_tokens_key, observation_tokens_key, action_tokens_key, hindsight_tokens_key: tokens to
             write, right-padded: ``[*B, Tg]``, ``[*B, To]``, ``[*B, A, Ta]``, ``[*B, H, Tg]``,
             int16 if the vocabulary fits, else int32. Defaults: ``"goal_tokens"``,
             ``"observation_tokens"``, ``"action_tokens"``, ``("hindsight", "goal_tokens")``.
 
     Raises:
-        ValueError: if the tokenizer has no padding token, or, when a text is read, if it has more
-            tokens than the length kept for it.
+        ValueError: if the tokenizer has no padding token; when a text is read, if it has more
+            tokens than the length kept for it; when ids are read, if nothing gives their texts.
 
     Examples:
         >>> from torchrl.envs import TransformedEnv
@@ -67,103 +74,101 @@ class TokenizeText(Transform):
         observation_length: int = 160,
         action_length: int = 8,
         template: PromptTemplate | None = None,
+        goal_texts: Sequence[str] | None = None,
         goal_key: NestedKey = "goal",
         observation_key: NestedKey = "observation",
         actions_key: NestedKey = "actions",
         hindsight_goal_key: NestedKey = ("hindsight", "goal"),
+        hindsight_goal_id_key: NestedKey = ("hindsight", "goal_id"),
         goal_tokens_key: NestedKey = "goal_tokens",
         observation_tokens_key: NestedKey = "observation_tokens",
         action_tokens_key: NestedKey = "action_tokens",
         hindsight_tokens_key: NestedKey = ("hindsight", "goal_tokens"),
     ) -> None:
-        in_keys = [goal_key, observation_key, actions_key, hindsight_goal_key]
+        text_keys = [goal_key, observation_key, actions_key, hindsight_goal_key]
         out_keys = [
             goal_tokens_key,
             observation_tokens_key,
             action_tokens_key,
             hindsight_tokens_key,
         ]
-        super().__init__(in_keys=in_keys, out_keys=out_keys)
+        super().__init__(in_keys=[*text_keys, hindsight_goal_id_key], out_keys=out_keys)
         if tokenizer.pad_token_id is None:
             raise ValueError(
                 "tokenizer has no padding token: set tokenizer.pad_token (for example to "
                 "tokenizer.eos_token)"
             )
         template = PromptTemplate() if template is None else template
-        self._tokenizer = tokenizer
         self.pad_id: int = tokenizer.pad_token_id
         self.vocab_size = len(tokenizer)
         self.token_dtype = torch.int16 if self.vocab_size <= 2**15 else torch.int32
-        slots = ("goal", "observation", "action", "goal")
-        self._leads = [template.lead(slot) for slot in slots]
-        self._names = [f"{slot}_length" for slot in slots]
-        self._lengths = [goal_length, observation_length, action_length, goal_length]
-        for name, length in zip(self._names, self._lengths, strict=True):
-            if length < 1:
-                raise ValueError(f"{name} ({length}) must be at least 1")
-        self._caches: list[dict[bytes, np.ndarray]] = [{}, {}, {}, {}]
-        self._caches[3] = self._caches[0]
+        lengths = {"goal": goal_length, "observation": observation_length, "action": action_length}
+        self._caches = [
+            TokenCache(tokenizer, template.lead(slot), f"{slot}_length", length, self.token_dtype)
+            for slot, length in lengths.items()
+        ]
+        self._goal_texts = goal_texts
+        self._goal_table: Tensor | None = None
+
+    def set_container(self, container: Transform | EnvBase) -> None:
+        """Called when the transform is put into an environment, whose goals may be others."""
+        super().set_container(container)
+        self._goal_table = None
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for index, (in_key, out_key) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
-            text = next_tensordict.get(in_key, None)
-            if text is not None:
-                next_tensordict.set(out_key, self._tokenize(text, index))
-            elif index < 3:
+        for key, out_key, cache in zip(self.in_keys[:3], self.out_keys, self._caches, strict=False):
+            text = next_tensordict.get(key, None)
+            if text is None:
                 raise KeyError(
-                    f"key {in_key!r} is missing: TokenizeText reads text that the environment "
+                    f"key {key!r} is missing: TokenizeText reads text that the environment "
                     "writes (is the environment made with text=True?)"
                 )
+            next_tensordict.set(out_key, cache.tokens_of(text))
+        text = next_tensordict.get(self.in_keys[3], None)
+        ids = next_tensordict.get(self.in_keys[4], None)
+        if text is not None:
+            next_tensordict.set(self.out_keys[3], self._caches[0].tokens_of(text))
+        elif ids is not None:
+            next_tensordict.set(self.out_keys[3], self._tokens_of_ids(ids))
         return next_tensordict
+
+    forward = _call  # outside environments, for data that holds text
 
     def _reset(
         self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
         return self._call(tensordict_reset)
 
-    def _tokenize(self, text: Tensor, index: int) -> Tensor:
-        rows = text.cpu().reshape(-1, text.shape[-1]).numpy()
-        written = rows[:, 0] != 0
-        out = np.full((rows.shape[0], self._lengths[index]), self.pad_id, dtype=np.int64)
-        cache = self._caches[index]
-        where = written.nonzero()[0]
-        keys = [rows[i].tobytes() for i in where]
-        missing = list(dict.fromkeys(key for key in keys if key not in cache))
-        if missing:
-            if len(cache) + len(missing) > _CACHE_SIZE:
-                cache.clear()
-                missing = list(dict.fromkeys(keys))
-            self._fill(cache, missing, index)
-        if keys:
-            out[where] = np.stack([cache[key] for key in keys])
-        tokens = torch.from_numpy(out).to(self.token_dtype)
-        return tokens.view(*text.shape[:-1], -1).to(text.device)
-
-    def _fill(self, cache: dict[bytes, np.ndarray], keys: Sequence[bytes], index: int) -> None:
-        length = self._lengths[index]
-        texts = [key.rstrip(b"\0").decode() for key in keys]
-        lead = self._leads[index]
-        encoded = self._tokenizer([lead + text for text in texts], add_special_tokens=False)
-        for key, text, ids in zip(keys, texts, encoded.input_ids, strict=True):
-            if len(ids) > length:
+    def _tokens_of_ids(self, ids: Tensor) -> Tensor:
+        if self._goal_table is None:
+            texts = self._goal_texts
+            if texts is None:
+                texts = getattr(self.container, "goal_texts", None)
+            if texts is None:
                 raise ValueError(
-                    f"{self._names[index]} ({length}) is too small: {text!r} has {len(ids)} tokens"
+                    f"goal_texts is needed: {self.in_keys[4]!r} holds ids of goals, and the "
+                    "environment has no attribute goal_texts that lists their texts"
                 )
-            row = np.full(length, self.pad_id, dtype=np.int64)
-            row[: len(ids)] = ids
-            cache[key] = row
+            # The id -1 stands for no text.
+            table = torch.from_numpy(self._caches[0].tokenize(["", *texts]))
+            self._goal_table = table.to(ids.device)
+        return embedding(ids + 1, self._goal_table)
 
     def transform_observation_spec(self, observation_spec: Composite) -> TensorSpec:
         """Adds the token keys to the specs."""
-        for index, (in_key, out_key) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
-            text = observation_spec.get(in_key, None)
-            if text is not None:
-                observation_spec[out_key] = Bounded(
+        *texts, ids = (observation_spec.get(key, None) for key in self.in_keys)
+        shapes = [None if text is None else text.shape[:-1] for text in texts]
+        if shapes[3] is None and ids is not None:
+            shapes[3] = ids.shape
+        caches = [*self._caches, self._caches[0]]
+        for key, shape, cache in zip(self.out_keys, shapes, caches, strict=True):
+            if shape is not None:
+                observation_spec[key] = Bounded(
                     0,
                     self.vocab_size - 1,
-                    shape=(*text.shape[:-1], self._lengths[index]),
+                    shape=(*shape, cache.length),
                     dtype=self.token_dtype,
-                    device=text.device,
+                    device=observation_spec.device,
                 )
         return observation_spec
 

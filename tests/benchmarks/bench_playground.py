@@ -3,11 +3,14 @@
 Run: python tests/benchmarks/bench_playground.py [--seconds 5]
 
 Random admissible actions through ``env.step_and_maybe_reset``, resets included, in one process on
-one thread. A step is one environment's step; a batched step makes ``num_envs`` of them. Each
-measurement is cut into windows, and the table shows the best, which is what the machine can do
-undisturbed, and the median. LittleZoo, the text successor of Playground, makes about 1,700 steps a
-second on one core of a two-core machine; the last column compares the best with it. The last row
-is the plain-Python implementation that the tests compare with, one environment at a time.
+one thread. A step is one environment's step; a batched step makes ``num_envs`` of them. With text,
+goal, observation and candidate actions are bytes, and hindsight goals are ids in the list of goal
+texts; with tokens, all four go through ``TokenizeText`` too, which mostly waits for the tokenizer
+on observations never seen before. Each measurement is cut into windows, and the table shows the
+best, which is what the machine can do undisturbed, and the median. LittleZoo, the text successor of
+Playground, makes about 1,700 steps a second on one core of a two-core machine; the last column
+compares the best with it. The last row is the plain-Python implementation that the tests compare
+with, one environment at a time.
 """
 
 import argparse
@@ -18,15 +21,18 @@ import time
 from pathlib import Path
 
 import torch
+from torchrl.envs import TransformedEnv
 
-from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText
+from torchrl_glam.envs.tokenize import playground_lengths
 from torchrl_glam.envs.vocabulary import OBJECTS
+from torchrl_glam.models import load_tokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
 import reference  # noqa: E402  (the tests' second implementation)
 
 LITTLE_ZOO = 1_700
-TARGETS = {(32, True): 35_000, (4096, False): 1_000_000}
+TARGETS = {(32, "text"): 35_000, (4096, "no text"): 1_000_000}
 
 
 def measure(make_steps, seconds):
@@ -45,14 +51,17 @@ def measure(make_steps, seconds):
     return max(rates), statistics.median(rates)
 
 
-def batched_steps(num_envs, text, device):
-    env = PlaygroundTextEnv(num_envs, text=text, seed=0, device=device)
+def batched_steps(num_envs, form, device):
+    base = env = PlaygroundTextEnv(num_envs, text=form != "no text", seed=0, device=device)
+    if form == "tokens":
+        tokenizer = load_tokenizer("tiny")
+        env = TransformedEnv(base, TokenizeText(tokenizer, **playground_lengths(base, tokenizer)))
     state = env.reset()
 
     def make_steps():
         nonlocal state
         for _ in range(16):  # an episode's length, so that each call has as many resets
-            state = env.step_and_maybe_reset(env.rand_action(state))[1]
+            state = env.step_and_maybe_reset(base.rand_action(state))[1]
         return 16 * num_envs
 
     for _ in range(4):  # warm up, and let the ends of episodes drift apart
@@ -93,9 +102,10 @@ def main():
         goal = f"{target:,}" if target else "-"
         print(f"{name:>20} {best:12,.0f} {median:12,.0f} {goal:>10} {best / LITTLE_ZOO:9,.1f}x")
 
-    for num_envs, text in ((32, True), (32, False), (4096, True), (4096, False)):
-        name = f"{num_envs} envs, {'text' if text else 'no text'}"
-        show(name, batched_steps(num_envs, text, args.device), TARGETS.get((num_envs, text)))
+    forms = ("text", "tokens", "no text")
+    for num_envs, form in [*((32, form) for form in forms), (4096, "text"), (4096, "no text")]:
+        make_steps = batched_steps(num_envs, form, args.device)
+        show(f"{num_envs} envs, {form}", make_steps, TARGETS.get((num_envs, form)))
     show("plain Python, 1 env", reference_episodes())
 
 

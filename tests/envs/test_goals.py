@@ -204,3 +204,13 @@ def test_errors():
         goals.matches(("Eat", "red lion"))
     with pytest.raises(ValueError, match="no object 'red loin'. The nearest is 'red lion'"):
         goals.matches(("Grow", "red loin"))
+
+
+def test_texts_of_many_goals():
+    goals = GoalSpace("test")
+    ids = torch.tensor([[[0, -1, 70]], [[-1, 3144, 1]]])
+    expected = [[[goals[0], "", goals[70]]], [["", goals[3144], goals[1]]]]
+    assert goals.texts_of(ids) == expected
+    assert goals.texts_of(ids[0, 0, 2]) == goals[70]
+    with pytest.raises(IndexError, match=r"goal_id must be in \[0, 3145\), got 3145"):
+        goals.texts_of(torch.tensor([1, 3145]))

@@ -55,13 +55,9 @@ def check_state(env, row, episode, named):
     assert state["grown"] == [item in now.grown for item in objects]
     assert state["stage"] == episode.stage
     hindsight, count = row["hindsight"], len(named)
-    assert set(hindsight["goal"][:count]) == named
-    assert set(hindsight["goal"][count:]) <= {""}
-    ids = [env.goals.id_of(text) if text else -1 for text in hindsight["goal"]]
-    assert hindsight["goal_id"] == ids
-    kinds = [
-        env.goals.kinds.index(episode.goals[text]) if text else -1 for text in hindsight["goal"]
-    ]
+    texts = ["" if goal == -1 else env.goals[goal] for goal in hindsight["goal_id"]]
+    assert set(texts[:count]) == named and set(texts[count:]) <= {""}
+    kinds = [env.goals.kinds.index(episode.goals[text]) if text else -1 for text in texts]
     assert hindsight["kind"] == kinds
 
 

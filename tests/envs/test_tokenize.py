@@ -2,10 +2,17 @@
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
-from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText, decode_text
+from torchrl_glam.envs import (
+    PlaygroundTextEnv,
+    TokenizeText,
+    decode_text,
+    encode_text,
+    token_cache,
+)
 from torchrl_glam.envs.tokenize import playground_lengths
 from torchrl_glam.models import load_tokenizer
 
@@ -25,24 +32,75 @@ def test_specs(tokenizer, num_objects):
     check_env_specs(make_env(tokenizer, num_objects))
 
 
+def ids_of(tokenizer, text, length):
+    ids = tokenizer(text, add_special_tokens=False).input_ids if text.strip() else []
+    return ids + [tokenizer.pad_token_id] * (length - len(ids))
+
+
 def test_tokens_are_those_of_the_text(tokenizer):
-    steps = make_env(tokenizer).rollout(12, break_when_any_done=False).flatten()
-    following = steps["next"]
-    slots = [
-        (following["goal"], following["goal_tokens"], " "),
-        (following["observation"], following["observation_tokens"], "\n"),
-        (following["actions"].flatten(0, 1), following["action_tokens"].flatten(0, 1), " "),
-        (
-            following["hindsight", "goal"].flatten(0, 1),
-            following["hindsight", "goal_tokens"].flatten(0, 1),
-            " ",
-        ),
-    ]
-    for text, tokens, lead in slots:
-        for words, row in zip(decode_text(text), tokens.tolist(), strict=True):
-            ids = tokenizer(lead + words, add_special_tokens=False).input_ids if words else []
-            assert row == ids + [tokenizer.pad_token_id] * (len(row) - len(ids))
-    assert (following["hindsight", "kind"] >= 0).any()
+    env = make_env(tokenizer)
+    steps = env.rollout(40, break_when_any_done=False).flatten()
+    assert steps["next", "done"].any()  # so that there are states after resets
+    for state in (steps, steps["next"]):
+        named = env.goals.texts_of(state["hindsight", "goal_id"].flatten())
+        slots = [
+            (decode_text(state["goal"]), state["goal_tokens"], " "),
+            (decode_text(state["observation"]), state["observation_tokens"], "\n"),
+            (
+                decode_text(state["actions"].flatten(0, 1)),
+                state["action_tokens"].flatten(0, 1),
+                " ",
+            ),
+            (named, state["hindsight", "goal_tokens"].flatten(0, 1), " "),
+        ]
+        for texts, tokens, lead in slots:
+            for text, row in zip(texts, tokens.tolist(), strict=True):
+                assert row == ids_of(tokenizer, lead + text, len(row))
+    assert (steps["next", "hindsight", "kind"] >= 0).any()
+
+
+def state_with(**hindsight):
+    """A state of an environment of another make."""
+    text = {"goal": ["Sing"], "observation": ["You see: red lion"], "actions": [["Grasp", "Go"]]}
+    state = {key: encode_text(words) for key, words in text.items()}
+    return TensorDict(state | {"hindsight": hindsight}, [1])
+
+
+def test_hindsight_goals_may_be_text_or_ids(tokenizer):
+    goals = ["Grasp red lion", "Grow any tea", "Grasp food"]
+    as_text = state_with(goal=encode_text([[goals[2], "", goals[0]]]))
+    as_ids = state_with(goal_id=torch.tensor([[2, -1, 0]]))
+    tokens = TokenizeText(tokenizer)(as_text)["hindsight", "goal_tokens"]
+    expected = [ids_of(tokenizer, " " + text, 24) for text in (goals[2], "", goals[0])]
+    assert tokens.tolist() == [expected]
+    transform = TokenizeText(tokenizer, goal_texts=goals)
+    assert (transform(as_ids)["hindsight", "goal_tokens"] == tokens).all()
+    assert "hindsight" not in transform(as_ids.exclude("hindsight"))
+
+
+def test_ids_without_texts_are_named(tokenizer):
+    with pytest.raises(ValueError, match=r"goal_texts is needed: \('hindsight', 'goal_id'\) holds"):
+        TokenizeText(tokenizer)(state_with(goal_id=torch.tensor([[2]])))
+
+
+def test_a_copy_reads_the_goals_of_its_own_environment(tokenizer):
+    train = make_env(tokenizer)
+    train.reset()
+    test = TransformedEnv(PlaygroundTextEnv(4, split="test", seed=0), train.transform.clone())
+    steps = test.rollout(20, break_when_any_done=False).flatten()["next", "hindsight"]
+    named, row = (steps["goal_id"] >= 0).nonzero()[0].tolist(), steps["goal_tokens"]
+    text = test.goals[int(steps["goal_id"][tuple(named)])]
+    assert row[tuple(named)].tolist() == ids_of(tokenizer, " " + text, row.shape[-1])
+
+
+def test_a_full_cache_starts_again(tokenizer, monkeypatch):
+    monkeypatch.setattr(token_cache, "_SIZE", 4)
+    cache = token_cache.TokenCache(tokenizer, " ", "length", 5, torch.int32)
+    words = ["Grasp", "Grow", "", "red lion", "any tea", "food", "Grasp", "cow"]
+    for start in range(5):
+        batch = words[start : start + 3]
+        expected = [ids_of(tokenizer, " " + text, 5) for text in batch]
+        assert cache.tokens_of(encode_text(batch, 9)).tolist() == expected
 
 
 def test_tokens_take_the_smallest_type(tokenizer):

@@ -1,0 +1,96 @@
+"""Tokens of texts, each tokenised once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+_SIZE = 100_000  # texts kept
+
+
+class TokenCache:
+    """Remembers the tokens of texts, in the rows of one table.
+
+    Args:
+        tokenizer: tokenizer of the language model, with a padding token.
+        lead: white space that stands in front of every text.
+        name: what to call ``length`` in errors.
+        length: tokens kept for a text (T).
+        dtype: type of the tokens.
+
+    Examples:
+        >>> from torchrl_glam.envs import encode_text
+        >>> from torchrl_glam.models.loading import load_tokenizer
+        >>> cache = TokenCache(load_tokenizer("tiny"), " ", "goal_length", 4, torch.int16)
+        >>> cache.tokens_of(encode_text([["Grasp red lion", ""]])).shape
+        torch.Size([1, 2, 4])
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        lead: str,
+        name: str,
+        length: int,
+        dtype: torch.dtype,
+    ) -> None:
+        if length < 1:
+            raise ValueError(f"{name} ({length}) must be at least 1")
+        self._tokenizer, self._lead, self._name, self.length = tokenizer, lead, name, length
+        self._dtype = torch.empty(0, dtype=dtype).numpy().dtype
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows = {b"": 0}
+        self._table = self.tokenize([""])
+
+    def tokens_of(self, text: Tensor) -> Tensor:
+        """Tokens of a text tensor ``[*B, bytes]``, right-padded, ``[*B, T]``; none for no text.
+
+        Raises:
+            ValueError: if a text has more than ``length`` tokens.
+        """
+        raw = np.ascontiguousarray(text.cpu().reshape(-1, text.shape[-1]).numpy())
+        texts = raw.view(f"S{text.shape[-1]}").ravel().tolist()  # without the zeros at the end
+        try:
+            rows = [self._rows[text] for text in texts]
+        except KeyError:
+            self._remember(texts)
+            rows = [self._rows[text] for text in texts]
+        tokens = torch.from_numpy(self._table[rows])
+        return tokens.view(*text.shape[:-1], self.length).to(text.device)
+
+    def _remember(self, texts: Sequence[bytes]) -> None:
+        missing = [text for text in dict.fromkeys(texts) if text not in self._rows]
+        if len(self._rows) + len(missing) > _SIZE:
+            self._clear()
+            missing = [text for text in dict.fromkeys(texts) if text]
+        tokens = self.tokenize([text.decode() for text in missing])
+        first, end = len(self._rows), len(self._rows) + len(missing)
+        if end > len(self._table):  # doubling, so that growing costs little
+            grown = np.empty((2 * end, self.length), self._dtype)
+            grown[:first] = self._table[:first]
+            self._table = grown
+        self._table[first:end] = tokens
+        self._rows.update(zip(missing, range(first, end), strict=True))
+
+    def tokenize(self, texts: Sequence[str]) -> np.ndarray:
+        """Tokens of strings, right-padded, ``[len(texts), T]``; none for the empty string.
+
+        Raises:
+            ValueError: if a text has more than ``length`` tokens.
+        """
+        leads = [self._lead + text if text else "" for text in texts]
+        rows = np.full((len(texts), self.length), self._tokenizer.pad_token_id, self._dtype)
+        encoded = self._tokenizer(leads, add_special_tokens=False).input_ids
+        for row, text, ids in zip(rows, texts, encoded, strict=True):
+            if len(ids) > self.length:
+                raise ValueError(
+                    f"{self._name} ({self.length}) is too small: {text!r} has {len(ids)} tokens"
+                )
+            row[: len(ids)] = ids
+        return rows
