@@ -1,8 +1,14 @@
 """Language models as trunks, and the actor and critic heads on top of them."""
 
 from torchrl_glam.models.actor import CandidateActor
-from torchrl_glam.models.critic import CandidateCritic, ObservationCritic
+from torchrl_glam.models.critic import (
+    CandidateCritic,
+    CriticInput,
+    ObservationCritic,
+    make_critic,
+)
 from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
+from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
 from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.models.factory import make_trunk
 from torchrl_glam.models.loading import load_language_model, load_tokenizer
@@ -17,7 +23,9 @@ __all__ = [
     "CandidateCritic",
     "CandidateTrie",
     "CandidateTrunk",
+    "CriticInput",
     "DecoderOnlyTrunk",
+    "EncodedActionsTrunk",
     "EncoderDecoderTrunk",
     "ObservationCritic",
     "PromptBuilder",
@@ -27,5 +35,6 @@ __all__ = [
     "check_composition",
     "load_language_model",
     "load_tokenizer",
+    "make_critic",
     "make_trunk",
 ]

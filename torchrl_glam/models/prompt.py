@@ -64,6 +64,7 @@ class PromptBuilder(nn.Module):
         for kind, text in self.template.pieces:
             ids = tokenizer(text, add_special_tokens=False).input_ids if kind == "literal" else []
             literals.append((kind, ids))
+        self._action_at = len(literals)
         if after and closed:
             literals.append(("literal", after))
         for index, (kind, ids) in enumerate(literals):
@@ -73,12 +74,19 @@ class PromptBuilder(nn.Module):
                 self.num_literal_tokens += len(ids)
                 self.register_buffer(name, torch.tensor(ids, dtype=torch.long), persistent=False)
 
-    def forward(self, goal_tokens: Tensor, observation_tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self,
+        goal_tokens: Tensor,
+        observation_tokens: Tensor,
+        action_tokens: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Prompt tokens and their mask.
 
         Args:
             goal_tokens: ``[*B, Tg]`` integers, padded on the right.
             observation_tokens: ``[*B, To]`` integers, padded on the right.
+            action_tokens: ``[*B, Ta]`` integers, padded on the right: an action to read as the end
+                of the prompt, before what closes it. Default: None, no action.
 
         Returns:
             tokens ``[*B, T]`` (int64, padded on the right) and mask ``[*B, T]`` (bool, True at
@@ -86,8 +94,12 @@ class PromptBuilder(nn.Module):
         """
         batch = goal_tokens.shape[:-1]
         slots = {"goal": goal_tokens.long(), "observation": observation_tokens.long()}
+        order = self._order
+        if action_tokens is not None:
+            slots["action"] = action_tokens.long()
+            order = [*order[: self._action_at], "action", *order[self._action_at :]]
         parts, masks = [], []
-        for name in self._order:
+        for name in order:
             if name in slots:
                 parts.append(slots[name])
                 masks.append(slots[name] != self.pad_id)
