@@ -33,13 +33,14 @@ from torchrl.envs.transforms import Compose
 from torchrl.objectives import SoftUpdate
 from tqdm import tqdm
 
-from torchrl_glam.models import CandidateActor, CandidateCritic, ScoresOnly, make_trunk
+from torchrl_glam.models import CandidateActor, ScoresOnly, export_agent
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
 from torchrl_glam.training.checkpointing import CheckpointManager
 from torchrl_glam.training.config import SACGLAMConfig
 from torchrl_glam.training.evaluation import evaluate, evaluate_splits
 from torchrl_glam.training.interrupt import StopSignal
+from torchrl_glam.training.memory import describe_memory, memory_report
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, policy_lag
 from torchrl_glam.training.plotting import plot_learning_curves
 from torchrl_glam.training.setup import (
@@ -48,6 +49,7 @@ from torchrl_glam.training.setup import (
     make_env,
     make_language_model,
     make_sampler,
+    make_trunk_and_critic,
 )
 
 ConfigStore.instance().store(name="sac_glam_schema", node=SACGLAMConfig)
@@ -55,7 +57,7 @@ EVAL_SEED = 10_000  # every evaluation plays the same goals and scenes
 # A resumed run may train longer and report otherwise; the rest decides what is learnt.
 MAY_CHANGE_ON_RESUME = (
     *("total_steps", "output", "resume", "device", "loggers", "keep_checkpoints"),
-    *("checkpoint_every", "eval_episodes"),
+    *("checkpoint_every", "eval_episodes", "export"),
 )
 
 
@@ -76,7 +78,7 @@ def main(cfg: SACGLAMConfig) -> None:
     # 2. Language model, environments, policy
     autocast = choose_autocast(config.autocast, device)
     model, tokenizer = make_language_model(config, device, autocast)
-    trunk = make_trunk(model, tokenizer, autocast=autocast)
+    trunk, critic = make_trunk_and_critic(config, model, tokenizer, autocast)
     env = make_env(config, tokenizer, device)
     eval_envs = {
         split: make_env(config, tokenizer, device, num_envs=config.eval_episodes, split=split)
@@ -86,7 +88,6 @@ def main(cfg: SACGLAMConfig) -> None:
     policy = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
 
     # 3. Loss, target weights, optimizer
-    critic = CandidateCritic(trunk.embedding_dim, config.critic_hidden_sizes)
     loss = SACGLAMLoss(
         trunk,
         actor,
@@ -107,6 +108,7 @@ def main(cfg: SACGLAMConfig) -> None:
         max_grad_norm=config.max_grad_norm,
         separate=config.separate_optimizers,
     )
+    print("Memory:", describe_memory(memory_report(loss, optimizer)))
 
     # 4. Replay: hindsight relabelling, then n-step returns (inverse transforms run last to first)
     storage = {"ram": LazyTensorStorage, "memmap": LazyMemmapStorage}[config.storage]
@@ -229,8 +231,9 @@ def main(cfg: SACGLAMConfig) -> None:
         return
 
     # 8. Results
-    model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    if config.export != "none":
+        critics = loss.qvalue_network_params
+        export_agent(folder / "model", model, tokenizer, critics, kind=config.export)
     names = {"training goals": "eval/train/sampled", "held-out goals": "eval/test/sampled"}
     plot_learning_curves(
         {label: [table.column(f"{name}/success")] for label, name in names.items()},

@@ -10,6 +10,7 @@ from torchrl_glam.models.critic import (
 from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
 from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
 from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
+from torchrl_glam.models.export import export_agent
 from torchrl_glam.models.factory import make_trunk
 from torchrl_glam.models.loading import load_language_model, load_tokenizer
 from torchrl_glam.models.prompt import PromptBuilder, check_composition
@@ -33,6 +34,7 @@ __all__ = [
     "ScoresOnly",
     "build_trie",
     "check_composition",
+    "export_agent",
     "load_language_model",
     "load_tokenizer",
     "make_critic",

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
+
+from torchrl_glam.models.critic import CriticInput
+from torchrl_glam.models.export import ExportKind
+from torchrl_glam.models.trunk import Normalisation
 
 
 @dataclass
@@ -42,8 +46,14 @@ class SACGLAMConfig:
     lora_alpha: int = 32
     lora_target_modules: list[str] = field(default_factory=lambda: ["q", "v"])
     load_in_4bit: bool = False
+    compute_dtype: str = "bfloat16"
     dtype: str = "float32"
     autocast: str = "auto"
+    gradient_checkpointing: bool = False
+    chat_template: bool = False
+    normalisation: str = "sum"
+    score_eos: bool = False
+    critic_input: str = "observation-action"
     critic_hidden_sizes: list[int] = field(default_factory=lambda: [256, 256])
     critic_backprop: bool = True
 
@@ -80,6 +90,7 @@ class SACGLAMConfig:
     loggers: list[str] = field(default_factory=lambda: ["tensorboard"])
     checkpoint_every: int = 16_000
     keep_checkpoints: int = 2
+    export: str = "auto"
 
     def check(self) -> None:
         """Fills in what depends on other keys and refuses values out of range.
@@ -106,7 +117,17 @@ class SACGLAMConfig:
         _within(self, "target_entropy", 0.0, math.log(self.num_objects + 2))
         for key in ("lr_trunk_actor", "lr_trunk_critic", "lr_heads", "lr_alpha"):
             _require(0 <= getattr(self, key) < math.inf, key, getattr(self, key), "be at least 0")
-        _choice(self, "dtype", ("float32", "bfloat16"))
+        for key in ("dtype", "compute_dtype"):
+            _choice(self, key, ("float32", "bfloat16"))
+        _choice(self, "normalisation", get_args(Normalisation))
+        _choice(self, "critic_input", get_args(CriticInput))
+        _choice(self, "export", (*get_args(ExportKind), "none"))
+        _require(
+            self.export != "adapter" or self.lora_rank is not None,
+            "export",
+            self.export,
+            "be 'auto', 'merged' or 'none' without adapters (lora_rank: null)",
+        )
         _choice(self, "autocast", ("auto", "true", "false"))
         _choice(self, "hindsight_relabel", ("all", "failed"))
         _choice(self, "hindsight_strategy", ("future", "final", "episode"))
