@@ -37,6 +37,10 @@ class SACGLAMLoss(DiscreteSACLoss):
     and on the next state with its target weights. The last two run without gradient, and only for
     the rows that do not terminate. All that follows runs on heads.
 
+    A trunk with ``written_keys``, such as this library's, is asked for no more than the heads read:
+    a critic on the prompt alone (:func:`~torchrl_glam.models.make_critic`) costs its target pass no
+    candidates.
+
     - ``loss_qvalue``: distance between the Q-value of the taken action and equation 3,
       ``y = reward + gamma^n * (1 - terminated) * sum_a pi(a) (Q_target(a) - alpha log pi(a))``.
       Truncated rows bootstrap. Rewards are expected to be n-step returns already, as
