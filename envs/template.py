@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _SLOT = re.compile(r"(\s*)\{(\w+)\}")
 
@@ -20,6 +24,8 @@ class PromptTemplate:
         text: the prompt with the slots ``{goal}`` and ``{observation}``, each exactly once.
             Default: the prompt of SAC-GLAM (Gaven et al., 2024), figure 3.
         action_lead: text in front of a candidate action that follows the prompt. Default: a space.
+        special_tokens: whether the tokenizer puts its own special tokens around the prompt; False
+            where the text spells those it wants, as :meth:`as_chat` makes it. Default: True.
 
     Raises:
         ValueError: if a slot is missing, unknown or repeated.
@@ -34,6 +40,7 @@ class PromptTemplate:
 
     text: str = "Goal: {goal}\n{observation}\nAction:"
     action_lead: str = " "
+    special_tokens: bool = True
     pieces: tuple[tuple[str, str], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -59,4 +66,61 @@ class PromptTemplate:
 
     def fill(self, goal: str, observation: str) -> str:
         """The whole prompt as text."""
-        return self.text.format(goal=goal, observation=observation)
+        slots = {"goal": goal, "observation": observation}
+        return "".join(
+            text if kind == "literal" else text + slots[kind] for kind, text in self.pieces
+        )
+
+    def as_chat(self, tokenizer: PreTrainedTokenizerBase) -> PromptTemplate:
+        """The same prompt as a user's turn, for a chat model: the action is what it answers.
+
+        Args:
+            tokenizer: its ``chat_template`` says how turns are written.
+
+        Returns:
+            A template whose text is everything up to the answer, special tokens spelled out.
+
+        Raises:
+            ValueError: if the tokenizer has no chat template, or one that does not write the text
+                of the turn as it stands.
+
+        Examples:
+            >>> from torchrl_glam.models.loading import load_tokenizer
+            >>> tokenizer = load_tokenizer("tiny")
+            >>> tokenizer.chat_template = (
+            ...     "{% for turn in messages %}<{{ turn.role }}>{{ turn.content }}{% endfor %}"
+            ... )
+            >>> PromptTemplate("{goal}\\n{observation}").as_chat(tokenizer).text
+            '<user>{goal}\\n{observation}<assistant>'
+        """
+        if getattr(tokenizer, "chat_template", None) is None:
+            raise ValueError(
+                f"tokenizer ({type(tokenizer).__name__}) has no chat template: use the prompt as "
+                "it is (chat_template=False), or a model that was trained on chats"
+            )
+        text = _up_to_answer(tokenizer, self.text)
+        bare = text.rstrip(" ")
+        chat = PromptTemplate(bare, action_lead=text[len(bare) :], special_tokens=False)
+        example = {"goal": "Grasp red lion", "observation": "You see: red lion, blue cat"}
+        if chat.fill(**example) + chat.action_lead != _up_to_answer(
+            tokenizer, self.fill(**example)
+        ):
+            raise ValueError(
+                f"tokenizer ({type(tokenizer).__name__}) has a chat template that changes the text "
+                f"of a turn, so a prompt cannot be put together from pieces: {text!r}"
+            )
+        return chat
+
+
+def _up_to_answer(tokenizer: PreTrainedTokenizerBase, content: str) -> str:
+    """A chat of one user's turn, as text, up to where the assistant's words begin."""
+    answer = "Release"
+    turns = [{"role": "user", "content": content}, {"role": "assistant", "content": answer}]
+    chat = tokenizer.apply_chat_template(turns, tokenize=False)
+    at = chat.rfind(answer)
+    if content not in chat[: max(at, 0)]:
+        raise ValueError(
+            f"tokenizer ({type(tokenizer).__name__}) has a chat template that does not write the "
+            f"turns of user and assistant as they stand: {chat!r}"
+        )
+    return chat[:at]

@@ -30,7 +30,7 @@ from torchrl.envs.transforms import Compose
 from tqdm import tqdm
 
 from torchrl_glam.envs import GoalSpace
-from torchrl_glam.models import CandidateActor, ScoresOnly, ValueHead, make_trunk
+from torchrl_glam.models import CandidateActor, ScoresOnly, ValueHead
 from torchrl_glam.objectives import PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, SubgoalFilter, close_rollout
 from torchrl_glam.training.checkpointing import CheckpointManager
@@ -45,6 +45,7 @@ from torchrl_glam.training.setup import (
     choose_device,
     make_env,
     make_language_model,
+    make_recipe_trunk,
     seed_everything,
 )
 
@@ -66,7 +67,7 @@ def main(cfg: PPOGLAMConfig) -> None:
     # 2. Language model, environments, policy (which records values too: nothing is read twice)
     autocast = choose_autocast(config.autocast, device)
     model, tokenizer = make_language_model(config, device, autocast)
-    trunk = ScoresOnly(make_trunk(model, tokenizer, autocast=autocast))
+    trunk = ScoresOnly(make_recipe_trunk(config, model, tokenizer, autocast))
     goal_ids = ("goal_id", ("hindsight", "goal_id")) if config.hindsight == "aligned" else ()
     env = make_env(config, tokenizer, device, keep=goal_ids)
     if config.hindsight != "none":
@@ -211,7 +212,10 @@ def main(cfg: PPOGLAMConfig) -> None:
         return
 
     # 8. Results
-    final = save_results(folder, table, model, tokenizer, eval_envs["train"])
+    critics = TensorDict.from_module(loss.value).unsqueeze(0)
+    final = save_results(
+        folder, table, model, tokenizer, eval_envs["train"], critics, config.export
+    )
     print(f"Success after {counters['steps']} steps: {final}. Results in {folder}")
 
 

@@ -31,13 +31,14 @@ from torchrl.envs.transforms import Compose
 from torchrl.objectives import SoftUpdate
 from tqdm import tqdm
 
-from torchrl_glam.models import CandidateActor, CandidateCritic, ScoresOnly, make_trunk
+from torchrl_glam.models import CandidateActor, ScoresOnly
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
 from torchrl_glam.training.checkpointing import CheckpointManager
 from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, SACGLAMConfig
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.training.interrupt import StopSignal
+from torchrl_glam.training.memory import describe_memory, memory_report
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, policy_lag
 from torchrl_glam.training.results import save_results
 from torchrl_glam.training.setup import (
@@ -46,6 +47,7 @@ from torchrl_glam.training.setup import (
     make_env,
     make_language_model,
     make_sampler,
+    make_trunk_and_critic,
     seed_everything,
 )
 
@@ -67,7 +69,7 @@ def main(cfg: SACGLAMConfig) -> None:
     # 2. Language model, environments, policy
     autocast = choose_autocast(config.autocast, device)
     model, tokenizer = make_language_model(config, device, autocast)
-    trunk = make_trunk(model, tokenizer, autocast=autocast)
+    trunk, critic = make_trunk_and_critic(config, model, tokenizer, autocast)
     env = make_env(config, tokenizer, device)
     eval_envs = {
         split: make_env(config, tokenizer, device, num_envs=config.eval_episodes, split=split)
@@ -77,7 +79,6 @@ def main(cfg: SACGLAMConfig) -> None:
     policy = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
 
     # 3. Loss, target weights, optimizer
-    critic = CandidateCritic(trunk.embedding_dim, config.critic_hidden_sizes)
     loss = SACGLAMLoss(
         trunk,
         actor,
@@ -98,6 +99,7 @@ def main(cfg: SACGLAMConfig) -> None:
         max_grad_norm=config.max_grad_norm,
         separate=config.separate_optimizers,
     )
+    print("Memory:", describe_memory(memory_report(loss, optimizer)))
 
     # 4. Replay: hindsight relabelling, then n-step returns (inverse transforms run last to first)
     storage = {"ram": LazyTensorStorage, "memmap": LazyMemmapStorage}[config.storage]
@@ -220,7 +222,10 @@ def main(cfg: SACGLAMConfig) -> None:
         return
 
     # 8. Results
-    final = save_results(folder, table, model, tokenizer, eval_envs["train"])
+    critics = loss.qvalue_network_params
+    final = save_results(
+        folder, table, model, tokenizer, eval_envs["train"], critics, config.export
+    )
     print(f"Success after {counters['steps']} steps: {final}. Results in {folder}")
 
 

@@ -86,7 +86,9 @@ def test_gradients_through_4_bit_weights_are_those_of_the_weights_they_stand_for
     """Also after a pass without gradient, which may repack the weights for inference."""
     settings = {"r": 4, "target_modules": ["q", "v"], "init_lora_weights": False}
     torch.manual_seed(0)
-    model, tokenizer = load_language_model(folder, lora=LoraConfig(**settings), load_in_4bit=True)
+    model, tokenizer = load_language_model(
+        folder, lora=LoraConfig(**settings), load_in_4bit=True, compute_dtype=torch.float32
+    )
     trunk, batch = EncoderDecoderTrunk(model, tokenizer), states(tokenizer)
     with torch.no_grad():
         trunk(batch.clone())
@@ -137,6 +139,50 @@ def test_4_bit_without_adapters_is_refused(folder):
         load_language_model(folder, load_in_4bit=True)
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, torch.bfloat16), ({"compute_dtype": torch.float32}, torch.float32)],
+)
+def test_4_bit_weights_are_multiplied_in_the_compute_dtype(options, expected, folder, monkeypatch):
+    import bitsandbytes
+
+    model, tokenizer = load_language_model(
+        folder, lora=LoraConfig(r=4, target_modules=["q", "v"]), load_in_4bit=True, **options
+    )
+    quantised = [m for m in model.modules() if isinstance(m, bitsandbytes.nn.Linear4bit)]
+    states_of = {(m.weight.quant_state.quant_type, m.weight.quant_state.nested) for m in quantised}
+    assert states_of == {("nf4", True)}
+    seen, multiply = [], bitsandbytes.matmul_4bit
+
+    def spy(x, *args, **kwargs):
+        out = multiply(x, *args, **kwargs)
+        seen.append((x.dtype, out.dtype))
+        return out
+
+    monkeypatch.setattr(bitsandbytes, "matmul_4bit", spy)
+    trunk = EncoderDecoderTrunk(model, tokenizer)
+    trunk(states(tokenizer))["log_likelihood"].sum().backward()
+    assert len(seen) == len(quantised) and set(seen) == {(expected, expected)}
+
+
+def test_a_platform_without_4_bit_weights_is_named(folder, monkeypatch):
+    import sys
+
+    import bitsandbytes.functional
+
+    def fails(*args, **kwargs):
+        raise NotImplementedError("no kernel for this backend")
+
+    lora = LoraConfig(r=4, target_modules=["q"])
+    with monkeypatch.context() as patch:
+        patch.setattr(bitsandbytes.functional, "quantize_4bit", fails)
+        with pytest.raises(ValueError, match=r"load_in_4bit .* device 'cpu' \(no kernel"):
+            load_language_model(folder, lora=lora, load_in_4bit=True)
+    monkeypatch.setitem(sys.modules, "bitsandbytes.functional", None)
+    with pytest.raises(ValueError, match="load_in_4bit .* bitsandbytes cannot be imported"):
+        load_language_model(folder, lora=lora, load_in_4bit=True)
+
+
 def save(model, folder, tokenizer):
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -167,7 +213,9 @@ def test_a_pass_without_gradient_leaves_4_bit_gradients_as_they_are(family, tmp_
         folder = save(make_model(family, tokenizer, **wide), tmp_path, tokenizer)
     targets = ["q", "v"] if family == "flan-t5" else ["q_proj", "v_proj"]
     lora = LoraConfig(r=2, target_modules=targets)
-    model, tokenizer = load_language_model(folder, lora=lora, load_in_4bit=True)
+    model, tokenizer = load_language_model(
+        folder, lora=lora, load_in_4bit=True, compute_dtype=torch.float32
+    )
     trunk, batch = make_trunk(model, tokenizer), states(tokenizer)
     leaves = [p for p in model.parameters() if p.requires_grad]
     for leaf in leaves:

@@ -97,6 +97,8 @@ def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(tmp_path):
         (["model=no/such/folder"], "could not be loaded"),
         (["resume=empty"], "holds no checkpoint"),
         (["num_objects=1"], "num_objects"),
+        (["critic_input=action"], "critic_input (action) must be one of"),
+        (["chat_template=true"], "has no chat template"),
         (["hindsigth=false"], "hindsigth"),
     ],
 )
@@ -142,6 +144,23 @@ def test_the_paper_configuration_trains_adapters_in_4_bits(tmp_path):
     # Random weights make a saturated policy, so only the critic's gradient is sure to be there.
     assert float(rows[-1]["grad_norm/trunk_critic"]) > 0
     assert (tmp_path / "run" / "model" / "adapter_model.safetensors").exists()
+
+
+def test_every_option_of_the_language_model_at_once(tmp_path):
+    """The critic reads the action in the encoder's input; the adapters are merged at the end."""
+    result = run(
+        *("total_steps=160", "output=run", "critic_input=encoded-action", "lora_rank=2"),
+        *("critic_backprop=false", "normalisation=token_mean", "score_eos=true", "eval_every=0"),
+        *("gradient_checkpointing=true", "export=merged", "checkpoint_every=0", "eval_episodes=2"),
+        cwd=tmp_path,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "Memory: language model 4.3 MB (trained 0.0), critics" in result.stdout
+    last = metrics(tmp_path / "run")[-1]
+    assert int(last["updates"]) > 0 and float(last["grad_norm/critic"]) > 0
+    AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run" / "model")
+    assert not (tmp_path / "run" / "model" / "adapter_config.json").exists()
+    assert (tmp_path / "run" / "model" / "heads.safetensors").exists()
 
 
 def test_another_configuration_is_not_resumed(unbroken):

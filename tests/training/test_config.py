@@ -161,6 +161,11 @@ def test_hindsight_needs_goals_that_are_named():
         ("sampling", "half", r"sampling \(half\) must be one of \('uniform', 'ratio', 'prior'"),
         ("storage", "tape", r"storage \(tape\) must be one of \('ram', 'memmap'\)"),
         ("dtype", "float16", r"dtype \(float16\) must be one of"),
+        ("compute_dtype", "float16", r"compute_dtype \(float16\) must be one of"),
+        ("normalisation", "mean", r"normalisation \(mean\) must be one of \('sum', 'token_mean'"),
+        ("critic_input", "action", r"critic_input \(action\) must be one of \('observation-act"),
+        ("export", "onnx", r"export \(onnx\) must be one of \('auto', 'adapter', 'merged', 'none"),
+        ("export", "adapter", r"export \(adapter\) must be .* \(lora_rank: null\)"),
         ("lr_heads", float("inf"), r"lr_heads \(inf\) must be"),
     ],
 )

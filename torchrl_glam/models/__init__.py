@@ -1,9 +1,16 @@
 """Language models as trunks, and the actor and critic heads on top of them."""
 
 from torchrl_glam.models.actor import CandidateActor
-from torchrl_glam.models.critic import CandidateCritic, ObservationCritic
+from torchrl_glam.models.critic import (
+    CandidateCritic,
+    CriticInput,
+    ObservationCritic,
+    make_critic,
+)
 from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
+from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
 from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
+from torchrl_glam.models.export import export_agent
 from torchrl_glam.models.factory import make_trunk
 from torchrl_glam.models.loading import load_language_model, load_tokenizer
 from torchrl_glam.models.prompt import PromptBuilder, check_composition
@@ -18,7 +25,9 @@ __all__ = [
     "CandidateCritic",
     "CandidateTrie",
     "CandidateTrunk",
+    "CriticInput",
     "DecoderOnlyTrunk",
+    "EncodedActionsTrunk",
     "EncoderDecoderTrunk",
     "ObservationCritic",
     "PromptBuilder",
@@ -27,7 +36,9 @@ __all__ = [
     "ValueHead",
     "build_trie",
     "check_composition",
+    "export_agent",
     "load_language_model",
     "load_tokenizer",
+    "make_critic",
     "make_trunk",
 ]

@@ -3,16 +3,90 @@
 SAC-GLAM (Gaven et al., 2024), Appendix B, compares two inputs: the observation together with the
 action (one output, :class:`CandidateCritic`) and the observation alone (one output per action,
 :class:`ObservationCritic`). Whether their loss also trains the language model is the loss's choice.
+:func:`make_critic` picks by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 from tensordict import NestedKey
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.modules import MLP
+
+from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
+from torchrl_glam.models.trunk import CandidateTrunk
+
+CriticInput = Literal["observation-action", "observation", "encoded-action"]
+
+
+def make_critic(
+    trunk: CandidateTrunk,
+    critic_input: CriticInput = "observation-action",
+    *,
+    num_actions: int,
+    hidden_sizes: Sequence[int] = (1024, 1024),
+    action_value_key: NestedKey = "action_value",
+) -> tuple[CandidateTrunk | EncodedActionsTrunk, CandidateCritic | ObservationCritic]:
+    """The critic with one of the inputs of SAC-GLAM, and the trunk that writes it.
+
+    Whether the critic trains the trunk ("shared parameters with" or "without backpropagation",
+    Appendix B) is the argument ``critic_backprop`` of
+    :class:`~torchrl_glam.objectives.SACGLAMLoss`.
+
+    Args:
+        trunk (CandidateTrunk): reads prompt and candidates; its output keys are the critic's
+            input keys, its last input key is the action mask's.
+        critic_input (str): ``"observation-action"`` (Appendix B): one value for each candidate,
+            from the hidden state after its last token; the pass that scores it makes it.
+            ``"observation"`` (Appendix B): ``num_actions`` values from the prompt's embedding; the
+            candidates are read for the actor alone. ``"encoded-action"`` (section 2.2): one value
+            for each candidate, read as the end of the encoder's input, which takes ``num_actions``
+            encoder passes more. Default: ``"observation-action"``.
+
+    Keyword Args:
+        num_actions (int): number ``A`` of candidate slots.
+        hidden_sizes (sequence of int): units of the hidden layers. Default: ``(1024, 1024)``
+            (Appendix C).
+        action_value_key (NestedKey): Q-values, float ``[*B, A]``. Default: ``"action_value"``.
+
+    Returns:
+        The trunk to hand to the loss (and to :class:`~torchrl_glam.models.ScoresOnly`), which is
+        ``trunk`` itself except for ``"encoded-action"``, and the critic.
+
+    Raises:
+        ValueError: for an unknown ``critic_input``, for ``"encoded-action"`` with a model that has
+            no encoder, or as the critics raise it.
+
+    Example:
+        >>> from torchrl_glam.models import load_language_model, make_trunk
+        >>> trunk = make_trunk(*load_language_model("tiny"))
+        >>> trunk, critic = make_critic(trunk, "observation", num_actions=5, hidden_sizes=(16,))
+        >>> critic.in_keys, critic.out_keys
+        (['prompt_embedding'], ['action_value'])
+    """
+    if critic_input not in get_args(CriticInput):
+        raise ValueError(f"critic_input ({critic_input!r}) must be one of {get_args(CriticInput)}")
+    _, action_embedding_key, prompt_embedding_key = trunk.out_keys
+    if critic_input == "observation":
+        return trunk, ObservationCritic(
+            trunk.embedding_dim,
+            num_actions,
+            hidden_sizes,
+            prompt_embedding_key=prompt_embedding_key,
+            action_value_key=action_value_key,
+        )
+    if critic_input == "encoded-action":
+        trunk = EncodedActionsTrunk(trunk)
+    return trunk, CandidateCritic(
+        trunk.embedding_dim,
+        hidden_sizes,
+        action_embedding_key=action_embedding_key,
+        action_mask_key=trunk.in_keys[-1],
+        action_value_key=action_value_key,
+    )
 
 
 class CandidateCritic(TensorDictModule):

@@ -20,6 +20,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from torchrl_glam.models.gradient_checkpointing import checkpoint_layers
+
 EMBEDDED = ("tiny",)
 
 
@@ -29,8 +31,10 @@ def load_language_model(
     lora: LoraConfig | None = None,
     load_in_4bit: bool = False,
     dtype: torch.dtype = torch.float32,
+    compute_dtype: torch.dtype = torch.bfloat16,
     device: torch.device | str = "cpu",
     attention: str = "sdpa",
+    gradient_checkpointing: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads an encoder-decoder or decoder-only language model and its tokenizer.
 
@@ -42,12 +46,17 @@ def load_language_model(
             ``save_pretrained``, or the id of a model on the hub (``"google/flan-t5-base"``).
         lora: train low-rank adapters with this configuration and freeze the rest (Appendix C).
             Default: train every weight.
-        load_in_4bit: hold the frozen weights in NF4 with double quantisation, computing in
-            bfloat16 on an accelerator and in ``dtype`` on the CPU. Needs ``lora``. Default False.
-        dtype: of the weights. Default float32.
+        load_in_4bit: hold the frozen weights in NF4 with double quantisation (Dettmers et al.,
+            2023). Needs ``lora``. Default False.
+        dtype: of the weights that are not in 4 bits. Default float32.
+        compute_dtype: in which matrices are multiplied that are held in 4 bits. Choose float32
+            where bfloat16 is slow, as on processors and GPUs (V100) without it. Default bfloat16.
         device: where to put the model. Default the CPU.
         attention: implementation of attention in ``transformers``, ``"sdpa"`` or ``"eager"``.
             Default ``"sdpa"``.
+        gradient_checkpointing: keep no activations inside the layers of the model and compute
+            them again in the backward pass: less memory for about a third more time, same
+            gradients, in train and eval mode. Such a model cannot be pickled. Default False.
 
     Returns:
         The model (wrapped by ``peft`` if ``lora`` is given) and its tokenizer.
@@ -56,7 +65,8 @@ def load_language_model(
         FileNotFoundError: if ``name`` is neither embedded, nor a model folder, nor to be had from
             the hub.
         ValueError: if the model generates no text, if LoRA's target modules match nothing, if
-            4-bit weights are asked for without LoRA, or as :func:`load_tokenizer` raises it.
+            4-bit weights are asked for without LoRA or where bitsandbytes has none, if the model
+            has no layers to checkpoint, or as :func:`load_tokenizer` raises it.
 
     Examples:
         >>> model, tokenizer = load_language_model("tiny")
@@ -68,15 +78,16 @@ def load_language_model(
             "load_in_4bit (True) needs lora: 4-bit weights cannot be trained themselves; pass a "
             "peft.LoraConfig or set load_in_4bit=False"
         )
+    if load_in_4bit:
+        _check_4bit(torch.device(device))
     tokenizer = load_tokenizer(name)
     kwargs = {"attn_implementation": attention}
     if load_in_4bit:
-        on_cpu = torch.device(device).type == "cpu"
         kwargs["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=dtype if on_cpu else torch.bfloat16,
+            bnb_4bit_compute_dtype=compute_dtype,
         )
         kwargs["device_map"] = str(device)
     with _source(name) as source:
@@ -93,6 +104,8 @@ def load_language_model(
         model = _load(kind, name, source, dtype=dtype, **kwargs)
     if load_in_4bit:
         _keep_differentiable(model)
+    if gradient_checkpointing:
+        checkpoint_layers(model)
     if lora is not None:
         model = _with_lora(model, lora, load_in_4bit)
     if not load_in_4bit:
@@ -152,6 +165,26 @@ def _load(kind: type, name: str | Path, source: str | Path, **kwargs):
             f"name ({str(name)!r}) could not be loaded: it is none of the embedded models "
             f"{EMBEDDED}, no folder with a model and its tokenizer, and the hub gave none of that "
             f"id (no network, or no such model). Reason given: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _check_4bit(device: torch.device) -> None:
+    """Raises ValueError where bitsandbytes cannot hold weights in 4 bits, by trying it."""
+    why = "load_in_4bit (True) is not possible here: {}; set load_in_4bit=False"
+    try:
+        from bitsandbytes.functional import quantize_4bit
+    except ImportError as error:
+        raise ValueError(
+            why.format(f"bitsandbytes cannot be imported ({error}), install it")
+        ) from error
+    try:
+        quantize_4bit(
+            torch.zeros(64, 64, device=device), quant_type="nf4", compress_statistics=True
+        )
+    except (RuntimeError, NotImplementedError, AttributeError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            why.format(f"bitsandbytes makes no 4-bit weights on device {str(device)!r} ({reason})")
         ) from error
 
 

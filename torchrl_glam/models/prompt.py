@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from torchrl_glam.envs.template import PromptTemplate
 from torchrl_glam.envs.text import join_segments
@@ -57,13 +57,16 @@ class PromptBuilder(nn.Module):
                 "tokenizer.eos_token) before building prompts"
             )
         self.pad_id: int = tokenizer.pad_token_id
-        before, after = special_tokens(tokenizer)
+        before, after = [], []
+        if self.template.special_tokens:
+            before, after = special_tokens(tokenizer)
         self._order: list[str] = []
         self.num_literal_tokens = 0
         literals = [("literal", before)] if before else []
         for kind, text in self.template.pieces:
             ids = tokenizer(text, add_special_tokens=False).input_ids if kind == "literal" else []
             literals.append((kind, ids))
+        self._action_at = len(literals)
         if after and closed:
             literals.append(("literal", after))
         for index, (kind, ids) in enumerate(literals):
@@ -73,12 +76,19 @@ class PromptBuilder(nn.Module):
                 self.num_literal_tokens += len(ids)
                 self.register_buffer(name, torch.tensor(ids, dtype=torch.long), persistent=False)
 
-    def forward(self, goal_tokens: Tensor, observation_tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self,
+        goal_tokens: Tensor,
+        observation_tokens: Tensor,
+        action_tokens: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Prompt tokens and their mask.
 
         Args:
             goal_tokens: ``[*B, Tg]`` integers, padded on the right.
             observation_tokens: ``[*B, To]`` integers, padded on the right.
+            action_tokens: ``[*B, Ta]`` integers, padded on the right: an action to read as the end
+                of the prompt, before what closes it. Default: None, no action.
 
         Returns:
             tokens ``[*B, T]`` (int64, padded on the right) and mask ``[*B, T]`` (bool, True at
@@ -86,8 +96,12 @@ class PromptBuilder(nn.Module):
         """
         batch = goal_tokens.shape[:-1]
         slots = {"goal": goal_tokens.long(), "observation": observation_tokens.long()}
+        order = self._order
+        if action_tokens is not None:
+            slots["action"] = action_tokens.long()
+            order = [*order[: self._action_at], "action", *order[self._action_at :]]
         parts, masks = [], []
-        for name in self._order:
+        for name in order:
             if name in slots:
                 parts.append(slots[name])
                 masks.append(slots[name] != self.pad_id)
@@ -120,6 +134,7 @@ def check_composition(
     tokenizer: PreTrainedTokenizerBase,
     template: PromptTemplate,
     examples: Iterable[tuple[str, str]],
+    actions: Iterable[str] = (),
 ) -> None:
     """Checks that prompts built from pieces have exactly the tokens of the whole text.
 
@@ -127,30 +142,44 @@ def check_composition(
         tokenizer: the tokenizer of the language model.
         template: the prompt.
         examples: pairs of goal text and observation text.
+        actions: texts that go on where the prompt ends, as decoder-only models read them; checked
+            after the last of the examples. Default: none.
 
     Raises:
         ValueError: naming the first example that differs, and where.
     """
     builder = PromptBuilder(tokenizer, template)
+    special = {"add_special_tokens": template.special_tokens}
+
+    def piece(slot: str, text: str) -> Tensor:
+        ids = tokenizer(template.lead(slot) + text, add_special_tokens=False).input_ids
+        return torch.tensor([ids], dtype=torch.long)
+
+    pieces, text = [], ""
     for goal, observation in examples:
-        pieces = [
-            torch.tensor(
-                [tokenizer(template.lead(slot) + text, add_special_tokens=False).input_ids],
-                dtype=torch.long,
-            )
-            for slot, text in (("goal", goal), ("observation", observation))
-        ]
-        built = builder(*pieces)[0][0].tolist()
-        whole = tokenizer(template.fill(goal, observation)).input_ids
-        if built != whole:
-            at = next(
-                (i for i, (a, b) in enumerate(zip(built, whole, strict=False)) if a != b),
-                min(len(built), len(whole)),
-            )
-            raise ValueError(
-                f"tokenizer ({tokenizer.__class__.__name__}) does not compose: the prompt of goal "
-                f"{goal!r} has {len(whole)} tokens as one text and {len(built)} in pieces, and "
-                f"they differ from token {at} on ({tokenizer.decode(whole[at : at + 3])!r} against "
-                f"{tokenizer.decode(built[at : at + 3])!r}). Choose a template whose slots start "
-                "at white space, or another tokenizer."
-            )
+        pieces = [piece("goal", goal), piece("observation", observation)]
+        text = template.fill(goal, observation)
+        _compare(tokenizer, text, builder(*pieces)[0][0].tolist(), tokenizer(text, **special))
+    for action in actions:
+        whole = text + template.lead("action") + action
+        built = builder(*pieces, piece("action", action))[0][0].tolist()
+        _compare(tokenizer, whole, built, tokenizer(whole, **special))
+
+
+def _compare(
+    tokenizer: PreTrainedTokenizerBase, text: str, built: list[int], encoding: BatchEncoding
+) -> None:
+    whole = encoding.input_ids
+    if built == whole:
+        return
+    at = next(
+        (i for i, (a, b) in enumerate(zip(built, whole, strict=False)) if a != b),
+        min(len(built), len(whole)),
+    )
+    raise ValueError(
+        f"tokenizer ({tokenizer.__class__.__name__}) does not compose: the prompt {text!r} has "
+        f"{len(whole)} tokens as one text and {len(built)} in pieces, and they differ from token "
+        f"{at} on ({tokenizer.decode(whole[at : at + 3])!r} against "
+        f"{tokenizer.decode(built[at : at + 3])!r}). Choose a template whose slots, and whose "
+        "actions, start at white space, or another tokenizer."
+    )

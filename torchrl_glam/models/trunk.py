@@ -22,7 +22,7 @@ from torchrl_glam.models.trie import CandidateTrie, build_trie
 from torchrl_glam.models.words import WordCounter
 
 Normalisation = Literal["sum", "token_mean", "word_mean"]
-Part = Literal["scores", "embeddings"]
+Part = Literal["scores", "embeddings", "prompt"]
 
 
 class CandidateTrunk(TensorDictModuleBase):
@@ -142,8 +142,9 @@ class CandidateTrunk(TensorDictModuleBase):
             tensordict: the inputs, of any batch shape.
             only: ``"scores"`` leaves out the action embeddings, and with them the last token of
                 the candidates, which nothing is predicted from; ``"embeddings"`` leaves out the
-                log-likelihoods, and with them the vocabulary head. The prompt's embedding costs
-                nothing and is always written. Default: None, everything.
+                log-likelihoods, and with them the vocabulary head; ``"prompt"`` leaves out both,
+                and with them the candidates. The prompt's embedding costs nothing and is always
+                written. Default: None, everything.
         """
         goal, observation, actions, mask = (tensordict.get(key) for key in self.in_keys)
         batch = mask.shape[:-1]
@@ -162,6 +163,30 @@ class CandidateTrunk(TensorDictModuleBase):
                 tensordict.set(key, value.unflatten(0, batch) if len(batch) != 1 else value)
         return tensordict
 
+    def written_keys(self, only: Part | None = None) -> list[NestedKey]:
+        """The keys that a call with ``only`` writes."""
+        scores, embeddings, prompt = self.out_keys
+        parts = {"scores": [scores], "embeddings": [embeddings], "prompt": []}
+        return self.out_keys if only is None else [*parts[only], prompt]
+
+    def read_prompts(self, prompt: Tensor, prompt_mask: Tensor) -> Tensor:
+        """The hidden states that have read the prompts and no action.
+
+        Args:
+            prompt: tokens ``[B, T]``, padded on the right.
+            prompt_mask: ``[B, T]`` bool, True at tokens.
+
+        Returns:
+            ``[B, D]``.
+        """
+        # A candidate of one token has no node of its own without leaves: node 0 is left.
+        other = 1 if self.prompt.pad_id == 0 else 0
+        candidate = prompt.new_full((len(prompt), 1, 1), other)
+        everything = torch.ones_like(candidate[..., 0], dtype=torch.bool)
+        trie = build_trie(candidate, everything, self._start_id(), self.prompt.pad_id, leaves=False)
+        with torch.autocast(prompt.device.type, self.autocast, enabled=self.autocast is not None):
+            return self._read(prompt, prompt_mask, trie)[:, 0]
+
     def score(
         self,
         goal: Tensor,
@@ -172,6 +197,8 @@ class CandidateTrunk(TensorDictModuleBase):
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """The pass itself, on one batch dimension; shapes as in the class."""
         prompt, prompt_mask = self.prompt(goal, observation)
+        if only == "prompt":
+            return None, None, self.read_prompts(prompt, prompt_mask)
         leaves = only != "scores" or self.eos_id is not None
         trie = build_trie(actions, mask, self._start_id(), self.prompt.pad_id, leaves=leaves)
         with torch.autocast(prompt.device.type, self.autocast, enabled=self.autocast is not None):

@@ -24,7 +24,7 @@ from torchrl.modules import MaskedCategorical
 from torchrl.objectives import DiscreteSACLoss
 from torchrl.objectives.utils import ValueEstimators, distance_loss
 
-from torchrl_glam.models.trunk import CandidateTrunk, Part
+from torchrl_glam.models.trunk import Part
 from torchrl_glam.objectives._checks import check_action, check_arguments, check_finite
 from torchrl_glam.objectives._trunk import state_keys, trainable_leaves
 
@@ -37,6 +37,10 @@ class SACGLAMLoss(DiscreteSACLoss):
     *trunk*. The trunk runs three times per call: on the state with gradient, on the next state,
     and on the next state with its target weights. The last two run without gradient, and only for
     the rows that do not terminate. All that follows runs on heads.
+
+    A trunk with ``written_keys``, such as this library's, is asked for no more than the heads read:
+    a critic on the prompt alone (:func:`~torchrl_glam.models.make_critic`) costs its target pass no
+    candidates.
 
     - ``loss_qvalue``: distance between the Q-value of the taken action and equation 3,
       ``y = reward + gamma^n * (1 - terminated) * sum_a pi(a) (Q_target(a) - alpha log pi(a))``.
@@ -221,7 +225,7 @@ class SACGLAMLoss(DiscreteSACLoss):
         Returns:
             TensorDictBase: the terms, scalars unless ``reduction="none"``.
         """
-        state = self._run_trunk(tensordict)
+        state = self._read_state(tensordict)
         dist = self._policy(state)
         q_values = self._q_values(state)
         loss_qvalue, q_metrics = self._qvalue_term(tensordict, q_values, dist.mask)
@@ -238,12 +242,12 @@ class SACGLAMLoss(DiscreteSACLoss):
 
     def qvalue_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The critic's loss alone, and its metrics per row ``[*B]``. Runs the trunk itself."""
-        state = self._run_trunk(tensordict)
+        state = self._read_state(tensordict)
         return self._qvalue_term(tensordict, self._q_values(state), self._policy(state).mask)
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The actor's loss alone, and minus its entropy ``[*B]``. Runs the trunk itself."""
-        state = self._run_trunk(tensordict)
+        state = self._read_state(tensordict)
         loss, log_prob = self._actor_term(tensordict, self._q_values(state), self._policy(state))
         return loss, {"log_prob": log_prob}
 
@@ -259,13 +263,27 @@ class SACGLAMLoss(DiscreteSACLoss):
         weights = {".".join(k): v for k, v in _flat_items(self.target_trunk_params)}
         return functional_call(self.trunk, weights, (inputs,), options, tie_weights=True)
 
-    def _enough(self, part: Part, head: TensorDictModule) -> Part | None:
-        """``part`` if the trunk can write it alone and the head reads nothing but it."""
-        if not isinstance(self.trunk, CandidateTrunk):
+    def _read_state(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """What both heads read of the state, with the gradient that they send."""
+        critic = self._enough(self.qvalue_network)
+        apart = critic == "embeddings" and not getattr(self.trunk, "one_pass", True)
+        if self.critic_backprop or not apart:
+            return self._run_trunk(tensordict, only=self._enough(*self._heads))
+        # The critic's inputs take passes of their own, which need no graph.
+        state = self._run_trunk(tensordict, only=self._enough(self.actor_network))
+        with torch.no_grad():
+            return state.update(self._run_trunk(tensordict, only=critic))
+
+    def _enough(self, *heads: TensorDictModule) -> Part | None:
+        """The least that the trunk can write and the heads can do with."""
+        if not hasattr(self.trunk, "written_keys"):
             return None
-        scores, embeddings, _ = self.trunk.out_keys
-        left_out = unravel_key(embeddings if part == "scores" else scores)
-        return None if left_out in map(unravel_key, head.in_keys) else part
+        made = {unravel_key(key) for key in self.trunk.out_keys}
+        read = {unravel_key(key) for head in heads for key in head.in_keys} & made
+        for part in ("prompt", "scores", "embeddings"):
+            if read <= {unravel_key(key) for key in self.trunk.written_keys(part)}:
+                return part
+        return None
 
     def _policy(self, state: TensorDictBase) -> MaskedCategorical:
         dist = self.actor_network.get_dist(state)
@@ -305,16 +323,15 @@ class SACGLAMLoss(DiscreteSACLoss):
         """Soft value under the policy and the target critic: the expectation in equation 3."""
         # A trunk that does not train is its own target.
         moving = not self.trunk_params.is_empty()
-        scores = self._enough("scores", self.actor_network) if moving else None
-        online = self._run_trunk(state, only=scores)
+        heads = [self.actor_network] if moving else self._heads
+        online = self._run_trunk(state, only=self._enough(*heads))
         try:
             dist = self._policy(online)
         except (ValueError, FloatingPointError) as error:
             raise type(error)(f"In the next states, of the rows that go on: {error}") from error
         target = online
         if moving:
-            embeddings = self._enough("embeddings", self.qvalue_network)
-            target = self._run_trunk(state, target=True, only=embeddings)
+            target = self._run_trunk(state, target=True, only=self._enough(self.qvalue_network))
         q_values = self._q_values(target, target=True).min(0).values
         check_finite(q_values[dist.mask], ("next", self.tensor_keys.action_value))
         return (dist.probs * (q_values - self._alpha * dist.logits)).sum(-1)
@@ -348,8 +365,12 @@ class SACGLAMLoss(DiscreteSACLoss):
         weights = self._maybe_get_priority_weight(tensordict)
         return self._reduce_loss(loss, tensordict=tensordict, weights=weights)
 
+    @property
+    def _heads(self) -> list[TensorDictModule]:
+        return [self.actor_network, self.qvalue_network]
+
     def _state_keys(self) -> list[NestedKey]:
-        return state_keys(self.trunk, [self.actor_network, self.qvalue_network])
+        return state_keys(self.trunk, self._heads)
 
     def _set_in_keys(self) -> None:
         state_keys = self._state_keys()

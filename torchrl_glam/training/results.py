@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from torchrl_glam.models import export_agent
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate
 from torchrl_glam.training.metrics import MetricsTable
 from torchrl_glam.training.plotting import plot_learning_curves
@@ -18,6 +20,8 @@ def save_results(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     env: EnvBase,
+    critics: TensorDictBase,
+    export: str = "auto",
 ) -> dict[str, float]:
     """Writes ``model/`` and ``learning_curve.png`` to the folder of a run.
 
@@ -28,12 +32,15 @@ def save_results(
         model: the trained language model, or its adapters.
         tokenizer: its tokenizer.
         env: training environment of the evaluations, for random play beside the curve.
+        critics: parameters of the value heads, stacked.
+        export: ``kind`` of :func:`~torchrl_glam.models.export_agent`, or ``"none"``, which leaves
+            out ``model/``. Default: ``"auto"``.
 
     Returns:
         Success of the sampled policy at the end, by split of goals.
     """
-    model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    if export != "none":
+        export_agent(folder / "model", model, tokenizer, critics, kind=export)
     names = {"training goals": "eval/train/sampled", "held-out goals": "eval/test/sampled"}
     plot_learning_curves(
         {label: [table.column(f"{name}/success")] for label, name in names.items()},

@@ -17,7 +17,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from torchrl_glam.envs import PlaygroundTextEnv, PromptTemplate, TokenizeText, decode_text
 from torchrl_glam.envs.goals import GoalSpace, Split
 from torchrl_glam.envs.tokenize import playground_lengths
-from torchrl_glam.models import check_composition, load_language_model
+from torchrl_glam.models import (
+    CandidateCritic,
+    CandidateTrunk,
+    EncodedActionsTrunk,
+    ObservationCritic,
+    check_composition,
+    load_language_model,
+    make_critic,
+    make_trunk,
+)
 from torchrl_glam.replay import GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.training.config import RecipeConfig, SACGLAMConfig
 
@@ -88,7 +97,9 @@ def make_language_model(
         lora=lora,
         load_in_4bit=config.load_in_4bit,
         dtype=getattr(torch, config.dtype),
+        compute_dtype=getattr(torch, config.compute_dtype),
         device=device,
+        gradient_checkpointing=config.gradient_checkpointing,
         # On the CPU the fused kernel goes backward slowly in bfloat16: eager is 1.4 times faster.
         attention="eager" if device.type == "cpu" and autocast is not None else "sdpa",
     )
@@ -96,8 +107,69 @@ def make_language_model(
         num_envs=8, num_objects=config.num_objects, sequential=config.sequential, seed=0
     ).rollout(4, break_when_any_done=False)
     texts = (decode_text(probe[key].flatten(0, 1)) for key in ("goal", "observation"))
-    check_composition(tokenizer, PromptTemplate(), zip(*texts, strict=True))
+    # Where there is no encoder, actions go on in the text of the prompt.
+    actions = () if model.config.is_encoder_decoder else decode_text(probe["actions"][0, 0])
+    check_composition(
+        tokenizer, make_template(config, tokenizer), zip(*texts, strict=True), filter(None, actions)
+    )
     return model, tokenizer
+
+
+def make_template(config: RecipeConfig, tokenizer: PreTrainedTokenizerBase) -> PromptTemplate:
+    """The prompt of every recipe, as a user's turn if the configuration asks for it.
+
+    Examples:
+        >>> from torchrl_glam.models import load_tokenizer
+        >>> make_template(SACGLAMConfig(), load_tokenizer("tiny")) == PromptTemplate()
+        True
+    """
+    template = PromptTemplate()
+    return template.as_chat(tokenizer) if config.chat_template else template
+
+
+def make_recipe_trunk(
+    config: RecipeConfig,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    autocast: torch.dtype | None = None,
+) -> CandidateTrunk:
+    """The trunk on a language model, as the configuration asks for it.
+
+    Examples:
+        >>> config = RecipeConfig(normalisation="token_mean")
+        >>> make_recipe_trunk(config, *load_language_model("tiny")).normalisation
+        'token_mean'
+    """
+    return make_trunk(
+        model,
+        tokenizer,
+        make_template(config, tokenizer),
+        normalisation=config.normalisation,
+        score_eos=config.score_eos,
+        autocast=autocast,
+    )
+
+
+def make_trunk_and_critic(
+    config: SACGLAMConfig,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    autocast: torch.dtype | None = None,
+) -> tuple[CandidateTrunk | EncodedActionsTrunk, CandidateCritic | ObservationCritic]:
+    """The trunk on a language model and the critic's head, as the configuration asks for them.
+
+    Examples:
+        >>> config = SACGLAMConfig(critic_input="encoded-action")
+        >>> trunk, _ = make_trunk_and_critic(config, *load_language_model("tiny"))
+        >>> type(trunk).__name__
+        'EncodedActionsTrunk'
+    """
+    return make_critic(
+        make_recipe_trunk(config, model, tokenizer, autocast),
+        config.critic_input,
+        num_actions=config.num_objects + 2,
+        hidden_sizes=config.critic_hidden_sizes,
+    )
 
 
 def make_env(
@@ -130,10 +202,12 @@ def make_env(
         seed=config.seed if seed is None else seed,
         device=device,
     )
+    template = make_template(config, tokenizer)
+    lengths = playground_lengths(env, tokenizer, template)
     return TransformedEnv(
         env,
         Compose(
-            TokenizeText(tokenizer, **playground_lengths(env, tokenizer)),
+            TokenizeText(tokenizer, template=template, **lengths),
             SelectTransform(
                 *("goal_tokens", "observation_tokens", "action_tokens", "action_mask", "goal_kind"),
                 *(("hindsight", "goal_tokens"), ("hindsight", "kind")),
@@ -159,7 +233,7 @@ def check_names_goals(
         ValueError: if one of them is missing.
 
     Examples:
-        >>> check_names_goals(PlaygroundTextEnv(num_envs=1), "all", [("hindsight", "goal")])
+        >>> check_names_goals(PlaygroundTextEnv(num_envs=1), "all", [("hindsight", "goal_id")])
     """
     missing = [key for key in keys if key not in env.observation_spec.keys(True)]
     if missing:

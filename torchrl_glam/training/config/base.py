@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
+
+from torchrl_glam.models.export import ExportKind
+from torchrl_glam.models.trunk import Normalisation
 
 # A resumed run may train longer and report otherwise; the rest decides what is learnt.
 MAY_CHANGE_ON_RESUME = (
     *("total_steps", "output", "resume", "device", "loggers", "keep_checkpoints"),
-    *("checkpoint_every", "eval_episodes"),
+    *("checkpoint_every", "eval_episodes", "export"),
 )
 
 
@@ -40,8 +43,13 @@ class RecipeConfig:
     lora_alpha: int = 32
     lora_target_modules: list[str] = field(default_factory=lambda: ["q", "v"])
     load_in_4bit: bool = False
+    compute_dtype: str = "bfloat16"
     dtype: str = "float32"
     autocast: str = "auto"
+    gradient_checkpointing: bool = False
+    chat_template: bool = False
+    normalisation: str = "sum"
+    score_eos: bool = False
     critic_hidden_sizes: list[int] = field(default_factory=lambda: [256, 256])
     critic_backprop: bool = True
 
@@ -58,6 +66,7 @@ class RecipeConfig:
     loggers: list[str] = field(default_factory=lambda: ["tensorboard"])
     checkpoint_every: int = 16_000
     keep_checkpoints: int = 2
+    export: str = "auto"
 
     def check(self) -> None:
         """Refuses values out of range; ``autocast`` becomes lower case.
@@ -74,8 +83,17 @@ class RecipeConfig:
         within(self, "gamma", 0.0, 1.0)
         learning_rate(self, "lr_heads")
         self.autocast = self.autocast.lower()  # Hydra reads autocast=true as a truth value: "True"
-        choice(self, "dtype", ("float32", "bfloat16"))
+        for key in ("dtype", "compute_dtype"):
+            choice(self, key, ("float32", "bfloat16"))
         choice(self, "autocast", ("auto", "true", "false"))
+        choice(self, "normalisation", get_args(Normalisation))
+        choice(self, "export", (*get_args(ExportKind), "none"))
+        require(
+            self.export != "adapter" or self.lora_rank is not None,
+            "export",
+            self.export,
+            "be 'auto', 'merged' or 'none' without adapters (lora_rank: null)",
+        )
         multiple(self, "update_every", "num_envs")
         for key in ("log_every", "eval_every", "checkpoint_every"):
             multiple(self, key, "update_every")

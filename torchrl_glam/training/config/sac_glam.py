@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import get_args
 
+from torchrl_glam.models.critic import CriticInput
 from torchrl_glam.training.config.base import (
     RecipeConfig,
     at_least,
@@ -35,6 +37,8 @@ class SACGLAMConfig(RecipeConfig):
     """
 
     output: str = "runs/sac_glam"
+
+    critic_input: str = "observation-action"
 
     n_step: int = 3
     tau: float = 0.01
@@ -77,6 +81,7 @@ class SACGLAMConfig(RecipeConfig):
         within(self, "target_entropy", 0.0, math.log(self.num_objects + 2))
         for key in ("lr_trunk_actor", "lr_trunk_critic", "lr_alpha"):
             learning_rate(self, key)
+        choice(self, "critic_input", get_args(CriticInput))
         choice(self, "hindsight_relabel", ("all", "failed"))
         choice(self, "hindsight_strategy", ("future", "final", "episode"))
         choice(self, "sampling", ("uniform", "ratio", "prior", "ratio+prior"))

@@ -1,0 +1,151 @@
+"""Prompts of chat models: goal and observation are the user's turn, the action is the answer."""
+
+import pytest
+import torch
+from families import ACTIONS, GOALS, OBSERVATIONS, make_model, token_rows
+from tensordict import TensorDict
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers.trainers import BpeTrainer
+from torchrl.envs import TransformedEnv
+from transformers import PreTrainedTokenizerFast
+
+from torchrl_glam.envs import PlaygroundTextEnv, PromptTemplate, TokenizeText, decode_text
+from torchrl_glam.envs.tokenize import playground_lengths
+from torchrl_glam.models import check_composition, make_trunk
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# As Llama 2 writes it, with the start of the text in the template and a space before the answer.
+INST = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
+)
+# Without anything between the name of the turn and its text.
+GLUED = "{% for m in messages %}<|im_start|>{{ m.role }}{{ m.content }}{% endfor %}"
+
+
+def make_tokenizer(chat_template):
+    """A byte-level tokenizer, as Qwen's and Llama 3's; it puts <s> before every text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<pad>", "<s>", "<|im_start|>", "<|im_end|>"]
+    tokenizer.train_from_iterator(
+        [*GOALS, *OBSERVATIONS, "user assistant [INST] [/INST] Goal: Action:", "assistantGrasp"],
+        BpeTrainer(
+            vocab_size=400,
+            special_tokens=special,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="<|im_end|>",
+        chat_template=chat_template,
+    )
+
+
+def chat_tokens(tokenizer, goal, observation, action):
+    """Tokens before the answer, and of the answer, from the tokenizer's own rendering."""
+    turn = {"role": "user", "content": f"Goal: {goal}\n{observation}\nAction:"}
+    answer = {"role": "assistant", "content": action}
+    rendered = tokenizer.apply_chat_template([turn, answer], tokenize=False)
+    until = rendered.rindex(action)
+    lead = " " if rendered[until - 1] == " " else ""
+    before = rendered[: until - len(lead)]
+    whole = rendered[: until + len(action)]
+    ids = tokenizer(whole, add_special_tokens=False).input_ids
+    start = len(tokenizer(before, add_special_tokens=False).input_ids)
+    return ids[:start], ids[start:]
+
+
+@pytest.mark.parametrize("chat_template", [CHATML, INST], ids=["chatml", "inst"])
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_scores_are_those_of_the_answer(family, chat_template):
+    tokenizer = make_tokenizer(chat_template)
+    model = make_model(family, tokenizer)
+    template = PromptTemplate().as_chat(tokenizer)
+    trunk = make_trunk(model, tokenizer, template)
+    mask = torch.tensor([[text != "" for text in row] for row in ACTIONS])
+    actions = [token_rows(tokenizer, row, 24, template.lead("action")) for row in ACTIONS]
+    out = trunk(
+        TensorDict(
+            goal_tokens=token_rows(tokenizer, GOALS, 60, template.lead("goal")),
+            observation_tokens=token_rows(tokenizer, OBSERVATIONS, 100, "\n"),
+            action_tokens=torch.stack(actions),
+            action_mask=mask,
+            batch_size=[3],
+        )
+    )
+    for state, action in mask.nonzero().tolist():
+        before, answer = chat_tokens(
+            tokenizer, GOALS[state], OBSERVATIONS[state], ACTIONS[state][action]
+        )
+        assert before.count(tokenizer.bos_token_id) == (chat_template == INST)
+        logits = model(input_ids=torch.tensor([before + answer])).logits[0].log_softmax(-1)
+        expected = sum(logits[len(before) - 1 + i, token] for i, token in enumerate(answer))
+        score = out["log_likelihood"][state, action]
+        torch.testing.assert_close(score, expected, atol=1e-4, rtol=0)
+
+
+def test_chatml_ends_where_generation_begins():
+    tokenizer = make_tokenizer(CHATML)
+    template = PromptTemplate().as_chat(tokenizer)
+    turn = {"role": "user", "content": PromptTemplate().fill("Grasp red lion", "You see: red lion")}
+    expected = tokenizer.apply_chat_template([turn], tokenize=False, add_generation_prompt=True)
+    assert template.fill("Grasp red lion", "You see: red lion") == expected
+    assert template.action_lead == ""
+
+
+@pytest.mark.parametrize("chat_template", [CHATML, INST], ids=["chatml", "inst"])
+def test_the_environment_writes_the_tokens_of_the_whole_chat(chat_template):
+    tokenizer = make_tokenizer(chat_template)
+    template = PromptTemplate().as_chat(tokenizer)
+    env = PlaygroundTextEnv(num_envs=2, num_objects=3, seed=0)
+    lengths = playground_lengths(env, tokenizer, template)
+    env = TransformedEnv(env, TokenizeText(tokenizer, template=template, **lengths))
+    state = env.reset()
+    texts = [decode_text(state[key]) for key in ("goal", "observation")]
+    check_composition(tokenizer, template, zip(*texts, strict=True), ACTIONS[0])
+    trunk = make_trunk(make_model("qwen2", tokenizer), tokenizer, template)
+    tokens, mask = trunk.prompt(state["goal_tokens"], state["observation_tokens"])
+    for row, (goal, observation) in enumerate(zip(*texts, strict=True)):
+        before, _ = chat_tokens(tokenizer, goal, observation, "Grasp")
+        assert tokens[row, mask[row]].tolist() == before
+
+
+def test_an_answer_that_melts_into_the_chat_is_refused():
+    tokenizer = make_tokenizer(GLUED)
+    template = PromptTemplate().as_chat(tokenizer)
+    examples = list(zip(GOALS, OBSERVATIONS, strict=True))
+    with pytest.raises(ValueError, match="does not compose.*actions, start at white space"):
+        check_composition(tokenizer, template, examples, ["Grasp"])
+
+
+@pytest.mark.parametrize(
+    ("chat_template", "message"),
+    [
+        (None, "has no chat template"),
+        ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "as they stand"),
+        ("{{ messages[0].content }}", "as they stand"),
+        (
+            "{% for m in messages %}{{ m.content | replace('lion', 'cat') }}{% endfor %}",
+            "as they stand|changes the text",
+        ),
+        (
+            "{% for m in messages %}{{ m.content | length }} {{ m.content }}{% endfor %}",
+            "changes the text",
+        ),
+    ],
+)
+def test_templates_that_are_no_frame_are_refused(chat_template, message):
+    with pytest.raises(ValueError, match=message):
+        PromptTemplate().as_chat(make_tokenizer(chat_template))

@@ -1,0 +1,190 @@
+"""Exported agents, read back by plain transformers, peft and safetensors."""
+
+import copy
+import json
+
+import pytest
+import torch
+from families import make_model
+from flan_t5 import make_flan_t5
+from peft import LoraConfig, PeftModel
+from safetensors.torch import load_file
+from tensordict import TensorDict
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+)
+
+from torchrl_glam.models import (
+    CandidateActor,
+    CandidateCritic,
+    ObservationCritic,
+    export_agent,
+    load_language_model,
+    load_tokenizer,
+    make_trunk,
+)
+from torchrl_glam.objectives import SACGLAMLoss
+
+TARGETS = {"flan-t5": ["q", "v", "wi_0"], "qwen2": ["q_proj", "v_proj"], "gpt2": ["c_attn"]}
+NF4 = BitsAndBytesConfig(
+    load_in_4bit=True,
+    bnb_4bit_quant_type="nf4",
+    bnb_4bit_use_double_quant=True,
+    bnb_4bit_compute_dtype=torch.float32,
+)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Base models of both families, in folders of their own."""
+    root = tmp_path_factory.mktemp("bases")
+    found = {"flan-t5": make_flan_t5(root / "flan-t5")}
+    tokenizer = load_tokenizer(found["flan-t5"])
+    wide = {"hidden_size": 64, "intermediate_size": 128, "num_key_value_heads": 4}
+    for family, sizes in {"qwen2": wide, "gpt2": {}}.items():
+        make_model(family, tokenizer, **sizes).save_pretrained(root / family)
+        tokenizer.save_pretrained(root / family)
+        found[family] = root / family
+    return found
+
+
+def load(folder, family, in_4bit=False, trained=True):
+    lora = LoraConfig(
+        r=2,
+        target_modules=TARGETS[family],
+        init_lora_weights=False,
+        fan_in_fan_out=family == "gpt2",
+    )
+    torch.manual_seed(3)
+    model, tokenizer = load_language_model(
+        folder,
+        lora=lora if trained else None,
+        load_in_4bit=in_4bit,
+        compute_dtype=torch.float32,
+    )
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.mul_(0.1)
+    return model, tokenizer
+
+
+def kind_of(family):
+    return AutoModelForSeq2SeqLM if family == "flan-t5" else AutoModelForCausalLM
+
+
+@torch.no_grad()
+def logits(model, tokenizer):
+    inputs = tokenizer(
+        ["Goal: Grasp red lion", "Goal: Grow any rose"], return_tensors="pt", padding=True
+    )
+    inputs = {"input_ids": inputs.input_ids, "attention_mask": inputs.attention_mask}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = torch.tensor([[0, 5, 6], [0, 7, 8]])
+    return model.eval()(**inputs).logits
+
+
+def assert_equal_logits(read, expected):
+    """To 1e-5 of the largest: random weights make logits of some tens."""
+    torch.testing.assert_close(read, expected, atol=1e-5 * float(expected.abs().max()), rtol=0)
+
+
+@pytest.mark.parametrize("in_4bit", [False, True], ids=["float32", "4-bit"])
+@pytest.mark.parametrize("family", ["flan-t5", "qwen2"])
+def test_a_merged_model_is_a_plain_one(family, in_4bit, folders, tmp_path):
+    model, tokenizer = load(folders[family], family, in_4bit)
+    expected = logits(model, tokenizer)
+    before = copy.deepcopy({k: v for k, v in model.named_parameters() if "lora" in k})
+    export_agent(tmp_path, model, tokenizer, kind="merged")
+    plain = kind_of(family).from_pretrained(tmp_path)
+    assert not hasattr(plain.config, "quantization_config")
+    assert plain.dtype == torch.float32
+    read = logits(plain, AutoTokenizer.from_pretrained(tmp_path))
+    assert_equal_logits(read, expected)
+    without = logits(load(folders[family], family, trained=False)[0], tokenizer)
+    assert (read - without).abs().max() > 1e-2, "the adapters make a difference"
+    # The agent itself is as it was.
+    torch.testing.assert_close(logits(model, tokenizer), expected)
+    for name, value in before.items():
+        torch.testing.assert_close(model.get_parameter(name), value)
+
+
+def test_merging_knows_layers_that_hold_their_weights_the_other_way_round(folders, tmp_path):
+    model, tokenizer = load(folders["gpt2"], "gpt2")
+    expected = logits(model, tokenizer)
+    export_agent(tmp_path, model, tokenizer, kind="merged")
+    read = logits(AutoModelForCausalLM.from_pretrained(tmp_path), tokenizer)
+    assert_equal_logits(read, expected)
+
+
+@pytest.mark.parametrize("in_4bit", [False, True], ids=["float32", "4-bit"])
+@pytest.mark.parametrize("family", ["flan-t5", "qwen2"])
+def test_an_adapter_goes_on_its_base_model(family, in_4bit, folders, tmp_path, monkeypatch):
+    # Else bitsandbytes rounds to bfloat16 on some CPUs where no gradient is needed.
+    monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: False)
+    model, tokenizer = load(folders[family], family, in_4bit)
+    export_agent(tmp_path, model, tokenizer)
+    assert not (tmp_path / "model.safetensors").exists()
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(folders[family])
+    options = {"quantization_config": NF4, "device_map": "cpu"} if in_4bit else {}
+    base = kind_of(family).from_pretrained(folders[family], **options)
+    read = PeftModel.from_pretrained(base, tmp_path)
+    assert_equal_logits(logits(read, tokenizer), logits(model, tokenizer))
+
+
+def test_a_model_without_adapters_is_written_whole(folders, tmp_path):
+    model, tokenizer = load(folders["qwen2"], "qwen2", trained=False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.01)
+    export_agent(tmp_path, model, tokenizer)
+    read = AutoModelForCausalLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(logits(read, tokenizer), logits(model, tokenizer))
+    with pytest.raises(ValueError, match=r"kind \('adapter'\) needs a model with adapters"):
+        export_agent(tmp_path / "other", model, tokenizer, kind="adapter")
+    with pytest.raises(ValueError, match=r"kind \('both'\) must be one of"):
+        export_agent(tmp_path / "other", model, tokenizer, kind="both")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("critic", ["candidate", "observation"])
+def test_heads_are_read_by_safetensors_alone(critic, folders, tmp_path):
+    model, tokenizer = load(folders["flan-t5"], "flan-t5")
+    trunk = make_trunk(model, tokenizer)
+    width = trunk.embedding_dim
+    critics = [
+        CandidateCritic(width, (8, 6)) if critic == "candidate" else ObservationCritic(width, 5)
+        for _ in range(2)
+    ]
+    loss = SACGLAMLoss(trunk, CandidateActor(), critics, num_actions=5)
+    with torch.no_grad():
+        for parameter in loss.critic_parameters():  # as if trained
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    export_agent(tmp_path, model, tokenizer, loss.qvalue_network_params)
+    heads = load_file(tmp_path / "heads.safetensors")
+    state = TensorDict(
+        action_embedding=torch.randn(3, 5, width),
+        prompt_embedding=torch.randn(3, width),
+        action_mask=torch.ones(3, 5, dtype=torch.bool),
+        batch_size=[3],
+    )
+    values = loss._q_values(state)
+    for index in range(2):
+        own = {
+            name.removeprefix(f"critic.{index}.module.mlp."): value
+            for name, value in heads.items()
+            if name.startswith(f"critic.{index}.")
+        }
+        x = state["action_embedding" if critic == "candidate" else "prompt_embedding"]
+        layers = sorted({int(name.split(".")[0]) for name in own})
+        for layer in layers:
+            x = x @ own[f"{layer}.weight"].T + own[f"{layer}.bias"]
+            x = x if layer == layers[-1] else x.relu()
+        torch.testing.assert_close(x.squeeze(-1), values[index], atol=1e-5, rtol=1e-5)
+        names = {k.removeprefix(f"critic.{index}."): v for k, v in heads.items()}
+        critics[index].load_state_dict(
+            {k: v for k, v in names.items() if not k.startswith("critic.")}
+        )

@@ -1,0 +1,98 @@
+"""Action embeddings from prompts that end in the action: one encoder pass for each candidate."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import TensorDictModuleBase, dispatch
+from torch import Tensor, nn
+
+from torchrl_glam.models.trunk import CandidateTrunk, Part
+
+
+class EncodedActionsTrunk(TensorDictModuleBase):
+    """A trunk whose action embeddings have the action in the encoder's input.
+
+    SAC-GLAM (Gaven et al., 2024), section 2.2, read literally: the critic's input is "the LLM
+    encoding the concatenation of the prompt and an action", which takes as many encoder passes as
+    there are actions. The encoder reads ``"... Action: Go to red lion"``, and the embedding is the
+    decoder's hidden state at its start token, as the embedding of a prompt is. Log-likelihoods and
+    prompt embeddings are those of the trunk that is wrapped, whose action embeddings, from the pass
+    that scores the candidates, cost next to nothing beside these.
+
+    Keys, shapes and ``only`` are those of :class:`~torchrl_glam.models.trunk.CandidateTrunk`, but
+    ``only="embeddings"`` writes no prompt embedding, and masked candidates have embeddings of 0.
+
+    Args:
+        trunk: the trunk, of an encoder-decoder; its weights are shared.
+
+    Raises:
+        ValueError: if the model has no encoder; there, action embeddings have read prompt and
+            action in one text anyway.
+
+    Examples:
+        >>> from torchrl_glam.models import load_language_model, make_trunk
+        >>> trunk = EncodedActionsTrunk(make_trunk(*load_language_model("tiny")))
+        >>> trunk.out_keys
+        ['log_likelihood', 'action_embedding', 'prompt_embedding']
+    """
+
+    # Whether critic and actor read what one pass of the model writes.
+    one_pass = False
+
+    def __init__(self, trunk: CandidateTrunk) -> None:
+        super().__init__()
+        if not trunk.base_model.config.is_encoder_decoder:
+            raise ValueError(
+                f"trunk has a model ({trunk.base_model.__class__.__name__}) without an encoder to "
+                "put the action into: use critic_input='observation-action', whose embeddings have "
+                "read prompt and action as one text there"
+            )
+        self.trunk = trunk
+        self.in_keys = trunk.in_keys
+        self.out_keys = trunk.out_keys
+
+    @property
+    def base_model(self) -> nn.Module:
+        """The ``transformers`` model itself, without the ``peft`` wrapper."""
+        return self.trunk.base_model
+
+    @property
+    def embedding_dim(self) -> int:
+        """Width D of the embeddings."""
+        return self.trunk.embedding_dim
+
+    def written_keys(self, only: Part | None = None) -> list[NestedKey]:
+        """The keys that a call with ``only`` writes."""
+        return self.out_keys[1:2] if only == "embeddings" else self.trunk.written_keys(only)
+
+    @dispatch(auto_batch_size=False)
+    def forward(self, tensordict: TensorDictBase, only: Part | None = None) -> TensorDictBase:
+        """Writes log-likelihoods and embeddings, or the part of them that is asked for."""
+        if only != "embeddings":
+            tensordict = self.trunk(tensordict, only="scores" if only is None else only)
+        if only in (None, "embeddings"):
+            inputs = [tensordict.get(key) for key in self.in_keys]
+            tensordict.set(self.out_keys[1], self._embeddings(*inputs))
+        return tensordict
+
+    def _embeddings(
+        self, goal: Tensor, observation: Tensor, actions: Tensor, mask: Tensor
+    ) -> Tensor:
+        """``[*B, A, D]``, one row of the language model for each admissible candidate."""
+        at = mask.nonzero(as_tuple=True)
+        prompt, read = self.trunk.prompt(goal[at[:-1]], observation[at[:-1]], actions[at])
+        values = self._read(prompt, read)
+        return values.new_zeros(*mask.shape, values.shape[-1]).index_put(at, values)
+
+    def _read(self, prompt: Tensor, read: Tensor) -> Tensor:
+        most = self.trunk.max_tokens_per_pass
+        if most is None or torch.is_grad_enabled():
+            return self.trunk.read_prompts(prompt, read)
+        lengths = read.sum(-1)
+        order = lengths.argsort(stable=True)
+        parts = []
+        for rows in order.split(max(1, most // (prompt.shape[1] + 1))):
+            longest = int(lengths[rows].max())
+            parts.append(self.trunk.read_prompts(prompt[rows, :longest], read[rows, :longest]))
+        return torch.cat(parts)[order.argsort()]
