@@ -156,19 +156,19 @@ class TokenizeText(Transform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> TensorSpec:
         """Adds the token keys to the specs."""
-        *texts, ids = (observation_spec.get(key, None) for key in self.in_keys)
-        shapes = [None if text is None else text.shape[:-1] for text in texts]
-        if shapes[3] is None and ids is not None:
-            shapes[3] = ids.shape
+        *sources, ids = (observation_spec.get(key, None) for key in self.in_keys)
+        shapes = [None if text is None else text.shape[:-1] for text in sources]
+        if sources[3] is None and ids is not None:
+            sources[3], shapes[3] = ids, ids.shape
         caches = [*self._caches, self._caches[0]]
-        for key, shape, cache in zip(self.out_keys, shapes, caches, strict=True):
-            if shape is not None:
+        for key, source, shape, cache in zip(self.out_keys, sources, shapes, caches, strict=True):
+            if source is not None:
                 observation_spec[key] = Bounded(
                     0,
                     self.vocab_size - 1,
                     shape=(*shape, cache.length),
                     dtype=self.token_dtype,
-                    device=observation_spec.device,
+                    device=source.device,
                 )
         return observation_spec
 
