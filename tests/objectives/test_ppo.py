@@ -289,6 +289,8 @@ def test_nested_keys(objective):
     value.load_state_dict(loss.value.state_dict())
     actor = CandidateActor(action_key=("agent", "action"), return_log_prob=True)
     other = PPOGLAMLoss(trunk, actor, value.double(), **options)
+    assert other.tensor_keys.sample_log_prob == ("agent", "action_log_prob")
+    assert other.tensor_keys.value == ("ppo", "value")
     other.set_keys(**renamed)
     other.make_value_estimator(gamma=0.9, lmbda=0.8)
     moves = {"value": "state_value", "sample_log_prob": "action_log_prob"}

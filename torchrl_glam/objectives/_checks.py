@@ -45,6 +45,21 @@ def check_arguments(
         )
 
 
+def check_ppo_arguments(
+    actor: nn.Module, objective: str, clip_center: str, clip_epsilon: float, kl_coeff: float
+) -> None:
+    if objective not in ("clip", "kl"):
+        raise ValueError(f"objective ({objective!r}) must be 'clip' or 'kl'.")
+    if clip_center not in ("one", "behaviour"):
+        raise ValueError(f"clip_center ({clip_center!r}) must be 'one' or 'behaviour'.")
+    if not 0.0 < clip_epsilon < 1.0:
+        raise ValueError(f"clip_epsilon ({clip_epsilon}) must be in (0, 1): a share of the ratio.")
+    if not kl_coeff >= 0.0:
+        raise ValueError(f"kl_coeff ({kl_coeff}) must be at least 0: it weighs a penalty.")
+    if next(actor.parameters(), None) is not None:
+        raise ValueError("actor must have no parameters: scores are the trunk's.")
+
+
 def check_finite(values: Tensor, key: NestedKey) -> None:
     finite = values.detach().isfinite()
     if not finite.all():

@@ -21,14 +21,13 @@ from tensordict.nn import (
 )
 from tensordict.utils import unravel_key
 from torch import Tensor, nn
-from torchrl.objectives import ClipPPOLoss, KLPENPPOLoss, LossModule
+from torchrl.objectives import KLPENPPOLoss, LossModule
 from torchrl.objectives.utils import ValueEstimators
 from torchrl.objectives.value import GAE
 
-from torchrl_glam.objectives._checks import check_action, check_finite
+from torchrl_glam.objectives._checks import check_action, check_finite, check_ppo_arguments
+from torchrl_glam.objectives._ppo_heads import NOW, CentredClipPPOLoss, reading_now
 from torchrl_glam.objectives._trunk import state_keys, trainable_leaves
-
-_NOW = "now"  # where the heads find what the trunk writes in this pass, beside what was recorded
 
 
 class PPOGLAMLoss(LossModule):
@@ -125,6 +124,7 @@ class PPOGLAMLoss(LossModule):
     class _AcceptedKeys:
         """Keys that ``set_keys`` accepts; those of TorchRL's PPO, and the last two.
 
+        Action, log-probability and value begin as the keys that actor and value head write.
         ``clip_center`` is ``c`` above, ``[*B]``, which :meth:`PPOGLAMLoss.prepare` writes;
         ``is_hindsight`` says which rows are relabelled, bool ``[*B]``.
         """
@@ -160,7 +160,7 @@ class PPOGLAMLoss(LossModule):
         loss_function: str = "l2",
         reduction: str = "mean",
     ) -> None:
-        _check_arguments(actor, objective, clip_center, clip_epsilon, kl_coeff)
+        check_ppo_arguments(actor, objective, clip_center, clip_epsilon, kl_coeff)
         super().__init__()
         self.objective, self.clip_center = objective, clip_center
         # Not a submodule: its frozen weights are no business of the loss's state_dict.
@@ -169,12 +169,12 @@ class PPOGLAMLoss(LossModule):
         self.actor = actor
         self._scores = [unravel_key(k) for k in actor.in_keys if k in trunk.out_keys]
         own = {"clip": {"clip_epsilon": clip_epsilon}, "kl": {"beta": kl_coeff}}[objective]
-        kind = _HeadClipLoss if objective == "clip" else KLPENPPOLoss
+        kind = CentredClipPPOLoss if objective == "clip" else KLPENPPOLoss
         if objective == "kl":  # its own rule would adapt beta at every call: see adapt_kl_coeff
             own |= {"increment": 1.0, "decrement": 1.0}
         # Functional losses keep parameters apart for targets; PPO has none.
         self.heads = kind(
-            _reading_now(actor, self._scores),
+            reading_now(actor, self._scores),
             value,
             functional=False,
             entropy_coeff=entropy_coeff,
@@ -184,7 +184,12 @@ class PPOGLAMLoss(LossModule):
             reduction=reduction,
             **own,
         )
-        self.set_keys(action=self.heads.tensor_keys.action)
+        written = self.heads.tensor_keys
+        self.set_keys(
+            action=written.action,
+            sample_log_prob=written.sample_log_prob,
+            value=value.out_keys[0],
+        )
 
     @property
     def value(self) -> TensorDictModule:
@@ -213,8 +218,11 @@ class PPOGLAMLoss(LossModule):
             value_type: only ``ValueEstimators.GAE``.
             gamma: discount a step. Default: 0.99.
             lmbda: lambda of the generalised advantage estimator. Default: 0.95.
-            average_gae: shift and scale the rollout's advantages to mean 0 and deviation 1.
-                Default: False.
+            average_gae: shift and scale the advantages of all rows of a rollout together to mean 0
+                and deviation 1. Default: False.
+
+        Raises:
+            NotImplementedError: for another estimator.
         """
         if value_type != ValueEstimators.GAE:
             raise NotImplementedError(f"value_type ({value_type}) must be ValueEstimators.GAE.")
@@ -292,7 +300,7 @@ class PPOGLAMLoss(LossModule):
         check_finite(tensordict[keys.advantage], keys.advantage)
         for key in self._scores:
             score = now.pop(key)
-            now.set(unravel_key((_NOW, key)), score)
+            now.set(unravel_key((NOW, key)), score)
         out = self.heads(now.update(tensordict.select(*self._recorded())))
         if self.objective == "kl":
             out.set("kl", out["kl"].mean())
@@ -346,50 +354,3 @@ class PPOGLAMLoss(LossModule):
     def _apply(self, fn: Callable[[Tensor], Tensor]) -> PPOGLAMLoss:
         self.trunk._apply(fn)  # frozen weights too; the trained ones do not move twice
         return super()._apply(fn)
-
-
-class _HeadClipLoss(ClipPPOLoss):
-    """Clips every row's ratio around a centre of its own, where ``center_key`` is given."""
-
-    center_key: NestedKey | None = None
-
-    def _log_weight(self, tensordict: TensorDictBase, adv_shape: torch.Size) -> tuple:
-        if self.center_key is not None:
-            self._center = tensordict[self.center_key].view(*adv_shape, 1)
-        return super()._log_weight(tensordict, adv_shape)
-
-    @property
-    def _clip_bounds(self) -> tuple[Tensor, Tensor]:
-        """Logarithms of the smallest and the largest ratio."""
-        if self.center_key is None:
-            return super()._clip_bounds
-        smallest = torch.finfo(self._center.dtype).tiny  # no ratio is below 0
-        low = (self._center - self.clip_epsilon).clamp_min(smallest)
-        return low.log(), (self._center + self.clip_epsilon).log()
-
-
-def _reading_now(
-    actor: ProbabilisticTensorDictSequential, scores: list[NestedKey]
-) -> ProbabilisticTensorDictSequential:
-    """The actor on the scores of this pass; built without running, on the recorded ones.
-
-    ``KLPENPPOLoss`` makes the old distribution from the recorded scores, and the new one by running
-    the actor.
-    """
-    copy = [TensorDictModule(nn.Identity(), [unravel_key((_NOW, k))], [k]) for k in scores]
-    return ProbabilisticTensorDictSequential(*copy, *actor)
-
-
-def _check_arguments(
-    actor: nn.Module, objective: str, clip_center: str, clip_epsilon: float, kl_coeff: float
-) -> None:
-    if objective not in ("clip", "kl"):
-        raise ValueError(f"objective ({objective!r}) must be 'clip' or 'kl'.")
-    if clip_center not in ("one", "behaviour"):
-        raise ValueError(f"clip_center ({clip_center!r}) must be 'one' or 'behaviour'.")
-    if not 0.0 < clip_epsilon < 1.0:
-        raise ValueError(f"clip_epsilon ({clip_epsilon}) must be in (0, 1): a share of the ratio.")
-    if not kl_coeff >= 0.0:
-        raise ValueError(f"kl_coeff ({kl_coeff}) must be at least 0: it weighs a penalty.")
-    if next(actor.parameters(), None) is not None:
-        raise ValueError("actor must have no parameters: scores are the trunk's.")
