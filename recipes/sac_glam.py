@@ -28,14 +28,14 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictSequential
 from torchrl._utils import timeit
 from torchrl.collectors import Collector
-from torchrl.data import LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.transforms import Compose
 from torchrl.objectives import SoftUpdate
 from tqdm import tqdm
 
 from torchrl_glam.models import CandidateActor, CandidateCritic, ScoresOnly, make_trunk
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
-from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
+from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform, stored_entry
 from torchrl_glam.training.checkpointing import CheckpointManager
 from torchrl_glam.training.config import SACGLAMConfig
 from torchrl_glam.training.evaluation import evaluate, evaluate_splits
@@ -48,6 +48,7 @@ from torchrl_glam.training.setup import (
     make_env,
     make_language_model,
     make_sampler,
+    make_storage,
 )
 
 ConfigStore.instance().store(name="sac_glam_schema", node=SACGLAMConfig)
@@ -109,9 +110,8 @@ def main(cfg: SACGLAMConfig) -> None:
     )
 
     # 4. Replay: hindsight relabelling, then n-step returns (inverse transforms run last to first)
-    storage = {"ram": LazyTensorStorage, "memmap": LazyMemmapStorage}[config.storage]
     buffer = TensorDictReplayBuffer(
-        storage=storage(config.capacity),
+        storage=make_storage(config),
         sampler=make_sampler(config),
         transform=Compose(
             SegmentMultiStepTransform(config.n_step, config.gamma),
@@ -208,7 +208,8 @@ def main(cfg: SACGLAMConfig) -> None:
                     "updates_per_second": (counters["updates"] - since["updates"]) / elapsed,
                 }
                 row |= policy_lag(batch["recorded_at"], counters["updates"], "batch")
-                row |= policy_lag(buffer.storage[:]["recorded_at"], counters["updates"], "buffer")
+                recorded_at = stored_entry(buffer.storage, "recorded_at")
+                row |= policy_lag(recorded_at, counters["updates"], "buffer")
                 row |= timeit.todict()
                 timeit.erase()
                 since = dict(counters)

@@ -88,7 +88,7 @@ def test_paper_has_the_values_of_the_paper():
         ("hindsight_strategy", "past", r"hindsight_strategy \(past\) must be one of"),
         ("hindsight_goals_per_episode", 0, r"hindsight_goals_per_episode \(0\) must be at least 1"),
         ("sampling", "half", r"sampling \(half\) must be one of \('uniform', 'ratio', 'prior'"),
-        ("storage", "tape", r"storage \(tape\) must be one of \('ram', 'memmap'\)"),
+        ("storage", "tape", r"storage \(tape\) must be one of \('ram', 'memmap', 'compact'\)"),
         ("dtype", "float16", r"dtype \(float16\) must be one of"),
         ("lr_heads", float("inf"), r"lr_heads \(inf\) must be"),
     ],

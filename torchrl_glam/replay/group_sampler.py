@@ -11,6 +11,7 @@ from tensordict import NestedKey
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage, TensorStorage
 
+from torchrl_glam.replay.compact import stored_entry
 from torchrl_glam.replay.row_groups import RowGroups
 
 _FILE = "group_sampler.pt"
@@ -92,14 +93,12 @@ class GroupSampler(Sampler):
         if not isinstance(storage, TensorStorage) or storage.ndim != 1:
             raise TypeError(
                 f"The storage ({type(storage).__name__}, ndim {storage.ndim}) must be a tensor "
-                "storage with one dimension, as LazyTensorStorage and LazyMemmapStorage are."
+                "storage with one dimension, as LazyTensorStorage and CompactStorage are."
             )
-        column = storage[:].get(key, None)
-        if column is None:
-            raise KeyError(
-                f"The stored transitions have no entry {key!r}: {writer} should write it."
-            )
-        return column.reshape(-1)[rows.to(column.device)]
+        try:
+            return stored_entry(storage, key, rows).reshape(-1)
+        except KeyError as error:
+            raise KeyError(f"{error.args[0]} {writer} should write it.") from None
 
     def _empty(self) -> None:
         self._groups: RowGroups | None = None

@@ -111,7 +111,7 @@ class SACGLAMConfig:
         _choice(self, "hindsight_relabel", ("all", "failed"))
         _choice(self, "hindsight_strategy", ("future", "final", "episode"))
         _choice(self, "sampling", ("uniform", "ratio", "prior", "ratio+prior"))
-        _choice(self, "storage", ("ram", "memmap"))
+        _choice(self, "storage", ("ram", "memmap", "compact"))
         limits = ("hindsight_goals_per_episode", "hindsight_goals_per_transition")
         for key in limits:
             if getattr(self, key) is not None:

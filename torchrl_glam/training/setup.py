@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from peft import LoraConfig
-from torchrl.data import RandomSampler
+from torchrl.data import LazyMemmapStorage, LazyTensorStorage, RandomSampler
 from torchrl.data.replay_buffers.samplers import Sampler
+from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl.envs import Compose, SelectTransform, TransformedEnv
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -13,7 +14,7 @@ from torchrl_glam.envs import PlaygroundTextEnv, PromptTemplate, TokenizeText, d
 from torchrl_glam.envs.goals import GoalSpace, Split
 from torchrl_glam.envs.tokenize import playground_lengths
 from torchrl_glam.models import check_composition, load_language_model
-from torchrl_glam.replay import GoalKindSampler, HindsightRatioSampler
+from torchrl_glam.replay import CompactStorage, GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.training.config import SACGLAMConfig
 
 
@@ -126,6 +127,17 @@ def make_env(
             ),
         ),
     )
+
+
+def make_storage(config: SACGLAMConfig) -> TensorStorage:
+    """The replay buffer's storage that the configuration asks for.
+
+    Examples:
+        >>> make_storage(SACGLAMConfig(storage="compact", capacity=500))
+        CompactStorage(len=0, max_size=500)
+    """
+    kinds = {"ram": LazyTensorStorage, "memmap": LazyMemmapStorage, "compact": CompactStorage}
+    return kinds[config.storage](config.capacity)
 
 
 def make_sampler(config: SACGLAMConfig) -> Sampler:
