@@ -152,6 +152,7 @@ def main(cfg: SACGLAMConfig) -> None:
         def losses() -> Iterator[TensorDict]:
             for part in batch.split(config.micro_batch_size or config.batch_size):
                 terms = loss(part)
+                buffer.update_tensordict_priority(part)  # a sampler without priorities ignores it
                 parts.append(terms.detach())
                 yield terms
 

@@ -71,7 +71,7 @@ def test_a_resumed_run_has_the_metrics_of_an_unbroken_one(unbroken, tmp_path):
 
 def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(tmp_path):
     with subprocess.Popen(
-        command("total_steps=800000", "output=run"),
+        command("total_steps=800000", "output=run", "priority_alpha=0.6", "sampling=ratio+prior"),
         cwd=tmp_path,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

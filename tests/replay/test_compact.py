@@ -1,10 +1,8 @@
 """CompactStorage against TorchRL's plain storage: what goes in comes out, and memory is freed."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from flan_t5 import make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
@@ -23,9 +21,6 @@ from torchrl_glam.replay import (
     stored_entry,
 )
 from torchrl_glam.replay.packing import RowLayout
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from flan_t5 import make_tokenizer  # noqa: E402
 
 SHARED = (("observation", ("agent", "actions")), ("goal",))
 

@@ -73,6 +73,8 @@ def test_paper_has_the_values_of_the_paper():
     ("key", "value", "message"),
     [
         ("hindsight_ratio", -0.1, r"hindsight_ratio \(-0.1\) must be in \[0, 1\]"),
+        ("priority_alpha", -0.5, r"priority_alpha \(-0.5\) must be in \[0, 1\]"),
+        ("priority_beta", 2.0, r"priority_beta \(2.0\) must be in \[0, 1\]"),
         ("gamma", 1.1, r"gamma \(1.1\) must be in \[0, 1\]"),
         ("tau", 0.0, r"tau \(0.0\) must be in \(0, 1\]"),
         ("alpha_init", 0.0, r"alpha_init \(0.0\) must be above 0|be above 0"),

@@ -29,6 +29,7 @@ the default, ``buffer.dumps``, fails before the first episode has ended and uses
 from torchrl_glam.replay.compact import CompactStorage, stored_entry
 from torchrl_glam.replay.hindsight import HindsightTransform
 from torchrl_glam.replay.multi_step import SegmentMultiStepTransform
+from torchrl_glam.replay.prioritized import PrioritizedGroupSampler
 from torchrl_glam.replay.samplers import GoalKindSampler, HindsightRatioSampler
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "GoalKindSampler",
     "HindsightRatioSampler",
     "HindsightTransform",
+    "PrioritizedGroupSampler",
     "SegmentMultiStepTransform",
     "stored_entry",
 ]

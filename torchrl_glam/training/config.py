@@ -71,6 +71,8 @@ class SACGLAMConfig:
     hindsight_goals_per_transition: int | None = None
     sampling: str = "ratio"
     hindsight_ratio: float = 0.5
+    priority_alpha: float = 0.0
+    priority_beta: float = 0.4
     capacity: int = 100_000
     storage: str = "ram"
 
@@ -99,7 +101,7 @@ class SACGLAMConfig:
             _at_least(self, key, 1)
         for key in ("warmup_updates", "eval_every", "checkpoint_every"):
             _at_least(self, key, 0)
-        for key in ("gamma", "hindsight_ratio"):
+        for key in ("gamma", "hindsight_ratio", "priority_alpha", "priority_beta"):
             _within(self, key, 0.0, 1.0)
         _require(0 < self.tau <= 1, "tau", self.tau, "be in (0, 1]")
         _require(self.alpha_init > 0, "alpha_init", self.alpha_init, "be above 0")

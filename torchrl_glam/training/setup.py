@@ -14,7 +14,13 @@ from torchrl_glam.envs import PlaygroundTextEnv, PromptTemplate, TokenizeText, d
 from torchrl_glam.envs.goals import GoalSpace, Split
 from torchrl_glam.envs.tokenize import playground_lengths
 from torchrl_glam.models import check_composition, load_language_model
-from torchrl_glam.replay import CompactStorage, GoalKindSampler, HindsightRatioSampler
+from torchrl_glam.replay import (
+    CompactStorage,
+    GoalKindSampler,
+    HindsightRatioSampler,
+    PrioritizedGroupSampler,
+)
+from torchrl_glam.replay.group_sampler import GroupSampler
 from torchrl_glam.training.config import SACGLAMConfig
 
 
@@ -143,15 +149,28 @@ def make_storage(config: SACGLAMConfig) -> TensorStorage:
 def make_sampler(config: SACGLAMConfig) -> Sampler:
     """The replay buffer's sampler that the configuration asks for.
 
-    The prior over goal kinds is the environment's: it draws goals uniformly, so a kind is as likely
-    as it has goals.
-
     Examples:
         >>> make_sampler(SACGLAMConfig(hindsight_ratio=0.3))
         HindsightRatioSampler(ratio=0.3)
+        >>> make_sampler(SACGLAMConfig(sampling="uniform", priority_alpha=0.6))
+        PrioritizedGroupSampler(all rows, alpha=0.6, beta=0.4)
+    """
+    sampler = _group_sampler(config)
+    if config.priority_alpha:
+        return PrioritizedGroupSampler(
+            sampler, alpha=config.priority_alpha, beta=config.priority_beta
+        )
+    return RandomSampler() if sampler is None else sampler
+
+
+def _group_sampler(config: SACGLAMConfig) -> GroupSampler | None:
+    """The sampler for shares of hindsight and goal kinds, or None if batches are to have none.
+
+    The prior over goal kinds is the environment's: it draws goals uniformly, so a kind is as likely
+    as it has goals.
     """
     if config.sampling == "uniform" or not config.hindsight:
-        return RandomSampler()
+        return None
     if config.sampling == "ratio":
         return HindsightRatioSampler(config.hindsight_ratio)
     goals = GoalSpace("train", config.sequential)
