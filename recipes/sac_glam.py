@@ -209,8 +209,8 @@ def main(cfg: SACGLAMConfig) -> None:
                     "updates_per_second": (counters["updates"] - since["updates"]) / elapsed,
                 }
                 row |= policy_lag(batch["recorded_at"], counters["updates"], "batch")
-                recorded_at = stored_entry(buffer.storage, "recorded_at")
-                row |= policy_lag(recorded_at, counters["updates"], "buffer")
+                stored_at = stored_entry(buffer.storage, "recorded_at")
+                row |= policy_lag(stored_at, counters["updates"], "buffer")
                 row |= timeit.todict()
                 timeit.erase()
                 since = dict(counters)

@@ -67,8 +67,9 @@ class HindsightTransform(Transform):
 
     Lets out rows [M], first all episodes, then all relabelled segments; each is a run of
     consecutive rows that ends with ``("next", "done")``. They hold what came in without the
-    ``"hindsight"`` entries, plus ``is_hindsight`` bool [M]; goal and kind are replaced under
-    ``"next"`` too, where they are present.
+    ``"hindsight"`` entries and without the root's ends, which are of the step before and always
+    False, plus ``is_hindsight`` bool [M]; goal and kind are replaced under ``"next"`` too, where
+    they are present.
 
     TorchRL's :class:`~torchrl.data.HERReplayBuffer` relabels when it samples, and for one step
     with one achieved goal. It is not used here because it cannot be followed by n-step returns,
@@ -196,6 +197,10 @@ class HindsightTransform(Transform):
         self.terminated_key = _under_next(terminated_key)
         self.truncated_key = _under_next(truncated_key)
         self.step_count_key = step_count_key
+        self._left_out = [
+            *(hindsight_key, _under_next(hindsight_key)),
+            *(done_key, terminated_key, truncated_key),
+        ]
         self._ring = StepRing()
 
     @property
@@ -373,8 +378,7 @@ class HindsightTransform(Transform):
         if self.step_count_key is not None:
             step_count = batch.get(self.step_count_key).reshape(batch.shape)
         both = [self.hindsight_goal_key, self.hindsight_kind_key]
-        group = [self.hindsight_key, _under_next(self.hindsight_key)]
-        steps = dict(batch.exclude(*group, *both).items(True, True))
+        steps = dict(batch.exclude(*self._left_out, *both).items(True, True))
         if self.relabel != "none":
             steps |= {key: batch.get(key) for key in both}
         return self._ring.append(steps, done, step_count)

@@ -89,6 +89,8 @@ class RowGroups:
 
     def _remove(self, group: int, rows: torch.Tensor) -> None:
         """Takes rows out of their group, filling the holes from the end of its line."""
+        if not rows.numel():  # every call until the storage is full
+            return
         left = self.sizes[group] - rows.shape[0]
         line, places = self._members[group], self._place[rows]
         stays = torch.ones(rows.shape[0], dtype=torch.bool)  # for the places from `left` on
