@@ -14,6 +14,7 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from torchrl.data.replay_buffers.storages import TensorStorage
 
+from torchrl_glam.replay.indexing import as_rows, last_of_each
 from torchrl_glam.replay.packing import RowLayout, as_key
 from torchrl_glam.replay.shared_rows import SharedRows
 
@@ -139,10 +140,10 @@ class CompactStorage(TensorStorage):
         data = data.detach().to("cpu")
         if isinstance(cursor, int):
             cursor, data = [cursor], data.unsqueeze(0)
-        rows = _as_rows(cursor, self.max_size)
+        rows = as_rows(cursor, self.max_size)
         entries = dict(data.items(True, True))
         self._check(entries)
-        self._write(*_last_of_each(rows, entries))
+        self._write(*last_of_each(rows, entries))
         if set_cursor:
             self._len = min(self._len + rows.shape[0], self.max_size)
         self._bump_mutation_revision()
@@ -196,7 +197,7 @@ class CompactStorage(TensorStorage):
         if isinstance(index, slice):
             stored = self._rows[: self._len][index]
             return stored, stored.shape[:1]
-        rows = _as_rows(index, self._len)
+        rows = as_rows(index, self._len)
         return self._rows.index_select(0, rows.reshape(-1)), rows.shape
 
     def _write(self, rows: torch.Tensor, entries: dict[NestedKey, torch.Tensor]) -> None:
@@ -367,31 +368,3 @@ def stored_entry(
 
 def _kind(entry: torch.Tensor) -> tuple[torch.dtype, torch.Size]:
     return entry.dtype, entry.shape[1:]
-
-
-def _as_rows(index: int | Sequence[int] | slice | torch.Tensor, size: int) -> torch.Tensor:
-    """Row numbers from whatever can index ``size`` rows; int64, of any shape."""
-    if isinstance(index, slice):
-        return torch.arange(size)[index]
-    index = torch.as_tensor(index).cpu()
-    if index.dtype == torch.bool:
-        index = index.nonzero().squeeze(-1)
-    rows = torch.where(index < 0, index + size, index).long()
-    if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < size:
-        raise IndexError(
-            f"index (from {int(index.min())} to {int(index.max())}) is out of range for "
-            f"{size} stored transitions."
-        )
-    return rows
-
-
-def _last_of_each(
-    rows: torch.Tensor, entries: dict[NestedKey, torch.Tensor]
-) -> tuple[torch.Tensor, dict[NestedKey, torch.Tensor]]:
-    """Leaves out what a later write to the same row, of the same call, replaces."""
-    different, which = rows.unique(return_inverse=True)
-    if different.shape == rows.shape:
-        return rows, entries
-    place = torch.arange(rows.shape[0])
-    last = torch.zeros_like(different).scatter_reduce(0, which, place, "amax", include_self=False)
-    return different, {key: x[last] for key, x in entries.items()}

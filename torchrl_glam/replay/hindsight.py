@@ -19,7 +19,12 @@ from torchrl_glam.replay.checks import (
     check_widths,
 )
 from torchrl_glam.replay.episodes import Spans, StepRing
-from torchrl_glam.replay.strategies import draw_from_each, named_last, relabelled_spans
+from torchrl_glam.replay.strategies import (
+    draw_from_each,
+    named_last,
+    relabelled_spans,
+    write_ends,
+)
 
 
 def _under_next(key: NestedKey) -> NestedKey:
@@ -337,39 +342,15 @@ class HindsightTransform(Transform):
         )
         for key, value in ((self.goal_key, goals), (self.kind_key, kinds)):
             for place in (key, _under_next(key)):
-                entry = out.get(place, None)
-                if entry is not None:
-                    entry[begin:] = value[segment].to(entry.dtype)
-        self._write_ends(out, begin, begin + segments.lengths.cumsum(0) - 1, reached)
+                if out.get(place, None) is not None:
+                    out.get(place)[begin:] = value[segment].to(out.get(place).dtype)
+        ends = (self.done_key, self.terminated_key, self.truncated_key)
+        last = begin + segments.lengths.cumsum(0) - 1
+        write_ends(out, begin, last, reached, self.reward_key, *ends)
         if self.goals_per_transition is not None:
             out.set(self.is_context_key, is_context)
         is_hindsight = torch.arange(total, device=picked.device) >= begin
         return out.set(self.is_hindsight_key, is_hindsight)
-
-    def _write_ends(
-        self, out: TensorDictBase, begin: int, ends: torch.Tensor, reached: torch.Tensor
-    ) -> None:
-        """Writes rewards and ends of the relabelled segments, which begin at row ``begin``.
-
-        Args:
-            out: Rows [M], changed in place.
-            begin: First relabelled row.
-            ends: Last row of each segment, [S].
-            reached: Whether it reaches the segment's goal, bool [S].
-        """
-        # the end of an episode that reached its own goal is no end under another goal
-        failed = out.get(self.reward_key)[ends].reshape(-1) <= 0
-        failed &= out.get(self.terminated_key)[ends].reshape(-1)
-        for key, at_end in (
-            (self.reward_key, reached),
-            (self.done_key, torch.ones_like(reached)),
-            (self.terminated_key, reached | failed),
-            (self.truncated_key, ~(reached | failed)),
-        ):
-            entry = out.get(key, None)
-            if entry is not None:
-                entry[begin:] = 0
-                entry[ends] = at_end.to(entry.dtype).view(-1, *[1] * (entry.ndim - 1))
 
     def _gather(self, batch: TensorDictBase) -> Spans:
         """Adds steps to the pending ones and returns the episodes that ended."""

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from torchrl_glam.replay.indexing import last_of_each
+
 _BLOCK = 64
 
 
@@ -76,11 +78,9 @@ class PriorityGroups:
 
     def reweight(self, rows: torch.Tensor, weights: torch.Tensor) -> None:
         """Gives rows, int64 [k], new weights of at least 0, [k]; of a row named twice, the last."""
-        different, which = rows.unique(return_inverse=True)
-        place = torch.arange(rows.shape[0])
-        last = torch.zeros_like(different).scatter_reduce(0, which, place, "amax")
-        self._weight[different] = weights.to(torch.float64)[last]
-        self._add_up(different)
+        rows, entries = last_of_each(rows, {"weight": weights.to(torch.float64)})
+        self._weight[rows] = entries["weight"]
+        self._add_up(rows)
 
     def draw_each(self, counts: list[int], generator: torch.Generator | None) -> torch.Tensor:
         """Draws rows of each group, with replacement, in proportion to their weights.
