@@ -26,14 +26,14 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictSequential
 from torchrl._utils import timeit
 from torchrl.collectors import Collector
-from torchrl.data import LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.transforms import Compose
 from torchrl.objectives import SoftUpdate
 from tqdm import tqdm
 
 from torchrl_glam.models import CandidateActor, ScoresOnly
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
-from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
+from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform, stored_entry
 from torchrl_glam.training.checkpointing import CheckpointManager
 from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, SACGLAMConfig
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
@@ -47,6 +47,7 @@ from torchrl_glam.training.setup import (
     make_env,
     make_language_model,
     make_sampler,
+    make_storage,
     make_trunk_and_critic,
     seed_everything,
 )
@@ -102,9 +103,8 @@ def main(cfg: SACGLAMConfig) -> None:
     print("Memory:", describe_memory(memory_report(loss, optimizer)))
 
     # 4. Replay: hindsight relabelling, then n-step returns (inverse transforms run last to first)
-    storage = {"ram": LazyTensorStorage, "memmap": LazyMemmapStorage}[config.storage]
     buffer = TensorDictReplayBuffer(
-        storage=storage(config.capacity),
+        storage=make_storage(config),
         sampler=make_sampler(config),
         transform=Compose(
             SegmentMultiStepTransform(config.n_step, config.gamma),
@@ -145,6 +145,7 @@ def main(cfg: SACGLAMConfig) -> None:
         def losses() -> Iterator[TensorDict]:
             for part in batch.split(config.micro_batch_size or config.batch_size):
                 terms = loss(part)
+                buffer.update_tensordict_priority(part)  # a sampler without priorities ignores it
                 parts.append(terms.detach())
                 yield terms
 
@@ -201,7 +202,8 @@ def main(cfg: SACGLAMConfig) -> None:
                     "updates_per_second": (counters["updates"] - since["updates"]) / elapsed,
                 }
                 row |= policy_lag(batch["recorded_at"], counters["updates"], "batch")
-                row |= policy_lag(buffer.storage[:]["recorded_at"], counters["updates"], "buffer")
+                stored_at = stored_entry(buffer.storage, "recorded_at")
+                row |= policy_lag(stored_at, counters["updates"], "buffer")
                 row |= timeit.todict()
                 timeit.erase()
                 since = dict(counters)

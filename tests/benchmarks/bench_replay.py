@@ -3,8 +3,9 @@
 Run: python tests/benchmarks/bench_replay.py
 
 32 environments, episodes of 16 steps that end one after another, transitions of the size of the
-paper's configuration; then the sampler alone, on buffers that wrap around. Prints rows per second
-of processor time on one thread, which a busy machine disturbs less than time on the wall.
+paper's configuration, plain and compact storage; then the samplers alone, on buffers that wrap
+around, with 1,000,000 rows for whether the time depends on their number. Prints rows per second of
+processor time on one thread, which a busy machine disturbs less than time on the wall.
 """
 
 import time
@@ -15,8 +16,10 @@ from torchrl.data import LazyTensorStorage, RandomSampler, TensorDictReplayBuffe
 from torchrl.envs.transforms import Compose
 
 from torchrl_glam.replay import (
+    CompactStorage,
     HindsightRatioSampler,
     HindsightTransform,
+    PrioritizedGroupSampler,
     SegmentMultiStepTransform,
 )
 
@@ -26,43 +29,56 @@ SLOTS = 32  # goals that can be named after one step
 BUDGET = 3.0  # seconds per measurement
 
 
-def collect(step, goals_per_episode, generator):
-    """One step of all environments, [32, 1]; two of them end an episode with it."""
-    shape = (NUM_ENVS, 1)
-    position = (step + torch.arange(NUM_ENVS)) % EPISODE
-    done = (position == EPISODE - 1).view(*shape, 1)
+def collect(goals_per_episode, generator):
+    """Four episodes of all environments as steps [32, 1]; two environments end one at each step."""
+    shape, count = (NUM_ENVS, 1), 4 * EPISODE
 
     def tokens(*size):
         return torch.randint(1, 30_000, (*shape, *size), dtype=torch.int16, generator=generator)
 
-    # goals spread over the episode's steps, as many as asked for in all
-    share = torch.rand(*shape, SLOTS, generator=generator)
-    named = share < goals_per_episode / EPISODE / SLOTS
-    state = {
-        "goal_tokens": tokens(GOAL),
-        "observation_tokens": tokens(OBSERVATION),
-        "action_tokens": tokens(ACTIONS, ACTION),
-        "action_mask": torch.ones(*shape, ACTIONS, dtype=torch.bool),
-        "goal_kind": torch.zeros(shape, dtype=torch.int8),
-    }
-    following = {
-        **{key: value.clone() for key, value in state.items()},
-        "hindsight": {
-            "goal_tokens": tokens(SLOTS, GOAL),
-            "kind": torch.where(named, 0, -1).to(torch.int8),
-        },
-        "reward": torch.zeros(*shape, 1),
-        "done": done,
-        "terminated": torch.zeros_like(done),
-        "truncated": done,
-    }
-    return TensorDict({**state, "action": torch.zeros(shape).long(), "next": following}, shape)
+    def state():
+        return {
+            "observation_tokens": tokens(OBSERVATION),
+            "action_tokens": tokens(ACTIONS, ACTION),
+            "action_mask": torch.ones(*shape, ACTIONS, dtype=torch.bool),
+        }
+
+    goal, now, steps = tokens(GOAL), state(), []
+    for step in range(count):
+        done = ((step + torch.arange(NUM_ENVS)) % EPISODE == EPISODE - 1).view(*shape, 1)
+        # goals spread over the episode's steps, as many as asked for in all
+        share = torch.rand(*shape, SLOTS, generator=generator)
+        named = share < goals_per_episode / EPISODE / SLOTS
+        goals = {"goal_tokens": goal, "goal_kind": torch.zeros(shape, dtype=torch.int8)}
+        later = state()
+        following = {
+            **later,
+            **goals,
+            "hindsight": {
+                "goal_tokens": tokens(SLOTS, GOAL),
+                "kind": torch.where(named, 0, -1).to(torch.int8),
+            },
+            "reward": torch.zeros(*shape, 1),
+            "done": done,
+            "terminated": torch.zeros_like(done),
+            "truncated": done,
+        }
+        action = torch.zeros(shape, dtype=torch.int64)
+        steps.append(TensorDict({**now, **goals, "action": action, "next": following}, shape))
+        now = {key: torch.where(_like(done, x), state()[key], x) for key, x in later.items()}
+        goal = torch.where(done, tokens(GOAL), goal)
+    return steps
 
 
-def make_buffer(sampler):
+def _like(done, entry):
+    """Ends [32, 1, 1] as a mask for an entry [32, 1, ...]."""
+    return done.reshape(NUM_ENVS, 1, *[1] * (entry.ndim - 2))
+
+
+def make_buffer(storage):
     return TensorDictReplayBuffer(
-        storage=LazyTensorStorage(CAPACITY),
-        sampler=sampler,
+        storage=storage(CAPACITY),
+        sampler=HindsightRatioSampler(),
         transform=Compose(SegmentMultiStepTransform(3, 0.99), HindsightTransform()),
         batch_size=BATCH,
     )
@@ -78,8 +94,7 @@ def repeat(function):
 
 def measure(goals_per_episode):
     """Rows per second relabelled, stored and drawn, for one number of goals named per episode."""
-    generator = torch.Generator().manual_seed(0)
-    stream = [collect(step, goals_per_episode, generator) for step in range(4 * EPISODE)]
+    stream = collect(goals_per_episode, torch.Generator().manual_seed(0))
     results = {}
 
     def cycle(consume):
@@ -97,17 +112,21 @@ def measure(goals_per_episode):
         return 0 if rows is None else len(rows)
 
     results["relabelled"] = repeat(cycle(relabel))
-    buffer = make_buffer(HindsightRatioSampler())
-    results["stored"] = repeat(cycle(lambda batch: len(buffer.extend(batch))))
-    results["drawn, half hindsight"] = repeat(lambda: len(buffer.sample()))
+    sizes = {}
+    for name, storage in (("plain", LazyTensorStorage), ("compact", CompactStorage)):
+        buffer = make_buffer(storage)
+        results[f"stored, {name}"] = repeat(cycle(lambda batch: len(buffer.extend(batch))))  # noqa: B023
+        results[f"drawn, {name}"] = repeat(lambda: len(buffer.sample()))  # noqa: B023
+        full = len(buffer) == CAPACITY  # before, idle memory for rows to come would count
+        sizes[name] = buffer.storage.nbytes if name == "compact" else buffer[:].bytes()
+        results[f"bytes a row, {name}"] = sizes[name] / len(buffer) if full else float("nan")
     buffer.set_sampler(RandomSampler())
-    results["drawn, uniformly"] = repeat(lambda: len(buffer.sample()))
-    return results, buffer
+    results["drawn uniformly, compact"] = repeat(lambda: len(buffer.sample()))
+    return results
 
 
-def measure_sampler(capacity):
-    """Rows per second noted and drawn by the sampler alone, on a full buffer of one column."""
-    sampler = HindsightRatioSampler()
+def measure_sampler(capacity, sampler):
+    """Rows per second noted and drawn by a sampler alone, on a full buffer of one column."""
     storage = LazyTensorStorage(capacity)
     buffer = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=BATCH)
     kinds = torch.rand(capacity) < 0.9
@@ -122,10 +141,16 @@ def measure_sampler(capacity):
         cursor = (cursor + 400) % capacity
         return 400
 
-    return {
-        "noted by the sampler": repeat(note),
-        "drawn by the sampler": repeat(lambda: len(sampler.sample(storage, BATCH)[0])),
-    }
+    def reweight():  # what follows an update of the weights
+        rows = torch.randint(capacity, (BATCH,))
+        sampler.update_priority(rows, torch.rand(BATCH), storage=storage)
+        return BATCH
+
+    results = {"noted": repeat(note)}
+    results["drawn"] = repeat(lambda: len(sampler.sample(storage, BATCH)[0]))
+    if isinstance(sampler, PrioritizedGroupSampler):
+        results["given priorities"] = repeat(reweight)
+    return results
 
 
 def show(columns):
@@ -138,12 +163,10 @@ def show(columns):
 def main():
     torch.set_num_threads(1)
     print(f"rows/s; {NUM_ENVS} environments, {EPISODE} steps an episode, batches of {BATCH}")
-    named = {}
-    for goals in (20, 100):
-        named[f"{goals} goals"], buffer = measure(goals)
-    show(named)
-    print(f"bytes per row: {buffer.storage[:].bytes() / len(buffer):.0f}")
-    show({f"{rows:,} rows": measure_sampler(rows) for rows in (10_000, 1_000_000)})
+    show({f"{goals} goals": measure(goals) for goals in (20, 100)})
+    for make in (HindsightRatioSampler, lambda: PrioritizedGroupSampler(HindsightRatioSampler())):
+        print(make())
+        show({f"{rows:,} rows": measure_sampler(rows, make()) for rows in (10_000, 1_000_000)})
 
 
 if __name__ == "__main__":

@@ -17,9 +17,11 @@ from gymnasium import spaces
 from stable_baselines3 import HerReplayBuffer
 from tensordict import TensorDict
 from torchrl.data import HERReplayBuffer, LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl.envs.transforms import Compose
 
 from torchrl_glam.replay import (
+    CompactStorage,
     HindsightRatioSampler,
     HindsightTransform,
     SegmentMultiStepTransform,
@@ -53,11 +55,14 @@ class Ours:
     def __init__(self) -> None:
         self.stream = Stream()
         self.buffer = TensorDictReplayBuffer(
-            storage=LazyTensorStorage(CAPACITY),
+            storage=self.make_storage(),
             sampler=HindsightRatioSampler(0.5),
             transform=Compose(SegmentMultiStepTransform(3, 0.99), HindsightTransform()),
             batch_size=BATCH,
         )
+
+    def make_storage(self) -> TensorStorage:
+        return LazyTensorStorage(CAPACITY)
 
     def insert(self) -> int:
         step, done = self.stream.next()
@@ -90,6 +95,13 @@ class Ours:
 
     def sample(self) -> int:
         return len(self.buffer.sample())
+
+
+class OursCompact(Ours):
+    """The same with each state and goal kept once."""
+
+    def make_storage(self) -> TensorStorage:
+        return CompactStorage(CAPACITY, shared=(("observation",), ("goal_tokens", "goal_kind")))
 
 
 class TorchRL:
@@ -185,7 +197,7 @@ def repeat(function):
 def main():
     torch.set_num_threads(1)
     print(f"{'rows/s':20}{'inserted':>14}{'sampled':>14}")
-    for kind in (Ours, TorchRL, StableBaselines3):
+    for kind in (Ours, OursCompact, TorchRL, StableBaselines3):
         subject = kind()
         inserted = repeat(subject.insert)
         print(f"{kind.__name__:20}{inserted:14,.0f}{repeat(subject.sample):14,.0f}", flush=True)

@@ -261,8 +261,10 @@ def test_importance_weights_of_prioritised_replay():
     loss(batch)
     weights = torch.arange(7.0, dtype=torch.float64)
     weighted = loss(batch.set("priority_weight", weights))["loss_qvalue"]
-    expected = (batch["td_error"].square() * weights).sum() / weights.sum()
+    expected = (batch["td_error"].square() * weights).mean()
     torch.testing.assert_close(weighted.detach(), expected)
+    parts = [loss(batch[i : i + 1])["loss_qvalue"] for i in range(7)]
+    torch.testing.assert_close(torch.stack(parts).mean(), weighted)
 
 
 @pytest.mark.parametrize("steps", [1, 3])

@@ -256,3 +256,14 @@ def test_use_in_an_environment_is_refused(transform, wrap):
     env = TransformedEnv(ToyEnv(), wrap(transform.clone()))
     with pytest.raises(ValueError, match="replay buffers only"):
         env.rollout(2)
+
+
+def test_the_roots_ends_are_left_out():
+    """They belong to the step before, and would be False in every row."""
+    line = toy.make_stream([2], ["success"], [[(7, 2)], []], first_observation=0)
+    batch = toy.to_batch([line])
+    expected = HindsightTransform().inv(batch)
+    for key in ("done", "terminated", "truncated"):
+        batch[key] = torch.zeros(1, 2, 1, dtype=torch.bool)
+    rows = HindsightTransform().inv(batch)
+    assert set(rows.keys(True, True)) == set(expected.keys(True, True))

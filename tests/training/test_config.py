@@ -144,6 +144,8 @@ def test_hindsight_needs_goals_that_are_named():
     ("key", "value", "message"),
     [
         ("hindsight_ratio", -0.1, r"hindsight_ratio \(-0.1\) must be in \[0, 1\]"),
+        ("priority_alpha", -0.5, r"priority_alpha \(-0.5\) must be in \[0, 1\]"),
+        ("priority_beta", 2.0, r"priority_beta \(2.0\) must be in \[0, 1\]"),
         ("gamma", 1.1, r"gamma \(1.1\) must be in \[0, 1\]"),
         ("tau", 0.0, r"tau \(0.0\) must be in \(0, 1\]"),
         ("alpha_init", 0.0, r"alpha_init \(0.0\) must be above 0|be above 0"),
@@ -159,7 +161,7 @@ def test_hindsight_needs_goals_that_are_named():
         ("hindsight_strategy", "past", r"hindsight_strategy \(past\) must be one of"),
         ("hindsight_goals_per_episode", 0, r"hindsight_goals_per_episode \(0\) must be at least 1"),
         ("sampling", "half", r"sampling \(half\) must be one of \('uniform', 'ratio', 'prior'"),
-        ("storage", "tape", r"storage \(tape\) must be one of \('ram', 'memmap'\)"),
+        ("storage", "tape", r"storage \(tape\) must be one of \('ram', 'memmap', 'compact'\)"),
         ("dtype", "float16", r"dtype \(float16\) must be one of"),
         ("compute_dtype", "float16", r"compute_dtype \(float16\) must be one of"),
         ("normalisation", "mean", r"normalisation \(mean\) must be one of \('sum', 'token_mean'"),

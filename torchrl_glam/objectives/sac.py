@@ -91,7 +91,8 @@ class SACGLAMLoss(DiscreteSACLoss):
     ``loss_alpha``, ``alpha`` (before the update), ``entropy`` (mean of the policy's), ``q_value``
     (mean of the taken actions'), ``target_value`` (mean of ``y``) and ``td_error`` (mean absolute,
     of the worst critic). The absolute errors per row, ``[*B]``, are written to the input under the
-    ``priority`` key.
+    ``priority`` key. A ``"priority_weight"`` ``[*B]`` in the input, as prioritised samplers write
+    it, multiplies each row's losses before they are reduced.
 
     The discount is set by ``loss.make_value_estimator(gamma=0.99)`` (0.99 if never called); only
     the one-step estimator ``ValueEstimators.TD0`` is supported, n-step returns come with the data.
@@ -363,7 +364,11 @@ class SACGLAMLoss(DiscreteSACLoss):
 
     def _reduce(self, loss: Tensor, tensordict: TensorDictBase) -> Tensor:
         weights = self._maybe_get_priority_weight(tensordict)
-        return self._reduce_loss(loss, tensordict=tensordict, weights=weights)
+        if weights is not None:
+            # TorchRL would divide by the sum of the weights, of each micro-batch by its own: these
+            # would then not add up to the whole batch.
+            loss = loss * weights.to(loss.dtype)
+        return self._reduce_loss(loss, tensordict=tensordict)
 
     @property
     def _heads(self) -> list[TensorDictModule]:

@@ -26,16 +26,21 @@ that a resumed run needs: rows, cursor, sampler, generator and steps of unfinish
 the default, ``buffer.dumps``, fails before the first episode has ended and uses pickle.
 """
 
+from torchrl_glam.replay.compact import CompactStorage, stored_entry
 from torchrl_glam.replay.hindsight import HindsightTransform
 from torchrl_glam.replay.multi_step import SegmentMultiStepTransform
+from torchrl_glam.replay.prioritized import PrioritizedGroupSampler
 from torchrl_glam.replay.rollout import SubgoalFilter, close_rollout
 from torchrl_glam.replay.samplers import GoalKindSampler, HindsightRatioSampler
 
 __all__ = [
+    "CompactStorage",
     "GoalKindSampler",
     "HindsightRatioSampler",
     "HindsightTransform",
+    "PrioritizedGroupSampler",
     "SegmentMultiStepTransform",
     "SubgoalFilter",
     "close_rollout",
+    "stored_entry",
 ]

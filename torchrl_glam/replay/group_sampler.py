@@ -11,6 +11,8 @@ from tensordict import NestedKey
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage, TensorStorage
 
+from torchrl_glam.replay.compact import stored_entry
+from torchrl_glam.replay.priority_groups import PriorityGroups
 from torchrl_glam.replay.row_groups import RowGroups
 
 _FILE = "group_sampler.pt"
@@ -26,6 +28,9 @@ class GroupSampler(Sampler):
     Args:
         num_groups: Number of groups G.
     """
+
+    # what PrioritizedGroupSampler replaces
+    _groups_type: type[RowGroups] | type[PriorityGroups] = RowGroups
 
     def __init__(self, num_groups: int) -> None:
         self._num_groups = num_groups
@@ -59,12 +64,9 @@ class GroupSampler(Sampler):
         """
         if len(storage) == 0:
             raise RuntimeError("Cannot sample from an empty storage: no episode has ended yet.")
-        if self._groups is None or len(self._groups) != len(storage):
-            self._index_storage(storage)
+        self._keep_up_with(storage)
         counts = self._counts(batch_size, self._groups.sizes)
-        rows = torch.cat(
-            [self._groups.draw(group, n, self._rng) for group, n in enumerate(counts) if n]
-        )
+        rows = self._groups.draw_each(counts, self._rng)
         device = None if self._rng is None else self._rng.device
         order = torch.randperm(batch_size, generator=self._rng, device=device)
         return rows[order.to(rows.device)], {}
@@ -74,16 +76,17 @@ class GroupSampler(Sampler):
         if storage is None:
             return
         if self._groups is None or self._groups.capacity != storage.max_size:
-            self._groups = RowGroups(self._num_groups, storage.max_size)
+            self._groups = self._groups_type(self._num_groups, storage.max_size)
         rows = torch.as_tensor(index).reshape(-1).cpu()
         if rows.shape[0] > storage.max_size:  # some were written twice in one call
             rows = rows.unique()
         self._groups.assign(rows, self._groups_of(storage, rows).long().cpu())
 
-    def _index_storage(self, storage: Storage) -> None:
-        """Reads all rows, when they were written before this sampler was attached."""
-        self._groups = None
-        self.mark_update(torch.arange(len(storage)), storage=storage)
+    def _keep_up_with(self, storage: Storage) -> None:
+        """Reads all rows, if some were written before this sampler was attached."""
+        if self._groups is None or len(self._groups) != len(storage):
+            self._groups = None
+            self.mark_update(torch.arange(len(storage)), storage=storage)
 
     def _column(
         self, storage: Storage, rows: torch.Tensor, key: NestedKey, writer: str
@@ -92,17 +95,15 @@ class GroupSampler(Sampler):
         if not isinstance(storage, TensorStorage) or storage.ndim != 1:
             raise TypeError(
                 f"The storage ({type(storage).__name__}, ndim {storage.ndim}) must be a tensor "
-                "storage with one dimension, as LazyTensorStorage and LazyMemmapStorage are."
+                "storage with one dimension, as LazyTensorStorage and CompactStorage are."
             )
-        column = storage[:].get(key, None)
-        if column is None:
-            raise KeyError(
-                f"The stored transitions have no entry {key!r}: {writer} should write it."
-            )
-        return column.reshape(-1)[rows.to(column.device)]
+        try:
+            return stored_entry(storage, key, rows).reshape(-1)
+        except KeyError as error:
+            raise KeyError(f"{error.args[0]} {writer} should write it.") from None
 
     def _empty(self) -> None:
-        self._groups: RowGroups | None = None
+        self._groups: RowGroups | PriorityGroups | None = None
         self._warned = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -113,7 +114,7 @@ class GroupSampler(Sampler):
         """Restores what :meth:`state_dict` returned."""
         self._empty()
         if state_dict:
-            self._groups = RowGroups.from_state_dict(state_dict)
+            self._groups = self._groups_type.from_state_dict(state_dict)
 
     def dumps(self, path: str | Path) -> None:
         """Writes the state into the folder ``path``."""

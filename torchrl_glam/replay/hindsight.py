@@ -12,8 +12,19 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from torchrl.envs.transforms import Transform
 
+from torchrl_glam.replay.checks import (
+    check_capacity,
+    check_steps,
+    check_strategy,
+    check_widths,
+)
 from torchrl_glam.replay.episodes import Spans, StepRing
-from torchrl_glam.replay.strategies import draw_from_each, named_last, relabelled_spans
+from torchrl_glam.replay.strategies import (
+    draw_from_each,
+    named_last,
+    relabelled_spans,
+    write_ends,
+)
 
 
 def _under_next(key: NestedKey) -> NestedKey:
@@ -61,8 +72,9 @@ class HindsightTransform(Transform):
 
     Lets out rows [M], first all episodes, then all relabelled segments; each is a run of
     consecutive rows that ends with ``("next", "done")``. They hold what came in without the
-    ``"hindsight"`` entries, plus ``is_hindsight`` bool [M]; goal and kind are replaced under
-    ``"next"`` too, where they are present.
+    ``"hindsight"`` entries and without the root's ends, which are of the step before and always
+    False, plus ``is_hindsight`` bool [M]; goal and kind are replaced under ``"next"`` too, where
+    they are present.
 
     TorchRL's :class:`~torchrl.data.HERReplayBuffer` relabels when it samples, and for one step
     with one achieved goal. It is not used here because it cannot be followed by n-step returns,
@@ -171,11 +183,7 @@ class HindsightTransform(Transform):
         step_count_key: NestedKey | None = None,
     ) -> None:
         super().__init__()
-        if relabel not in ("all", "failed", "none"):
-            raise ValueError(f'relabel ({relabel!r}) must be "all", "failed" or "none".')
-        if strategy not in ("future", "final", "episode"):
-            raise ValueError(f'strategy ({strategy!r}) must be "future", "final" or "episode".')
-        _check_limits(goals_per_episode, goals_per_transition)
+        check_strategy(relabel, strategy, goals_per_episode, goals_per_transition)
         self.relabel = relabel
         self.strategy = strategy
         self.goals_per_episode = goals_per_episode
@@ -194,6 +202,10 @@ class HindsightTransform(Transform):
         self.terminated_key = _under_next(terminated_key)
         self.truncated_key = _under_next(truncated_key)
         self.step_count_key = step_count_key
+        self._left_out = [
+            *(hindsight_key, _under_next(hindsight_key)),
+            *(done_key, terminated_key, truncated_key),
+        ]
         self._ring = StepRing()
 
     @property
@@ -230,7 +242,9 @@ class HindsightTransform(Transform):
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase | None:
         if self.parent is not None:
             raise ValueError(self.ENV_ERR)
-        self._check(tensordict)
+        check_steps(tensordict, self._required())
+        if self.relabel != "none":
+            check_widths(tensordict, self.goal_key, self.hindsight_goal_key)
         episodes = self._gather(tensordict)
         if not episodes.env.numel():
             return None
@@ -315,7 +329,7 @@ class HindsightTransform(Transform):
         is_context = torch.zeros(total, dtype=torch.bool, device=copies.device)
         if self.goals_per_transition is not None:
             is_context[begin:] = ~draw_from_each(copies, self.goals_per_transition, self._rng)
-        self._check_capacity(total - int(is_context.sum()))
+        check_capacity(total - int(is_context.sum()), self.capacity)
         picked = torch.cat([rows, copies])
         out = TensorDict(
             {
@@ -328,48 +342,15 @@ class HindsightTransform(Transform):
         )
         for key, value in ((self.goal_key, goals), (self.kind_key, kinds)):
             for place in (key, _under_next(key)):
-                entry = out.get(place, None)
-                if entry is not None:
-                    entry[begin:] = value[segment].to(entry.dtype)
-        self._write_ends(out, begin, begin + segments.lengths.cumsum(0) - 1, reached)
+                if out.get(place, None) is not None:
+                    out.get(place)[begin:] = value[segment].to(out.get(place).dtype)
+        ends = (self.done_key, self.terminated_key, self.truncated_key)
+        last = begin + segments.lengths.cumsum(0) - 1
+        write_ends(out, begin, last, reached, self.reward_key, *ends)
         if self.goals_per_transition is not None:
             out.set(self.is_context_key, is_context)
         is_hindsight = torch.arange(total, device=picked.device) >= begin
         return out.set(self.is_hindsight_key, is_hindsight)
-
-    def _write_ends(
-        self, out: TensorDictBase, begin: int, ends: torch.Tensor, reached: torch.Tensor
-    ) -> None:
-        """Writes rewards and ends of the relabelled segments, which begin at row ``begin``.
-
-        Args:
-            out: Rows [M], changed in place.
-            begin: First relabelled row.
-            ends: Last row of each segment, [S].
-            reached: Whether it reaches the segment's goal, bool [S].
-        """
-        # the end of an episode that reached its own goal is no end under another goal
-        failed = out.get(self.reward_key)[ends].reshape(-1) <= 0
-        failed &= out.get(self.terminated_key)[ends].reshape(-1)
-        for key, at_end in (
-            (self.reward_key, reached),
-            (self.done_key, torch.ones_like(reached)),
-            (self.terminated_key, reached | failed),
-            (self.truncated_key, ~(reached | failed)),
-        ):
-            entry = out.get(key, None)
-            if entry is not None:
-                entry[begin:] = 0
-                entry[ends] = at_end.to(entry.dtype).view(-1, *[1] * (entry.ndim - 1))
-
-    def _check_capacity(self, rows: int) -> None:
-        """Refuses more rows in one call than the replay buffer holds."""
-        if self.capacity is not None and rows > self.capacity:
-            raise ValueError(
-                f"The episodes that ended give {rows} rows with their hindsight, more than the "
-                f"replay buffer's capacity ({self.capacity}): part of them would be overwritten at "
-                "once. Enlarge the buffer, use fewer environments, or relabel fewer episodes."
-            )
 
     def _gather(self, batch: TensorDictBase) -> Spans:
         """Adds steps to the pending ones and returns the episodes that ended."""
@@ -378,32 +359,10 @@ class HindsightTransform(Transform):
         if self.step_count_key is not None:
             step_count = batch.get(self.step_count_key).reshape(batch.shape)
         both = [self.hindsight_goal_key, self.hindsight_kind_key]
-        group = [self.hindsight_key, _under_next(self.hindsight_key)]
-        steps = dict(batch.exclude(*group, *both).items(True, True))
+        steps = dict(batch.exclude(*self._left_out, *both).items(True, True))
         if self.relabel != "none":
             steps |= {key: batch.get(key) for key in both}
         return self._ring.append(steps, done, step_count)
-
-    def _check(self, batch: TensorDictBase) -> None:
-        """Refuses data with missing entries or of the wrong layout, before anything changes."""
-        if batch.ndim != 2:
-            raise ValueError(
-                f"The data's batch size ({list(batch.shape)}) must be [num_envs, num_steps], as "
-                "collectors give it; add a dimension of size 1 where one is missing, and use "
-                "extend rather than add."
-            )
-        for key, writer in self._required().items():
-            if batch.get(key, None) is None:
-                raise KeyError(f"The data has no entry {key!r}: {writer} should write it.")
-        if self.relabel == "none":
-            return
-        width = batch.get(self.goal_key).shape[-1]
-        named_width = batch.get(self.hindsight_goal_key).shape[-1]
-        if width != named_width:
-            raise ValueError(
-                f"{self.hindsight_goal_key!r} is {named_width} tokens wide and {self.goal_key!r} "
-                f"is {width}: both must be padded to one width."
-            )
 
     def _required(self) -> dict[NestedKey, str]:
         """Entries the transform reads, with who writes them."""
@@ -421,20 +380,3 @@ class HindsightTransform(Transform):
         if self.step_count_key is not None:
             keys[self.step_count_key] = "a StepCounter transform in the environment"
         return keys
-
-
-def _check_limits(goals_per_episode: int | None, goals_per_transition: int | None) -> None:
-    """Refuses numbers below 1, and both limits together."""
-    for name, value in (
-        ("goals_per_episode", goals_per_episode),
-        ("goals_per_transition", goals_per_transition),
-    ):
-        if value is not None and value < 1:
-            raise ValueError(
-                f'{name} ({value}) must be at least 1; relabel="none" goes without hindsight.'
-            )
-    if goals_per_episode is not None and goals_per_transition is not None:
-        raise ValueError(
-            f"goals_per_episode ({goals_per_episode}) and goals_per_transition "
-            f"({goals_per_transition}) must not both be given: choose one limit."
-        )

@@ -55,21 +55,24 @@ class RowGroups:
         for group in range(len(self.sizes)):
             self._append(group, rows[groups == group])
 
-    def draw(self, group: int, count: int, generator: torch.Generator | None) -> torch.Tensor:
-        """Draws rows of a group, uniformly and with replacement.
+    def draw_each(self, counts: list[int], generator: torch.Generator | None) -> torch.Tensor:
+        """Draws rows of each group, uniformly and with replacement.
 
         Args:
-            group: A group that is not empty.
-            count: Number of rows to draw.
+            counts: Number of rows of each group, G numbers, 0 for a group without rows.
             generator: Source of randomness; None for PyTorch's global one.
 
         Returns:
-            Rows, int64 [count].
+            Rows, int64 [sum of counts], group by group.
         """
         device = None if generator is None else generator.device
-        size = self.sizes[group]
-        place = torch.randint(size, (count,), generator=generator, device=device)
-        return self._members[group][place.to(self._members.device)]
+        rows = []
+        for group, count in enumerate(counts):
+            if count:
+                size = self.sizes[group]
+                place = torch.randint(size, (count,), generator=generator, device=device)
+                rows.append(self._members[group][place.to(self._members.device)])
+        return torch.cat(rows)
 
     def state_dict(self) -> dict[str, Any]:
         """The lines of all groups and the capacity, as tensors and plain values."""
@@ -86,6 +89,8 @@ class RowGroups:
 
     def _remove(self, group: int, rows: torch.Tensor) -> None:
         """Takes rows out of their group, filling the holes from the end of its line."""
+        if not rows.numel():  # every call until the storage is full
+            return
         left = self.sizes[group] - rows.shape[0]
         line, places = self._members[group], self._place[rows]
         stays = torch.ones(rows.shape[0], dtype=torch.bool)  # for the places from `left` on

@@ -8,6 +8,7 @@ a partner names instead of goals read off states.
 from __future__ import annotations
 
 import torch
+from tensordict import NestedKey, TensorDictBase
 
 from torchrl_glam.replay.episodes import Spans
 
@@ -108,6 +109,53 @@ def relabelled_spans(
     )
     both = torch.cat([goal, rest])
     return spans, both, torch.arange(both.shape[0], device=both.device) < goal.shape[0]
+
+
+def write_ends(
+    rows: TensorDictBase,
+    begin: int,
+    ends: torch.Tensor,
+    reached: torch.Tensor,
+    reward_key: NestedKey,
+    done_key: NestedKey,
+    terminated_key: NestedKey,
+    truncated_key: NestedKey,
+) -> None:
+    """Writes rewards and ends of the steps that were repeated under other goals.
+
+    Args:
+        rows: Rows [M], changed in place.
+        begin: First row of a repeated step; all that follow are.
+        ends: Last row of each span, int64 [S].
+        reached: Whether it reaches the span's goal, bool [S]. Where it does not, it is terminated
+            if the episode failed there, else truncated.
+        reward_key, done_key, terminated_key, truncated_key: Entries to write, [M, 1]; the last
+            need not exist.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> end = torch.tensor([[False], [True], [False], [True]])
+        >>> rows = TensorDict({"reward": end.float(), "done": end, "terminated": end.clone()}, [4])
+        >>> write_ends(
+        ...     rows, 2, torch.tensor([2]), torch.tensor([True]),
+        ...     "reward", "done", "terminated", "truncated",
+        ... )
+        >>> rows["reward"].flatten(), rows["terminated"].flatten()
+        (tensor([0., 1., 1., 0.]), tensor([False,  True,  True, False]))
+    """
+    # the end of an episode that reached its own goal is no end under another goal
+    failed = rows.get(reward_key)[ends].reshape(-1) <= 0
+    failed &= rows.get(terminated_key)[ends].reshape(-1)
+    for key, at_end in (
+        (reward_key, reached),
+        (done_key, torch.ones_like(reached)),
+        (terminated_key, reached | failed),
+        (truncated_key, ~(reached | failed)),
+    ):
+        entry = rows.get(key, None)
+        if entry is not None:
+            entry[begin:] = 0
+            entry[ends] = at_end.to(entry.dtype).view(-1, *[1] * (entry.ndim - 1))
 
 
 def draw_from_each(groups: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:

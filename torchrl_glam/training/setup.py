@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from peft import LoraConfig
 from tensordict import NestedKey
-from torchrl.data import RandomSampler
+from torchrl.data import LazyMemmapStorage, LazyTensorStorage, RandomSampler
 from torchrl.data.replay_buffers.samplers import Sampler
+from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl.envs import Compose, EnvBase, SelectTransform, TransformedEnv
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -27,7 +28,13 @@ from torchrl_glam.models import (
     make_critic,
     make_trunk,
 )
-from torchrl_glam.replay import GoalKindSampler, HindsightRatioSampler
+from torchrl_glam.replay import (
+    CompactStorage,
+    GoalKindSampler,
+    HindsightRatioSampler,
+    PrioritizedGroupSampler,
+)
+from torchrl_glam.replay.group_sampler import GroupSampler
 from torchrl_glam.training.config import RecipeConfig, SACGLAMConfig
 
 
@@ -243,18 +250,42 @@ def check_names_goals(
         )
 
 
+def make_storage(config: SACGLAMConfig) -> TensorStorage:
+    """The replay buffer's storage that the configuration asks for.
+
+    Examples:
+        >>> make_storage(SACGLAMConfig(storage="compact", capacity=500))
+        CompactStorage(len=0, max_size=500)
+    """
+    kinds = {"ram": LazyTensorStorage, "memmap": LazyMemmapStorage, "compact": CompactStorage}
+    return kinds[config.storage](config.capacity)
+
+
 def make_sampler(config: SACGLAMConfig) -> Sampler:
     """The replay buffer's sampler that the configuration asks for.
-
-    The prior over goal kinds is the environment's: it draws goals uniformly, so a kind is as likely
-    as it has goals.
 
     Examples:
         >>> make_sampler(SACGLAMConfig(hindsight_ratio=0.3))
         HindsightRatioSampler(ratio=0.3)
+        >>> make_sampler(SACGLAMConfig(sampling="uniform", priority_alpha=0.6))
+        PrioritizedGroupSampler(all rows, alpha=0.6, beta=0.4)
+    """
+    sampler = _group_sampler(config)
+    if config.priority_alpha:
+        return PrioritizedGroupSampler(
+            sampler, alpha=config.priority_alpha, beta=config.priority_beta
+        )
+    return RandomSampler() if sampler is None else sampler
+
+
+def _group_sampler(config: SACGLAMConfig) -> GroupSampler | None:
+    """The sampler for shares of hindsight and goal kinds, or None if batches are to have none.
+
+    The prior over goal kinds is the environment's: it draws goals uniformly, so a kind is as likely
+    as it has goals.
     """
     if config.sampling == "uniform" or not config.hindsight:
-        return RandomSampler()
+        return None
     if config.sampling == "ratio":
         return HindsightRatioSampler(config.hindsight_ratio)
     goals = GoalSpace("train", config.sequential)

@@ -58,6 +58,8 @@ class SACGLAMConfig(RecipeConfig):
     hindsight_goals_per_transition: int | None = None
     sampling: str = "ratio"
     hindsight_ratio: float = 0.5
+    priority_alpha: float = 0.0
+    priority_beta: float = 0.4
     capacity: int = 100_000
     storage: str = "ram"
 
@@ -75,7 +77,8 @@ class SACGLAMConfig(RecipeConfig):
         for key in ("n_step", "num_updates", "capacity"):
             at_least(self, key, 1)
         at_least(self, "warmup_updates", 0)
-        within(self, "hindsight_ratio", 0.0, 1.0)
+        for key in ("hindsight_ratio", "priority_alpha", "priority_beta"):
+            within(self, key, 0.0, 1.0)
         require(0 < self.tau <= 1, "tau", self.tau, "be in (0, 1]")
         require(self.alpha_init > 0, "alpha_init", self.alpha_init, "be above 0")
         within(self, "target_entropy", 0.0, math.log(self.num_objects + 2))
@@ -85,7 +88,7 @@ class SACGLAMConfig(RecipeConfig):
         choice(self, "hindsight_relabel", ("all", "failed"))
         choice(self, "hindsight_strategy", ("future", "final", "episode"))
         choice(self, "sampling", ("uniform", "ratio", "prior", "ratio+prior"))
-        choice(self, "storage", ("ram", "memmap"))
+        choice(self, "storage", ("ram", "memmap", "compact"))
         limits = ("hindsight_goals_per_episode", "hindsight_goals_per_transition")
         for key in limits:
             if getattr(self, key) is not None:
