@@ -24,7 +24,8 @@ step and the targets' step. Methods:
 Every cell runs in a process of its own. "peak" is the most memory that the process ever held
 (on a GPU, that tensors took), "above" is without what the interpreter and the libraries hold;
 "targets" and "Adam" are the bytes of target weights and of optimizer states among it. "speed" and
-"memory" compare with the shared trunk. The losses of all methods are compared before timing.
+"memory" compare with the shared trunk; the second "speed" is of processor time, which other work on
+the machine hardly changes. The losses of all methods are compared.
 """
 
 import argparse
@@ -123,19 +124,21 @@ def measure(arguments: argparse.Namespace, name: str, method: str, lora: bool) -
     batch = make_batch(arguments.states, arguments.objects).to(arguments.device)
     imported = resident("VmRSS", arguments.device)
     update, loss, optimizers = make_update(arguments, name, method, lora)
-    first, times = None, []
+    first, times, processor = None, [], []
     for _ in range(arguments.repeats + 1):
-        start = time.perf_counter()
+        start, begun = time.perf_counter(), time.process_time()
         terms = update(batch)
         if arguments.device != "cpu":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
+        processor.append(time.process_time() - begun)
         first = terms if first is None else first
     targets = [v for k, v in loss._modules.items() if k.startswith("target_")]
     moments = [v for o in optimizers for s in o.state.values() for v in s.values()]
     peak = resident("VmHWM", arguments.device)
     return {
         "seconds": min(times[1:]),
+        "processor": min(processor[1:]),
         "peak": peak / 2**20,
         "above": (peak - imported) / 2**20,
         "targets": sum(t.nbytes for p in targets for t in leaves(p)) / 2**20,
@@ -169,10 +172,13 @@ def table(arguments: argparse.Namespace, name: str, lora: bool) -> None:
     base = cells["shared"]
     columns = ("peak", "above", "targets", "Adam")
     print(f"\n{name}, {'LoRA of rank 16 on q and v' if lora else 'all weights'}")
-    print(f"{'':20}{'s/update':>10}{'speed':>8}" + "".join(f"{c:>10}" for c in columns), end="")
+    print(f"{'':20}{'s/update':>10}{'speed':>8}{'CPU s':>8}{'speed':>8}", end="")
+    print("".join(f"{c:>10}" for c in columns), end="")
     print(f"{'memory':>9}{'above':>8}   (MiB)")
     for method, cell in cells.items():
         print(f"{method:20}{cell['seconds']:10.3f}{cell['seconds'] / base['seconds']:8.2f}", end="")
+        cpu = cell["processor"]
+        print(f"{cpu:8.2f}{cpu / base['processor']:8.2f}", end="")
         print("".join(f"{cell[column]:10.1f}" for column in columns), end="")
         print(f"{cell['peak'] / base['peak']:9.2f}{cell['above'] / base['above']:8.2f}")
     difference = max(
