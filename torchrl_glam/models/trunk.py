@@ -204,22 +204,21 @@ class CandidateTrunk(TensorDictModuleBase):
 
     def _log_likelihood(self, trie: CandidateTrie, hidden: Tensor) -> Tensor:
         """Eq. 1, ``[B, A]``: the vocabulary is read only where a token is predicted."""
-        state, action, position = trie.is_target.nonzero(as_tuple=True)
-        node, target = trie.predicted_at[trie.is_target], trie.targets[trie.is_target]
-        length = trie.is_target.shape[-1]
+        node, target, scored = trie.predicted_at, trie.targets, trie.is_target
         if self.eos_id is not None:
-            ended, after = trie.is_target[..., 0].nonzero(as_tuple=True)
-            state, action = torch.cat([state, ended]), torch.cat([action, after])
-            position = torch.cat([position, torch.full_like(ended, length)])
-            node = torch.cat([node, trie.end[ended, after]])
-            target = torch.cat([target, torch.full_like(ended, self.eos_id)])
-        predicts = torch.zeros_like(trie.valid)
-        predicts[state, node] = True
-        row = (predicts.flatten().cumsum(0).view_as(predicts) - 1)[state, node]
-        logits = self._logits(hidden[predicts]).float()
-        log_prob = logits[row, target] - logits.logsumexp(-1)[row]
-        by_token = log_prob.new_zeros(*trie.end.shape, length + 1)
-        total = by_token.index_put((state, action, position), log_prob).sum(-1)
+            node = torch.cat([node, trie.end.unsqueeze(-1)], -1)
+            target = torch.nn.functional.pad(target, (0, 1), value=self.eos_id)
+            scored = torch.cat([scored, scored[..., :1]], -1)
+        # One place more, for what is not scored.
+        slot = torch.where(scored, node, hidden.shape[1]).flatten(1)
+        predicts = slot.new_zeros(len(slot), hidden.shape[1] + 1, dtype=torch.bool)
+        predicts.scatter_(1, slot, True)[:, -1] = False
+        row = (predicts.flatten().cumsum(0).view_as(predicts) - 1).gather(1, slot).clamp_min(0)
+        logits = self._logits(hidden[predicts[:, :-1]])
+        if not len(logits):
+            return hidden.new_zeros(trie.end.shape, dtype=torch.float32)
+        chosen = logits[row, target.flatten(1)].float() - _log_sum_exp(logits)[row]
+        total = chosen.view_as(target).masked_fill(~scored, 0).sum(-1)
         return total if self.normalisation == "sum" else total / self._units(trie)
 
     def _units(self, trie: CandidateTrie) -> Tensor:
@@ -250,6 +249,12 @@ def _check_options(
         raise ValueError(
             f"max_tokens_per_pass ({max_tokens_per_pass}) must be at least 1, or None for one pass"
         )
+
+
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    """``[K, V]`` to ``[K]``, in float32, by rows that the cache (or, on a GPU, memory) holds."""
+    rows = 2 ** (19 if logits.device.type == "cpu" else 28) // logits.shape[-1]
+    return torch.cat([part.float().logsumexp(-1) for part in logits.split(max(rows, 1))])
 
 
 def _passes(prompts: list[int], candidates: list[int], most: int) -> Iterator[slice]:
