@@ -15,7 +15,7 @@ from torchrl_glam.models import (
     make_trunk,
 )
 
-KINDS = {"t5": EncoderDecoderTrunk, "flan-t5": EncoderDecoderTrunk, "bart": RepeatedTrunk}
+ENCODER_DECODERS = ("t5", "flan-t5", "umt5", "bart")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def family(request):
 
 def trunk_of(family, tokenizer, model=None, **options):
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "BartForConditionalGeneration takes no token trie")
+        warnings.filterwarnings("ignore", "UMT5ForConditionalGeneration takes no token trie")
         return make_trunk(model or make_model(family, tokenizer), tokenizer, **options)
 
 
@@ -53,7 +53,8 @@ def assert_plain(trunk, tokenizer, states, goals=GOALS, observations=OBSERVATION
 @pytest.mark.parametrize("masked", [(), ((0, 1), (1, 4), (2, 0))], ids=["all", "masked"])
 def test_scores_equal_the_plain_computation(family, tokenizer, attention, masked):
     trunk = trunk_of(family, tokenizer, make_model(family, tokenizer, attention=attention))
-    assert type(trunk) is KINDS.get(family, DecoderOnlyTrunk)
+    kind = EncoderDecoderTrunk if family in ENCODER_DECODERS else DecoderOnlyTrunk
+    assert type(trunk) is kind and trunk.packed == (family == "umt5")
     assert_plain(trunk, tokenizer, trunk(make_states(tokenizer, masked)))
 
 
@@ -205,8 +206,40 @@ def test_a_sliding_window_counts_as_the_context(tokenizer):
 
 
 def test_an_encoder_decoder_without_tries_is_announced(tokenizer):
-    with pytest.warns(UserWarning, match="takes no token trie"):
-        make_trunk(make_model("bart", tokenizer), tokenizer)
+    with pytest.warns(UserWarning, match="takes no token trie: its decoder reads .* packed"):
+        make_trunk(make_model("umt5", tokenizer), tokenizer)
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+@pytest.mark.parametrize("kind", ["packed", "repeated"])
+def test_layouts_that_share_nothing(family, tokenizer, kind):
+    """Slower ways of models that take a trie: they must work too."""
+    model = make_model(family, tokenizer)
+    if kind == "packed":
+        trunk = EncoderDecoderTrunk(model, tokenizer, layout="packed")
+    else:
+        trunk = RepeatedTrunk(model, tokenizer)
+    assert_plain(trunk, tokenizer, trunk(make_states(tokenizer, ((0, 0), (1, 4), (2, 1)))))
+
+
+def test_what_takes_no_packed_candidates_is_read_apart(tokenizer, monkeypatch):
+    """A decoder of BART's kind whose positions cannot be told: no hook sees them."""
+    model = make_model("bart", tokenizer)
+    decoder = model.get_decoder()
+    monkeypatch.setattr(decoder, "embed_positions", _Unhookable(decoder.embed_positions))
+    with pytest.warns(UserWarning, match="nor packed candidates; .* every candidate apart"):
+        trunk = make_trunk(model, tokenizer)
+    assert type(trunk) is RepeatedTrunk
+    assert_plain(trunk, tokenizer, trunk(make_states(tokenizer)))
+
+
+class _Unhookable(torch.nn.Module):
+    def __init__(self, table):
+        super().__init__()
+        self.table = table
+
+    def __call__(self, *args, **kwargs):
+        return self.table(*args, **kwargs)
 
 
 def test_models_that_trunks_cannot_read_are_refused(tokenizer):

@@ -75,6 +75,8 @@ class CandidateTrunk(TensorDictModuleBase):
 
     # Whether the tokens that the tokenizer puts after a text close the prompt.
     closes_prompt = True
+    # Whether candidates stand one after another, or share prefixes.
+    packed = False
 
     def __init__(
         self,
@@ -173,7 +175,9 @@ class CandidateTrunk(TensorDictModuleBase):
         """The pass itself, on one batch dimension; shapes as in the class."""
         prompt, prompt_mask = self.prompt(goal, observation)
         leaves = only != "scores" or self.eos_id is not None
-        trie = build_trie(actions, mask, self._start_id(), self.prompt.pad_id, leaves=leaves)
+        trie = build_trie(
+            actions, mask, self._start_id(), self.prompt.pad_id, leaves=leaves, packed=self.packed
+        )
         with torch.autocast(prompt.device.type, self.autocast, enabled=self.autocast is not None):
             hidden = self._read(prompt, prompt_mask, trie)
         scores = None if only == "embeddings" else self._log_likelihood(trie, hidden)
