@@ -228,9 +228,10 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="time the compiled trie too")
     parser.add_argument("--no-train", dest="train", action="store_false")
     arguments = parser.parse_args()
-    arguments.methods = [m for m in METHODS if m in {*arguments.methods, "trie", "floor"}]
-    if not arguments.compile:
-        arguments.methods.remove("compiled")
+    chosen = {*arguments.methods, "trie", "floor"} - (
+        {"compiled"} if not arguments.compile else set()
+    )
+    arguments.methods = [method for method in METHODS if method in chosen]
     # Log-likelihoods of random weights are hundreds of nats.
     arguments.tolerance = 1e-2 if arguments.dtype == "float32" else float("inf")
     torch.set_num_threads(arguments.threads)

@@ -147,6 +147,29 @@ def test_passes_keep_within_the_limit(tokenizer, monkeypatch):
     assert len(sizes) > 1 and max(sizes) <= 150
 
 
+def test_gradients_of_passes_are_those_of_the_whole(family, tokenizer):
+    trunk = trunk_of(family, tokenizer)
+    parameters = list(trunk.parameters())
+    states = torch.cat([make_states(tokenizer), make_states(tokenizer).flip(0)])
+    mask, gradients = states["action_mask"], []
+    for tokens in (None, 150):
+        trunk.max_tokens_per_pass = tokens
+        out = trunk(states.clone())
+        value = out["log_likelihood"].sin().sum() + out["action_embedding"][mask].sin().sum()
+        value = value + out["prompt_embedding"].sin().sum()
+        twice = [
+            torch.autograd.grad(value, parameters, allow_unused=True, retain_graph=again)
+            for again in (True, False)
+        ]
+        gradients.append(twice[0])
+        for first, second in zip(*twice, strict=True):
+            torch.testing.assert_close(first, second)
+    for ours, theirs in zip(*gradients, strict=True):
+        if ours is not None:
+            scale = theirs.abs().max().clamp_min(1)
+            torch.testing.assert_close(ours / scale, theirs / scale, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("eos", [False, True], ids=["", "eos"])
 def test_scores_alone_and_embeddings_alone(family, tokenizer, eos):
     trunk = trunk_of(family, tokenizer, score_eos=eos)

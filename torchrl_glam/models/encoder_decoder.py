@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from torchrl_glam.models.exactness import check_exactness
+from torchrl_glam.models.exactness import InexactTrunkError, check_exactness
 from torchrl_glam.models.trie import CandidateTrie
 from torchrl_glam.models.trunk import CandidateTrunk, check_positions
 
@@ -61,6 +61,8 @@ class EncoderDecoderTrunk(CandidateTrunk):
             raise ValueError(f"layout ({layout!r}) must be 'trie' or 'packed'")
         super().__init__(*args, **kwargs)
         self.packed = layout == "packed"
+        if self._is_t5 and not self.packed:
+            _check_one_bias(self.base_model)
         check_exactness(self, self._plain_logits)
 
     def _check_family(self) -> None:
@@ -143,6 +145,15 @@ class EncoderDecoderTrunk(CandidateTrunk):
         start = torch.full_like(candidate[:, :1], self._start_id())
         decoder_ids = torch.cat([start, candidate], -1)
         return self.base_model(input_ids=prompt, decoder_input_ids=decoder_ids).logits[:, -1]
+
+
+def _check_one_bias(base: nn.Module) -> None:
+    biases = sum("relative_attention_bias" in name for name, _ in base.decoder.named_modules())
+    if biases != 1:
+        raise InexactTrunkError(
+            f"model ({base.__class__.__name__}) has {biases} position biases in its decoder, and "
+            "one mask for all layers can correct one: use layout='packed' or make_trunk"
+        )
 
 
 @contextmanager

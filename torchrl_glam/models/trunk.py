@@ -7,16 +7,17 @@ candidates (:mod:`torchrl_glam.models.trie`), and the vocabulary head.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from typing import Literal, get_args
 
 import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs.template import PromptTemplate
+from torchrl_glam.models.passes import token_passes
 from torchrl_glam.models.prompt import PromptBuilder
 from torchrl_glam.models.trie import CandidateTrie, build_trie
 from torchrl_glam.models.words import WordCounter
@@ -50,9 +51,10 @@ class CandidateTrunk(TensorDictModuleBase):
         score_eos: whether the end-of-sequence token after a candidate is scored too; it counts as
             a token and not as a word. Default: False, as in the paper.
         max_tokens_per_pass: most tokens, padding included, that one pass of the language model
-            reads where no gradient is recorded; a larger batch is sorted by length and read in
-            several passes. (With gradient, divide the batch: see
-            :class:`~torchrl_glam.objectives.SharedTrunkOptimizer`.) Default: None, one pass.
+            reads; a larger batch is sorted by length and read in several passes. With gradient,
+            each pass is computed again when it is back-propagated, which holds one pass in memory
+            and costs a forward more; where the loss allows, split the batch instead
+            (:func:`~torchrl_glam.models.split_by_tokens`). Default: None, one pass.
         autocast: type in which the model multiplies matrices, ``torch.bfloat16`` where the
             hardware has it. Log-likelihoods then move by some hundredths of a nat. Default:
             None, the type of the weights.
@@ -155,7 +157,7 @@ class CandidateTrunk(TensorDictModuleBase):
             actions.reshape(-1, *actions.shape[-2:]),
             mask.reshape(-1, mask.shape[-1]),
         )
-        if self.max_tokens_per_pass is None or torch.is_grad_enabled():
+        if self.max_tokens_per_pass is None:
             outputs = self.score(*inputs, only)
         else:
             outputs = self._score_in_passes(inputs, only)
@@ -189,22 +191,35 @@ class CandidateTrunk(TensorDictModuleBase):
     def _score_in_passes(
         self, inputs: tuple[Tensor, ...], only: Part | None
     ) -> tuple[Tensor | None, ...]:
-        goal, observation, actions, mask = inputs
-        pad = self.prompt.pad_id
-        prompt_length = (goal != pad).sum(-1) + (observation != pad).sum(-1)
-        prompt_length = prompt_length + self.prompt.num_literal_tokens
-        candidates = ((actions != pad) & mask.unsqueeze(-1)).sum((-1, -2))
-        order = torch.argsort(prompt_length, stable=True)
-        sizes = torch.stack([prompt_length, candidates])[:, order].tolist()
-        parts = [
-            self.score(*(value[order[rows]] for value in inputs), only)
-            for rows in _passes(*sizes, self.max_tokens_per_pass)
-        ]
-        back = torch.argsort(order)
+        passes = token_passes(*self._count_tokens(*inputs), self.max_tokens_per_pass)
+        if len(passes) == 1:
+            return self.score(*inputs, only)
+        parts = []
+        for rows in passes:
+            part = (*(value[rows] for value in inputs), only)
+            if torch.is_grad_enabled():
+                # What the backward pass needs is computed again there, one pass at a time.
+                parts.append(checkpoint(self.score, *part, use_reentrant=False))
+            else:
+                parts.append(self.score(*part))
+        back = torch.argsort(torch.cat(passes))
         return tuple(
             None if values[0] is None else torch.cat(values)[back]
             for values in zip(*parts, strict=True)
         )
+
+    def count_tokens(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Tokens of each state's prompt and of its candidates, prefixes merged, ``[*B]`` both."""
+        return self._count_tokens(*(tensordict.get(key) for key in self.in_keys))
+
+    def _count_tokens(
+        self, goal: Tensor, observation: Tensor, actions: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        pad = self.prompt.pad_id
+        prompts = (goal != pad).sum(-1) + (observation != pad).sum(-1)
+        flat = actions.flatten(0, -3), mask.flatten(0, -2)
+        trie = build_trie(*flat, self._start_id(), pad, packed=self.packed)
+        return prompts + self.prompt.num_literal_tokens, trie.valid.sum(-1).view(mask.shape[:-1])
 
     def _log_likelihood(self, trie: CandidateTrie, hidden: Tensor) -> Tensor:
         """Eq. 1, ``[B, A]``: the vocabulary is read only where a token is predicted."""
@@ -259,18 +274,6 @@ def _log_sum_exp(logits: Tensor) -> Tensor:
     """``[K, V]`` to ``[K]``, in float32, by rows that the cache (or, on a GPU, memory) holds."""
     rows = 2 ** (19 if logits.device.type == "cpu" else 28) // logits.shape[-1]
     return torch.cat([part.float().logsumexp(-1) for part in logits.split(max(rows, 1))])
-
-
-def _passes(prompts: list[int], candidates: list[int], most: int) -> Iterator[slice]:
-    """Slices of rows, sorted by prompt length, that hold at most ``most`` padded tokens each."""
-    first, widest = 0, 0
-    for row, (prompt, nodes) in enumerate(zip(prompts, candidates, strict=True)):
-        wider = max(widest, nodes + 1)
-        if row > first and (row + 1 - first) * (prompt + wider) > most:
-            yield slice(first, row)
-            first, wider = row, nodes + 1
-        widest = wider
-    yield slice(first, len(prompts))
 
 
 def check_positions(what: str, tokens: int, limit: int | None) -> None:
