@@ -303,6 +303,7 @@ def test_logits_that_are_scaled_after_the_head_are_refused(tokenizer):
     [
         ({"normalisation": "mean"}, r"normalisation \('mean'\) must be one of"),
         ({"max_tokens_per_pass": 0}, r"max_tokens_per_pass \(0\) must be at least 1"),
+        ({"pad_to_multiple_of": 0}, r"pad_to_multiple_of \(0\) must be at least 1"),
     ],
 )
 def test_wrong_options_are_refused(tokenizer, options, message):

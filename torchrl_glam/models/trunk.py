@@ -7,7 +7,7 @@ candidates (:mod:`torchrl_glam.models.trie`), and the vocabulary head.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -58,6 +58,11 @@ class CandidateTrunk(TensorDictModuleBase):
         autocast: type in which the model multiplies matrices, ``torch.bfloat16`` where the
             hardware has it. Log-likelihoods then move by some hundredths of a nat. Default:
             None, the type of the weights.
+        compile: whether the model's part of a pass runs under ``torch.compile``; a dictionary holds
+            its arguments. It pays on a GPU. Shapes that were not seen are compiled anew, except for
+            the number of states, so pad. Default: False.
+        pad_to_multiple_of: prompts and tries are padded to multiples of this many tokens and
+            nodes, so that few shapes occur. Default: 1, as long as the longest.
         goal_key, observation_key, action_key, mask_key: inputs. Tokens of goal ``[*B, Tg]``,
             observation ``[*B, To]`` and candidates ``[*B, A, Ta]``, all padded on the right, and
             the admissible candidates ``[*B, A]`` (bool). Defaults: ``"goal_tokens"``,
@@ -70,9 +75,9 @@ class CandidateTrunk(TensorDictModuleBase):
 
     Raises:
         ValueError: on construction, for an unknown ``normalisation``, a ``max_tokens_per_pass``
-            below 1, a tokenizer without the tokens needed, or a model of another family; on a
-            call, if an admissible candidate has no tokens, or prompt and candidates have more
-            tokens than the model has positions.
+            or ``pad_to_multiple_of`` below 1, a tokenizer without the tokens needed, or a model of
+            another family; on a call, if an admissible candidate has no tokens, or prompt and
+            candidates have more tokens than the model has positions.
     """
 
     # Whether the tokens that the tokenizer puts after a text close the prompt.
@@ -90,6 +95,8 @@ class CandidateTrunk(TensorDictModuleBase):
         score_eos: bool = False,
         max_tokens_per_pass: int | None = None,
         autocast: torch.dtype | None = None,
+        compile: bool | dict[str, Any] = False,
+        pad_to_multiple_of: int = 1,
         goal_key: NestedKey = "goal_tokens",
         observation_key: NestedKey = "observation_tokens",
         action_key: NestedKey = "action_tokens",
@@ -99,7 +106,9 @@ class CandidateTrunk(TensorDictModuleBase):
         prompt_embedding_key: NestedKey = "prompt_embedding",
     ) -> None:
         super().__init__()
-        _check_options(tokenizer, normalisation, score_eos, max_tokens_per_pass)
+        _check_options(tokenizer, normalisation, score_eos)
+        _check_positive("max_tokens_per_pass", max_tokens_per_pass, ", or None for one pass")
+        _check_positive("pad_to_multiple_of", pad_to_multiple_of)
         self.model = model
         self._check_family()
         self.prompt = PromptBuilder(tokenizer, template, closed=self.closes_prompt)
@@ -107,6 +116,10 @@ class CandidateTrunk(TensorDictModuleBase):
         self.eos_id: int | None = tokenizer.eos_token_id if score_eos else None
         self.max_tokens_per_pass = max_tokens_per_pass
         self.autocast = autocast
+        self.pad_to_multiple_of = pad_to_multiple_of
+        # The function, not the bound method: a copy of the trunk must not read this one's model.
+        options = compile if isinstance(compile, dict) else {}
+        self._compiled_read = torch.compile(type(self)._read, **options) if compile else None
         self._count_words = WordCounter(tokenizer) if normalisation == "word_mean" else None
         self.in_keys = [goal_key, observation_key, action_key, mask_key]
         self.out_keys = [log_likelihood_key, action_embedding_key, prompt_embedding_key]
@@ -175,13 +188,25 @@ class CandidateTrunk(TensorDictModuleBase):
         only: Part | None = None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """The pass itself, on one batch dimension; shapes as in the class."""
+        pad, multiple = self.prompt.pad_id, self.pad_to_multiple_of
         prompt, prompt_mask = self.prompt(goal, observation)
+        short = (0, -prompt.shape[1] % multiple)
+        prompt = torch.nn.functional.pad(prompt, short, value=pad)
+        prompt_mask = torch.nn.functional.pad(prompt_mask, short)
         leaves = only != "scores" or self.eos_id is not None
         trie = build_trie(
-            actions, mask, self._start_id(), self.prompt.pad_id, leaves=leaves, packed=self.packed
+            *(actions, mask, self._start_id(), pad),
+            leaves=leaves,
+            packed=self.packed,
+            pad_to_multiple_of=multiple,
         )
         with torch.autocast(prompt.device.type, self.autocast, enabled=self.autocast is not None):
-            hidden = self._read(prompt, prompt_mask, trie)
+            if self._compiled_read is None:
+                hidden = self._read(prompt, prompt_mask, trie)
+            else:
+                for value in (prompt, prompt_mask, *trie):
+                    torch._dynamo.maybe_mark_dynamic(value, 0)  # states come in any number
+                hidden = self._compiled_read(self, prompt, prompt_mask, trie)
         scores = None if only == "embeddings" else self._log_likelihood(trie, hidden)
         if only == "scores":
             return scores, None, hidden[:, 0]
@@ -249,12 +274,7 @@ class CandidateTrunk(TensorDictModuleBase):
         return count.clamp_min(1)
 
 
-def _check_options(
-    tokenizer: PreTrainedTokenizerBase,
-    normalisation: str,
-    score_eos: bool,
-    max_tokens_per_pass: int | None,
-) -> None:
+def _check_options(tokenizer: PreTrainedTokenizerBase, normalisation: str, score_eos: bool) -> None:
     if normalisation not in get_args(Normalisation):
         raise ValueError(
             f"normalisation ({normalisation!r}) must be one of {get_args(Normalisation)}"
@@ -264,10 +284,11 @@ def _check_options(
             "score_eos (True) needs an end-of-sequence token, and tokenizer has none: set "
             "tokenizer.eos_token or score_eos=False"
         )
-    if max_tokens_per_pass is not None and max_tokens_per_pass < 1:
-        raise ValueError(
-            f"max_tokens_per_pass ({max_tokens_per_pass}) must be at least 1, or None for one pass"
-        )
+
+
+def _check_positive(name: str, value: int | None, otherwise: str = "") -> None:
+    if value is not None and value < 1:
+        raise ValueError(f"{name} ({value}) must be at least 1{otherwise}")
 
 
 def _log_sum_exp(logits: Tensor) -> Tensor:
