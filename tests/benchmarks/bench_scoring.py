@@ -4,7 +4,7 @@
     python tests/benchmarks/bench_scoring.py --objects 6 32      # 8 and 34 candidates a state
     python tests/benchmarks/bench_scoring.py --models t5-small --no-train --clock cpu
     python tests/benchmarks/bench_scoring.py --models tiny --batch 4 --repeats 1     # seconds
-    python tests/benchmarks/bench_scoring.py --device cuda --dtype bfloat16 --batch 256 --compile
+    python tests/benchmarks/bench_scoring.py --device cuda --dtype bfloat16 --batch 256
 
 Random weights on architectures of the named sizes, prompts of 86 to 94 tokens, as many candidates
 as objects plus two. Methods:
@@ -36,7 +36,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
-from scoring_methods import METHODS, MODELS, Case, make_case, run
+from scoring_methods import METHODS, MODELS, Case, build, make_case, run
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -76,6 +76,8 @@ def measure(arguments: argparse.Namespace, name: str, objects: int, train: bool)
             if sum(cell.seconds) < arguments.seconds:
                 cell.seconds.append(timed(arguments, lambda m=method: run(m, case, train)))
             case.trunk.zero_grad()
+    builds = [timed(arguments, lambda: build(case)) for _ in range(arguments.repeats)]
+    cells["build"] = Cell(seconds=builds)
     if arguments.device != "cpu":
         cells["useful"] = Cell(flops=useful_flops(case, train))
         if train:
@@ -186,6 +188,8 @@ def table(arguments: argparse.Namespace, name: str, objects: int, rate: float) -
                 useful = cells[mode]["useful"].flops / cell.best / rate
                 line += f"{useful:10.2%}" if method != "floor" else f"{'':10}"
         print(line)
+    share = cells["forward"]["build"].best / cells["forward"]["trie"].best
+    print(f"building the tries: {share:.2%} of the trie's forward")
     for mode in modes:
         summary(mode, {method: cells[mode][method].best for method in arguments.methods})
     compare_scores(arguments, {m: cells["forward"][m].scores for m in arguments.methods})
@@ -226,6 +230,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--compile", action="store_true", help="time the compiled trie too")
+    parser.add_argument("--pad", type=int, default=8, help="pad_to_multiple_of, except on a CPU")
     parser.add_argument("--no-train", dest="train", action="store_false")
     arguments = parser.parse_args()
     chosen = {*arguments.methods, "trie", "floor"} - (

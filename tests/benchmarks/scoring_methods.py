@@ -111,10 +111,12 @@ def make_case(arguments: argparse.Namespace, name: str, objects: int, train: boo
     if train:
         targets = ["q", "v"] if model.config.is_encoder_decoder else ["q_proj", "v_proj"]
         model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=targets))
-    trunk = make_trunk(model.eval(), tokenizer).to(arguments.device)
+    pad = {"pad_to_multiple_of": 1 if arguments.device == "cpu" else arguments.pad}
+    trunk = make_trunk(model.eval(), tokenizer, **pad).to(arguments.device)
     compiled = None
     if arguments.compile:
-        compiled = make_trunk(model, tokenizer, compile=True, pad_to_multiple_of=16)
+        torch._dynamo.reset()
+        compiled = make_trunk(model, tokenizer, compile=True, pad_to_multiple_of=arguments.pad)
         compiled = compiled.to(arguments.device)
     states = make_states(arguments.batch, objects).to(arguments.device)
     prompt, prompt_mask = trunk.prompt(states["goal_tokens"], states["observation_tokens"])
@@ -124,6 +126,12 @@ def make_case(arguments: argparse.Namespace, name: str, objects: int, train: boo
     return Case(
         trunk, compiled, states, prompt, prompt_mask, candidates[..., :width], mask[..., :width]
     )
+
+
+def build(case: Case) -> None:
+    """What the trie costs by itself, without the language model."""
+    actions, mask = case.states["action_tokens"], case.states["action_mask"]
+    build_trie(actions, mask, 0, case.trunk.prompt.pad_id, leaves=False)
 
 
 def run(method: str, case: Case, train: bool) -> Tensor | None:

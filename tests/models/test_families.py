@@ -280,6 +280,37 @@ def test_models_that_trunks_cannot_read_are_refused(tokenizer):
         RepeatedTrunk(make_model("gpt2", tokenizer), tokenizer)
 
 
+def test_models_without_a_language_model_head_are_refused(tokenizer):
+    from transformers import GPT2Model, T5EncoderModel
+
+    t5, gpt2 = make_model("t5", tokenizer).config, make_model("gpt2", tokenizer).config
+    with pytest.raises(ValueError, match="T5EncoderModel.*language-model head"):
+        make_trunk(T5EncoderModel(t5), tokenizer)
+    with pytest.raises(ValueError, match="GPT2Model.*language-model head"):
+        make_trunk(GPT2Model(gpt2), tokenizer)
+
+
+def test_a_tokenizer_that_cannot_pad_is_refused(tokenizer):
+    without = load_tokenizer("tiny")
+    without.pad_token = None
+    with pytest.raises(ValueError, match="no padding token: set tokenizer.pad_token"):
+        make_trunk(make_model("gpt2", tokenizer), without)
+
+
+def test_a_candidate_that_spells_nothing_is_refused(family, tokenizer):
+    states = make_states(tokenizer)
+    states["action_mask"][2, 4] = True
+    with pytest.raises(ValueError, match=r"action_tokens\[2, 4\] is admissible but has no tokens"):
+        trunk_of(family, tokenizer)(states)
+
+
+def test_an_attention_without_masks_of_its_own_is_refused(tokenizer):
+    model = make_model("llama", tokenizer)
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="'flash_attention_2', which takes no mask per node"):
+        make_trunk(model, tokenizer)
+
+
 def test_logits_that_are_scaled_after_the_head_are_refused(tokenizer):
     from transformers import CohereConfig, CohereForCausalLM
 
