@@ -234,7 +234,7 @@ class CandidateTrunk(TensorDictModuleBase):
         )
 
     def count_tokens(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Tokens of each state's prompt and of its candidates, prefixes merged, ``[*B]`` both."""
+        """Tokens of each prompt and nodes of each trie, ``[*B]`` both, rounded up to multiples."""
         return self._count_tokens(*(tensordict.get(key) for key in self.in_keys))
 
     def _count_tokens(
@@ -244,7 +244,12 @@ class CandidateTrunk(TensorDictModuleBase):
         prompts = (goal != pad).sum(-1) + (observation != pad).sum(-1)
         flat = actions.flatten(0, -3), mask.flatten(0, -2)
         trie = build_trie(*flat, self._start_id(), pad, packed=self.packed)
-        return prompts + self.prompt.num_literal_tokens, trie.valid.sum(-1).view(mask.shape[:-1])
+        nodes = trie.valid.sum(-1).view(mask.shape[:-1])
+        counts, multiple = (
+            (prompts + self.prompt.num_literal_tokens, nodes),
+            self.pad_to_multiple_of,
+        )
+        return tuple(count + -count % multiple for count in counts)
 
     def _log_likelihood(self, trie: CandidateTrie, hidden: Tensor) -> Tensor:
         """Eq. 1, ``[B, A]``: the vocabulary is read only where a token is predicted."""
