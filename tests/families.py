@@ -17,6 +17,8 @@ from transformers import (
     Qwen2ForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
+    UMT5Config,
+    UMT5ForConditionalGeneration,
 )
 
 _T5 = {
@@ -54,6 +56,7 @@ _GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 FAMILIES = {
     "t5": (T5ForConditionalGeneration, T5Config, _T5 | {"tie_word_embeddings": True}),
     "flan-t5": (T5ForConditionalGeneration, T5Config, _T5 | _GATED),
+    "umt5": (UMT5ForConditionalGeneration, UMT5Config, _T5),
     "bart": (BartForConditionalGeneration, BartConfig, _BART),
     "gpt2": (GPT2LMHeadModel, GPT2Config, _GPT2),
     "llama": (LlamaForCausalLM, LlamaConfig, _ROTARY),
@@ -82,7 +85,7 @@ def make_model(family, tokenizer, seed=0, attention="sdpa", **overrides):
         "pad_token_id": tokenizer.pad_token_id,
         "eos_token_id": tokenizer.eos_token_id,
     }
-    if config in (T5Config, BartConfig):
+    if config in (T5Config, UMT5Config, BartConfig):
         special["decoder_start_token_id"] = tokenizer.pad_token_id
     model = model(config(**(special | settings | overrides))).eval()
     model.set_attn_implementation(attention)

@@ -42,13 +42,14 @@ MODELS = {
     "flan-t5-base": lambda: T5ForConditionalGeneration(T5Config(**(T5 | BASE | GATED))),
     "qwen2-100m": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN)),
 }
-METHODS = ("naive", "repeat", "packed", "trie", "trie + embeddings", "floor")
+METHODS = ("naive", "repeat", "packed", "trie", "trie + embeddings", "compiled", "floor")
 
 
 class Case(NamedTuple):
     """A language model and a batch of B states with A candidates each."""
 
     trunk: CandidateTrunk
+    compiled: CandidateTrunk | None
     states: TensorDict
     prompt: Tensor  # [B, T]
     prompt_mask: Tensor  # [B, T]
@@ -60,8 +61,8 @@ class Case(NamedTuple):
         tokens = self.mask.sum(-1)[self.mask[..., 0]]
         admissible = self.mask[..., 0]
         packed, trie, full = (
-            int(build(self.candidates, admissible, 0, 0, leaves=leaves).valid.sum())
-            for build, leaves in ((_unshared_trie, False), (build_trie, False), (build_trie, True))
+            int(build_trie(self.candidates, admissible, 0, 0, **options).valid.sum())
+            for options in ({"leaves": False, "packed": True}, {"leaves": False}, {})
         )
         return (
             f"{sum(p.numel() for p in base.parameters()) / 1e6:.0f} M parameters; prompts of "
@@ -102,20 +103,35 @@ def make_states(number: int, objects: int) -> TensorDict:
     )
 
 
-def make_case(arguments: argparse.Namespace, name: str, train: bool) -> Case:
-    torch.manual_seed(0)
+def make_case(arguments: argparse.Namespace, name: str, objects: int, train: bool) -> Case:
     tokenizer = make_tokenizer()
-    model = MODELS[name]().to(arguments.device, getattr(torch, arguments.dtype)).eval()
+    torch.manual_seed(0)
+    with torch.device(arguments.device):
+        model = MODELS[name]().to(getattr(torch, arguments.dtype))
     if train:
         targets = ["q", "v"] if model.config.is_encoder_decoder else ["q_proj", "v_proj"]
         model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=targets))
-    trunk = make_trunk(model.eval(), tokenizer).to(arguments.device)
-    states = make_states(arguments.states, arguments.objects).to(arguments.device)
+    pad = {"pad_to_multiple_of": 1 if arguments.device == "cpu" else arguments.pad}
+    trunk = make_trunk(model.eval(), tokenizer, **pad).to(arguments.device)
+    compiled = None
+    if arguments.compile:
+        torch._dynamo.reset()
+        compiled = make_trunk(model, tokenizer, compile=True, pad_to_multiple_of=arguments.pad)
+        compiled = compiled.to(arguments.device)
+    states = make_states(arguments.batch, objects).to(arguments.device)
     prompt, prompt_mask = trunk.prompt(states["goal_tokens"], states["observation_tokens"])
     candidates = states["action_tokens"].long()
     mask = (candidates != 0) & states["action_mask"].unsqueeze(-1)
     width = int(mask.sum(-1).max())
-    return Case(trunk, states, prompt, prompt_mask, candidates[..., :width], mask[..., :width])
+    return Case(
+        trunk, compiled, states, prompt, prompt_mask, candidates[..., :width], mask[..., :width]
+    )
+
+
+def build(case: Case) -> None:
+    """What the trie costs by itself, without the language model."""
+    actions, mask = case.states["action_tokens"], case.states["action_mask"]
+    build_trie(actions, mask, 0, case.trunk.prompt.pad_id, leaves=False)
 
 
 def run(method: str, case: Case, train: bool) -> Tensor | None:
@@ -202,6 +218,15 @@ def _trunk(case: Case, only: str | None) -> Iterator[Tensor]:
     yield case.trunk(case.states.clone(), only=only)["log_likelihood"]
 
 
+def _packed(case: Case) -> Iterator[Tensor]:
+    if case.trunk.base_model.config.is_encoder_decoder:
+        change = patch.object(case.trunk, "packed", True)
+    else:  # after one prompt there is nothing to start anew
+        change = patch("torchrl_glam.models.trunk.build_trie", _unshared_trie)
+    with change:
+        yield from _trunk(case, "scores")
+
+
 def _unshared_trie(tokens: Tensor, mask: Tensor, start_id: int, pad_id: int, **kwargs):
     """A trie in which no candidate shares a node with another."""
     number = 1 << 20
@@ -211,9 +236,8 @@ def _unshared_trie(tokens: Tensor, mask: Tensor, start_id: int, pad_id: int, **k
     return trie._replace(tokens=trie.tokens % number, targets=trie.targets % number)
 
 
-def _packed(case: Case) -> Iterator[Tensor]:
-    with patch("torchrl_glam.models.trunk.build_trie", _unshared_trie):
-        yield from _trunk(case, "scores")
+def _compiled(case: Case) -> Iterator[Tensor]:
+    yield case.compiled(case.states.clone())["log_likelihood"]
 
 
 def _floor(case: Case) -> Iterator[Tensor]:
@@ -228,5 +252,6 @@ _STEPS = {
     "packed": _packed,
     "trie": lambda case: _trunk(case, "scores"),
     "trie + embeddings": lambda case: _trunk(case, None),
+    "compiled": _compiled,
     "floor": _floor,
 }

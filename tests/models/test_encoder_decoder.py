@@ -79,9 +79,12 @@ def test_template_slots_are_checked(text):
 
 
 def test_other_model_families_are_refused(tokenizer):
-    for family in ("gpt2", "bart"):
-        with pytest.raises(ValueError, match="not an encoder-decoder of the T5 family"):
-            EncoderDecoderTrunk(make_model(family, tokenizer), tokenizer)
+    with pytest.raises(ValueError, match="not an encoder-decoder with a language-model head"):
+        EncoderDecoderTrunk(make_model("gpt2", tokenizer), tokenizer)
+    with pytest.raises(ValueError, match="has 2 position biases in its decoder"):
+        EncoderDecoderTrunk(make_model("umt5", tokenizer), tokenizer)
+    with pytest.raises(ValueError, match=r"layout \('tri'\) must be 'trie' or 'packed'"):
+        EncoderDecoderTrunk(make_model("t5", tokenizer), tokenizer, layout="tri")
 
 
 def test_a_policy_on_scores_alone_acts_as_on_everything(tokenizer):

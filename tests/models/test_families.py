@@ -15,7 +15,7 @@ from torchrl_glam.models import (
     make_trunk,
 )
 
-KINDS = {"t5": EncoderDecoderTrunk, "flan-t5": EncoderDecoderTrunk, "bart": RepeatedTrunk}
+ENCODER_DECODERS = ("t5", "flan-t5", "umt5", "bart")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def family(request):
 
 def trunk_of(family, tokenizer, model=None, **options):
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "BartForConditionalGeneration takes no token trie")
+        warnings.filterwarnings("ignore", "UMT5ForConditionalGeneration takes no token trie")
         return make_trunk(model or make_model(family, tokenizer), tokenizer, **options)
 
 
@@ -53,7 +53,8 @@ def assert_plain(trunk, tokenizer, states, goals=GOALS, observations=OBSERVATION
 @pytest.mark.parametrize("masked", [(), ((0, 1), (1, 4), (2, 0))], ids=["all", "masked"])
 def test_scores_equal_the_plain_computation(family, tokenizer, attention, masked):
     trunk = trunk_of(family, tokenizer, make_model(family, tokenizer, attention=attention))
-    assert type(trunk) is KINDS.get(family, DecoderOnlyTrunk)
+    kind = EncoderDecoderTrunk if family in ENCODER_DECODERS else DecoderOnlyTrunk
+    assert type(trunk) is kind and trunk.packed == (family == "umt5")
     assert_plain(trunk, tokenizer, trunk(make_states(tokenizer, masked)))
 
 
@@ -146,6 +147,29 @@ def test_passes_keep_within_the_limit(tokenizer, monkeypatch):
     assert len(sizes) > 1 and max(sizes) <= 150
 
 
+def test_gradients_of_passes_are_those_of_the_whole(family, tokenizer):
+    trunk = trunk_of(family, tokenizer)
+    parameters = list(trunk.parameters())
+    states = torch.cat([make_states(tokenizer), make_states(tokenizer).flip(0)])
+    mask, gradients = states["action_mask"], []
+    for tokens in (None, 150):
+        trunk.max_tokens_per_pass = tokens
+        out = trunk(states.clone())
+        value = out["log_likelihood"].sin().sum() + out["action_embedding"][mask].sin().sum()
+        value = value + out["prompt_embedding"].sin().sum()
+        twice = [
+            torch.autograd.grad(value, parameters, allow_unused=True, retain_graph=again)
+            for again in (True, False)
+        ]
+        gradients.append(twice[0])
+        for first, second in zip(*twice, strict=True):
+            torch.testing.assert_close(first, second)
+    for ours, theirs in zip(*gradients, strict=True):
+        if ours is not None:
+            scale = theirs.abs().max().clamp_min(1)
+            torch.testing.assert_close(ours / scale, theirs / scale, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("eos", [False, True], ids=["", "eos"])
 def test_scores_alone_and_embeddings_alone(family, tokenizer, eos):
     trunk = trunk_of(family, tokenizer, score_eos=eos)
@@ -205,8 +229,40 @@ def test_a_sliding_window_counts_as_the_context(tokenizer):
 
 
 def test_an_encoder_decoder_without_tries_is_announced(tokenizer):
-    with pytest.warns(UserWarning, match="takes no token trie"):
-        make_trunk(make_model("bart", tokenizer), tokenizer)
+    with pytest.warns(UserWarning, match="takes no token trie: its decoder reads .* packed"):
+        make_trunk(make_model("umt5", tokenizer), tokenizer)
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+@pytest.mark.parametrize("kind", ["packed", "repeated"])
+def test_layouts_that_share_nothing(family, tokenizer, kind):
+    """Slower ways of models that take a trie: they must work too."""
+    model = make_model(family, tokenizer)
+    if kind == "packed":
+        trunk = EncoderDecoderTrunk(model, tokenizer, layout="packed")
+    else:
+        trunk = RepeatedTrunk(model, tokenizer)
+    assert_plain(trunk, tokenizer, trunk(make_states(tokenizer, ((0, 0), (1, 4), (2, 1)))))
+
+
+def test_what_takes_no_packed_candidates_is_read_apart(tokenizer, monkeypatch):
+    """A decoder of BART's kind whose positions cannot be told: no hook sees them."""
+    model = make_model("bart", tokenizer)
+    decoder = model.get_decoder()
+    monkeypatch.setattr(decoder, "embed_positions", _Unhookable(decoder.embed_positions))
+    with pytest.warns(UserWarning, match="nor packed candidates; .* every candidate apart"):
+        trunk = make_trunk(model, tokenizer)
+    assert type(trunk) is RepeatedTrunk
+    assert_plain(trunk, tokenizer, trunk(make_states(tokenizer)))
+
+
+class _Unhookable(torch.nn.Module):
+    def __init__(self, table):
+        super().__init__()
+        self.table = table
+
+    def __call__(self, *args, **kwargs):
+        return self.table(*args, **kwargs)
 
 
 def test_models_that_trunks_cannot_read_are_refused(tokenizer):
@@ -222,6 +278,37 @@ def test_models_that_trunks_cannot_read_are_refused(tokenizer):
         DecoderOnlyTrunk(make_model("t5", tokenizer), tokenizer)
     with pytest.raises(ValueError, match="not an encoder-decoder with a language-model head"):
         RepeatedTrunk(make_model("gpt2", tokenizer), tokenizer)
+
+
+def test_models_without_a_language_model_head_are_refused(tokenizer):
+    from transformers import GPT2Model, T5EncoderModel
+
+    t5, gpt2 = make_model("t5", tokenizer).config, make_model("gpt2", tokenizer).config
+    with pytest.raises(ValueError, match="T5EncoderModel.*language-model head"):
+        make_trunk(T5EncoderModel(t5), tokenizer)
+    with pytest.raises(ValueError, match="GPT2Model.*language-model head"):
+        make_trunk(GPT2Model(gpt2), tokenizer)
+
+
+def test_a_tokenizer_that_cannot_pad_is_refused(tokenizer):
+    without = load_tokenizer("tiny")
+    without.pad_token = None
+    with pytest.raises(ValueError, match="no padding token: set tokenizer.pad_token"):
+        make_trunk(make_model("gpt2", tokenizer), without)
+
+
+def test_a_candidate_that_spells_nothing_is_refused(family, tokenizer):
+    states = make_states(tokenizer)
+    states["action_mask"][2, 4] = True
+    with pytest.raises(ValueError, match=r"action_tokens\[2, 4\] is admissible but has no tokens"):
+        trunk_of(family, tokenizer)(states)
+
+
+def test_an_attention_without_masks_of_its_own_is_refused(tokenizer):
+    model = make_model("llama", tokenizer)
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="'flash_attention_2', which takes no mask per node"):
+        make_trunk(model, tokenizer)
 
 
 def test_logits_that_are_scaled_after_the_head_are_refused(tokenizer):
@@ -247,6 +334,7 @@ def test_logits_that_are_scaled_after_the_head_are_refused(tokenizer):
     [
         ({"normalisation": "mean"}, r"normalisation \('mean'\) must be one of"),
         ({"max_tokens_per_pass": 0}, r"max_tokens_per_pass \(0\) must be at least 1"),
+        ({"pad_to_multiple_of": 0}, r"pad_to_multiple_of \(0\) must be at least 1"),
     ],
 )
 def test_wrong_options_are_refused(tokenizer, options, message):

@@ -13,6 +13,7 @@ from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.models.export import export_agent
 from torchrl_glam.models.factory import make_trunk
 from torchrl_glam.models.loading import load_language_model, load_tokenizer
+from torchrl_glam.models.passes import split_by_tokens
 from torchrl_glam.models.prompt import PromptBuilder, check_composition
 from torchrl_glam.models.repeated import RepeatedTrunk
 from torchrl_glam.models.scores_only import ScoresOnly
@@ -41,4 +42,5 @@ __all__ = [
     "load_tokenizer",
     "make_critic",
     "make_trunk",
+    "split_by_tokens",
 ]

@@ -57,6 +57,7 @@ class DecoderOnlyTrunk(CandidateTrunk):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        self._limit = _positions(self.base_model.config)
         check_exactness(self, self._plain_logits)
 
     def _check_family(self) -> None:
@@ -77,11 +78,10 @@ class DecoderOnlyTrunk(CandidateTrunk):
         base = self.base_model
         longest = prompt.shape[1]
         last = prompt_mask.sum(-1, keepdim=True) - 1
-        deepest = trie.depth.amax(-1, keepdim=True)
-        limit = _positions(base.config)
-        if limit is not None and longest + trie.path.shape[-1] > limit:
-            tokens = int((last + 1 + deepest).max())
-            check_positions("prompt and candidate actions", tokens, limit)
+        # Only where it may be too long: on a GPU, the host waits for the answer.
+        if self._limit is not None and longest + trie.tokens.shape[1] - 1 > self._limit:
+            tokens = int((last + 1 + trie.depth.amax(-1, keepdim=True)).max())
+            check_positions("prompt and candidate actions", tokens, self._limit)
         hidden = base.base_model(
             input_ids=torch.cat([prompt, trie.tokens[:, 1:]], 1),
             attention_mask=self._attention(prompt_mask, trie),
@@ -116,7 +116,9 @@ class DecoderOnlyTrunk(CandidateTrunk):
 
 def _position_ids(longest: int, last: Tensor, trie: CandidateTrie) -> Tensor:
     """``[B, T + N - 1]``: of a node, the prompt's last position plus its depth."""
-    prompt = torch.arange(longest, device=last.device).expand(len(last), -1)
+    prompt = torch.arange(longest, device=last.device).minimum(
+        last
+    )  # padding needs none of its own
     return torch.cat([prompt, last + trie.depth[:, 1:]], 1)
 
 

@@ -1,28 +1,44 @@
-"""The trunk for encoder-decoder language models of the T5 family: one pass per state.
+"""The trunk for encoder-decoder language models: one pass per state.
 
 The prompt is encoded once. All candidate actions of a state are read by one decoder pass over
 their token trie (:mod:`torchrl_glam.models.trie`), in which each node attends to its ancestors
-and to the encoded prompt.
+and to the encoded prompt. Decoders count positions by index, so they are told otherwise:
+
+- T5's relative position bias is corrected in the attention mask;
+- embedded positions (BART, Pegasus, Marian) are taken at the depth of each node.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
 
+import torch
+from torch import Tensor, nn
+
+from torchrl_glam.models.exactness import InexactTrunkError, check_exactness
 from torchrl_glam.models.trie import CandidateTrie
-from torchrl_glam.models.trunk import CandidateTrunk
+from torchrl_glam.models.trunk import CandidateTrunk, check_positions
 
 
 class EncoderDecoderTrunk(CandidateTrunk):
-    """Scores candidates with a T5-family model: one encoder pass, one decoder pass over the trie.
+    """Scores candidates with one encoder pass and one decoder pass over all of them.
 
-    Arguments, keys and errors are those of :class:`~torchrl_glam.models.trunk.CandidateTrunk`.
-    The embedding of the prompt is the decoder's hidden state at its start token. T5's positions
-    are relative, so texts of any length can be read.
+    The embedding of the prompt is the decoder's hidden state at its start token. On construction,
+    two short candidates are scored and compared with the model's own forward, so that a model that
+    does something with masks or positions that is not foreseen here is refused, not scored wrongly.
+
+    Args:
+        layout: ``"trie"``, candidates merged by prefix, or ``"packed"``, one after another
+            without sharing: slower, for models with a position bias of its own in each layer
+            (UMT5). :func:`make_trunk` picks. Default: ``"trie"``.
+        *args, **kwargs: those of :class:`~torchrl_glam.models.trunk.CandidateTrunk`, as are keys
+            and errors.
 
     Raises:
-        ValueError: also if the model is not an encoder-decoder with T5's relative position bias.
+        ValueError: also if the model is no encoder-decoder with a language-model head, or cannot
+            read this layout exactly.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -40,13 +56,25 @@ class EncoderDecoderTrunk(CandidateTrunk):
         torch.Size([1, 2])
     """
 
+    def __init__(self, *args, layout: Literal["trie", "packed"] = "trie", **kwargs) -> None:
+        if layout not in ("trie", "packed"):
+            raise ValueError(f"layout ({layout!r}) must be 'trie' or 'packed'")
+        super().__init__(*args, **kwargs)
+        self.packed = layout == "packed"
+        if self._is_t5 and not self.packed:
+            _check_one_bias(self.base_model)
+        check_exactness(self, self._plain_logits)
+
     def _check_family(self) -> None:
         base = self.base_model
-        if not is_t5_family(base):
+        if (
+            not getattr(base.config, "is_encoder_decoder", False)
+            or base.get_output_embeddings() is None
+        ):
             raise ValueError(
-                f"model ({base.__class__.__name__}) is not an encoder-decoder of the T5 family "
-                "with a language-model head: load one with load_language_model, for example "
-                "'google/flan-t5-base', or use make_trunk, which picks the trunk"
+                f"model ({base.__class__.__name__}) is not an encoder-decoder with a "
+                "language-model head: load one, for example 'google/flan-t5-base', or use "
+                "make_trunk, which picks the trunk"
             )
 
     def _start_id(self) -> int:
@@ -54,22 +82,40 @@ class EncoderDecoderTrunk(CandidateTrunk):
 
     def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
         model = self.base_model
-        encoded = model.encoder(input_ids=prompt, attention_mask=prompt_mask).last_hidden_state
-        return model.decoder(
-            input_ids=trie.tokens,
-            attention_mask=self._trie_attention(trie, encoded.dtype),
-            encoder_hidden_states=encoded,
-            encoder_attention_mask=prompt_mask,
-            use_cache=False,
-        ).last_hidden_state
+        limit = getattr(model.config, "max_position_embeddings", None)
+        check_positions("prompts", prompt.shape[1], limit)
+        check_positions("candidate actions, all of a state together,", trie.tokens.shape[1], limit)
+        seen = self._prompt_attention(prompt_mask)
+        encoded = model.get_encoder()(input_ids=prompt, attention_mask=seen).last_hidden_state
+        decoder = model.get_decoder()
+        with _positions_by_depth(decoder, trie.depth):
+            return decoder(
+                input_ids=trie.tokens,
+                attention_mask=self._trie_attention(trie, encoded.dtype),
+                encoder_hidden_states=encoded,
+                encoder_attention_mask=seen,
+                use_cache=False,
+            ).last_hidden_state
+
+    def _prompt_attention(self, prompt_mask: Tensor) -> Tensor:
+        """For sdpa ``[B, 1, 1, T]``: from a plain mask the model would see whether anything is
+        masked at all, and the host would wait for the encoder to see it."""
+        if self.base_model.config._attn_implementation == "sdpa":
+            return prompt_mask[:, None, None]
+        return prompt_mask
 
     def _trie_attention(self, trie: CandidateTrie, dtype: torch.dtype) -> Tensor:
-        """Additive mask ``[B, heads, N, N]``: ancestors only, at distances counted in depth.
+        """Additive mask ``[B, heads or 1, N, N]``: ancestors only.
 
         T5 adds a bias that depends on how far apart two tokens stand in the sequence. In a trie
         that is their difference in depth, not in index, so the mask carries the difference
         between the bias by depth and the bias by index that the layer is about to add.
         """
+        allowed = trie.ancestors.unsqueeze(1)
+        bias = self._position_bias(trie) if not self.packed and self._is_t5 else 0.0
+        return torch.where(allowed, bias, torch.finfo(dtype).min).to(dtype)
+
+    def _position_bias(self, trie: CandidateTrie) -> Tensor:
         attention = self.base_model.decoder.block[0].layer[0].SelfAttention
         distance = trie.depth.unsqueeze(1) - trie.depth.unsqueeze(2)
         bucket = attention._relative_position_bucket(
@@ -80,20 +126,50 @@ class EncoderDecoderTrunk(CandidateTrunk):
         )
         by_depth = attention.relative_attention_bias(bucket).permute(0, 3, 1, 2)
         by_index = attention.compute_bias(bucket.shape[1], bucket.shape[2], device=bucket.device)
-        floor = torch.finfo(dtype).min
-        allowed = trie.ancestors.unsqueeze(1)
-        return torch.where(allowed, by_depth - by_index, floor).to(dtype)
+        return by_depth - by_index
+
+    @property
+    def _is_t5(self) -> bool:
+        return hasattr(self.base_model.config, "relative_attention_num_buckets")
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        config = self.base_model.config
-        scaled = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings)
-        return self.base_model.lm_head(hidden * config.d_model**-0.5 if scaled else hidden)
+        model = self.base_model
+        config = model.config
+        if self._is_t5 and getattr(config, "scale_decoder_outputs", config.tie_word_embeddings):
+            hidden = hidden * config.d_model**-0.5
+        logits = model.get_output_embeddings()(hidden)
+        bias = getattr(model, "final_logits_bias", None)
+        return logits if bias is None else logits + bias
+
+    def _plain_logits(self, prompt: Tensor, candidate: Tensor) -> Tensor:
+        start = torch.full_like(candidate[:, :1], self._start_id())
+        decoder_ids = torch.cat([start, candidate], -1)
+        return self.base_model(input_ids=prompt, decoder_input_ids=decoder_ids).logits[:, -1]
 
 
-def is_t5_family(base: torch.nn.Module) -> bool:
-    """Whether a model is an encoder-decoder with T5's relative position bias and a head."""
-    return (
-        getattr(base.config, "is_encoder_decoder", False)
-        and hasattr(base, "lm_head")
-        and hasattr(base.config, "relative_attention_num_buckets")
-    )
+def _check_one_bias(base: nn.Module) -> None:
+    biases = sum("relative_attention_bias" in name for name, _ in base.decoder.named_modules())
+    if biases != 1:
+        raise InexactTrunkError(
+            f"model ({base.__class__.__name__}) has {biases} position biases in its decoder, and "
+            "one mask for all layers can correct one: use layout='packed' or make_trunk"
+        )
+
+
+@contextmanager
+def _positions_by_depth(decoder: nn.Module, depth: Tensor) -> Iterator[None]:
+    """Within it, a decoder that embeds positions takes those of ``depth``, ``[B, N]``."""
+    embed = getattr(decoder, "embed_positions", None)
+    if embed is None:
+        yield
+        return
+
+    def at_depth(module: nn.Module, inputs: tuple, by_index: Tensor) -> Tensor:
+        table = by_index.reshape(-1, *by_index.shape[-2:])  # [1 or B, N, D]; all rows are equal
+        return table[0][depth]
+
+    hook = embed.register_forward_hook(at_depth)
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from torchrl_glam.models.trunk import CandidateTrunk
 
 
+class InexactTrunkError(ValueError):
+    """A trunk does not compute what its model computes."""
+
+
 @torch.no_grad()
 def check_exactness(
     trunk: CandidateTrunk, plain_logits: Callable[[Tensor, Tensor], Tensor]
@@ -28,7 +32,7 @@ def check_exactness(
             ``[1, V]`` after the last token, by the model's own forward.
 
     Raises:
-        ValueError: if they differ by more than rounding.
+        InexactTrunkError: if they differ by more than rounding, or the model takes no such input.
     """
     base, pad = trunk.base_model, trunk.prompt.pad_id
     embedding = base.get_input_embeddings().weight
@@ -41,14 +45,14 @@ def check_exactness(
     modes = [(module, module.training) for module in trunk.model.modules()]
     trunk.model.eval()
     try:
-        trie = build_trie(candidates, everything, trunk._start_id(), pad)
+        trie = build_trie(candidates, everything, trunk._start_id(), pad, packed=trunk.packed)
         hidden = trunk._read(padded, mask, trie)
         logits = trunk._logits(hidden[0, trie.end[0]]).float()
         expected = torch.cat([plain_logits(prompt, row[None]) for row in candidates[0]]).float()
     except torch.OutOfMemoryError:
         raise
-    except (AttributeError, RuntimeError, TypeError) as error:
-        raise ValueError(
+    except (AttributeError, IndexError, RuntimeError, TypeError) as error:
+        raise InexactTrunkError(
             f"model ({base.__class__.__name__}) cannot be read by {trunk.__class__.__name__}, "
             f"which gives it a mask and positions of its own: {error}"
         ) from error
@@ -58,8 +62,8 @@ def check_exactness(
     error = float((logits - expected).norm() / expected.norm().clamp_min(1e-12))
     exact = embedding.dtype == torch.float32 and not getattr(base, "is_quantized", False)
     if error > (1e-3 if exact else 0.1):
-        raise ValueError(
+        raise InexactTrunkError(
             f"model ({base.__class__.__name__}) cannot be read by {trunk.__class__.__name__}: "
             f"logits differ from the model's own by {error:.2g} of their norm. It does something "
-            "to masks, positions or logits that this trunk does not know; choose another model"
+            "to masks, positions or logits that this trunk does not know; choose another one"
         )

@@ -9,7 +9,8 @@ from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs.template import PromptTemplate
 from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
-from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk, is_t5_family
+from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
+from torchrl_glam.models.exactness import InexactTrunkError
 from torchrl_glam.models.repeated import RepeatedTrunk
 from torchrl_glam.models.trunk import CandidateTrunk
 
@@ -30,8 +31,10 @@ def make_trunk(
         **kwargs: the other arguments of :class:`~torchrl_glam.models.trunk.CandidateTrunk`.
 
     Returns:
-        An :class:`EncoderDecoderTrunk` for T5's family, a :class:`RepeatedTrunk` for other
-        encoder-decoders (with a warning, as it is slower), else a :class:`DecoderOnlyTrunk`.
+        A :class:`DecoderOnlyTrunk` or, for an encoder-decoder, the first of these that equals the
+        model's own forward on a test: an :class:`EncoderDecoderTrunk` with tries (T5, Flan-T5,
+        BART, Pegasus, ...), the same with packed candidates (UMT5), a :class:`RepeatedTrunk`.
+        The last two are slower, and a warning says which one it is and why.
 
     Raises:
         ValueError: if the model is of neither family, or as the trunk raises it.
@@ -42,14 +45,21 @@ def make_trunk(
         'EncoderDecoderTrunk'
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    if is_t5_family(base):
+    if not getattr(base.config, "is_encoder_decoder", False):
+        return DecoderOnlyTrunk(model, tokenizer, template, **kwargs)
+    try:
         return EncoderDecoderTrunk(model, tokenizer, template, **kwargs)
-    if getattr(base.config, "is_encoder_decoder", False):
-        warnings.warn(
-            f"{base.__class__.__name__} takes no token trie: its decoder reads every candidate "
-            "apart, which is exact and slower; models of the T5 family and decoder-only models "
-            "take one",
-            stacklevel=2,
-        )
-        return RepeatedTrunk(model, tokenizer, template, **kwargs)
-    return DecoderOnlyTrunk(model, tokenizer, template, **kwargs)
+    except InexactTrunkError as error:
+        reason = str(error)
+    try:
+        trunk = EncoderDecoderTrunk(model, tokenizer, template, layout="packed", **kwargs)
+        how = "its decoder reads candidates packed, one after another"
+    except InexactTrunkError:
+        trunk = RepeatedTrunk(model, tokenizer, template, **kwargs)
+        how = "nor packed candidates; its decoder reads every candidate apart"
+    warnings.warn(
+        f"{base.__class__.__name__} takes no token trie: {how}, which is exact and slower "
+        f"({reason})",
+        stacklevel=2,
+    )
+    return trunk

@@ -1,7 +1,7 @@
-"""The trunk for encoder-decoder models whose decoder takes no trie (BART, mBART, Pegasus).
+"""The trunk for encoder-decoder models whose decoder takes candidates one by one only.
 
-Their decoders count positions by index and accept no others, so each candidate is read in a row
-of its own. The prompt is still encoded once per state; its encoding is repeated per candidate.
+Each candidate is read in a row of its own. The prompt is still encoded once per state; its
+encoding is repeated per candidate.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchrl_glam.models.exactness import check_exactness
+from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.models.trie import CandidateTrie
-from torchrl_glam.models.trunk import CandidateTrunk, check_positions
+from torchrl_glam.models.trunk import check_positions
 
 
-class RepeatedTrunk(CandidateTrunk):
+class RepeatedTrunk(EncoderDecoderTrunk):
     """Scores candidates with any encoder-decoder model: one decoder row per candidate.
 
     Arguments, keys and errors are those of :class:`~torchrl_glam.models.trunk.CandidateTrunk`. It
-    is exact but slower than a trie, the more so the more candidates share a prefix: for T5's
-    family take :class:`~torchrl_glam.models.EncoderDecoderTrunk`. On construction it is checked
-    against the model's own forward.
+    is exact but slower than a trie, the more so the more candidates share a prefix. On
+    construction it is checked against the model's own forward.
 
     Examples:
         >>> from transformers import BartConfig, BartForConditionalGeneration
@@ -34,24 +33,6 @@ class RepeatedTrunk(CandidateTrunk):
         >>> trunk.out_keys
         ['log_likelihood', 'action_embedding', 'prompt_embedding']
     """
-
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        check_exactness(self, self._plain_logits)
-
-    def _check_family(self) -> None:
-        base = self.base_model
-        if (
-            not getattr(base.config, "is_encoder_decoder", False)
-            or not base.get_output_embeddings()
-        ):
-            raise ValueError(
-                f"model ({base.__class__.__name__}) is not an encoder-decoder with a "
-                "language-model head: use make_trunk, which picks the trunk"
-            )
-
-    def _start_id(self) -> int:
-        return self.base_model.config.decoder_start_token_id
 
     def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
         model = self.base_model
@@ -79,16 +60,6 @@ class RepeatedTrunk(CandidateTrunk):
         source = slot.new_zeros(trie.tokens.numel())
         source[slot] = read.flatten().nonzero().squeeze(-1)
         return hidden.flatten(0, 1)[source].view(*trie.tokens.shape, -1)
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        logits = self.base_model.get_output_embeddings()(hidden)
-        bias = getattr(self.base_model, "final_logits_bias", None)
-        return logits if bias is None else logits + bias
-
-    def _plain_logits(self, prompt: Tensor, candidate: Tensor) -> Tensor:
-        start = torch.full_like(candidate[:, :1], self._start_id())
-        decoder_ids = torch.cat([start, candidate], -1)
-        return self.base_model(input_ids=prompt, decoder_input_ids=decoder_ids).logits[:, -1]
 
 
 def _with_root(path: Tensor, root: int | bool) -> Tensor:

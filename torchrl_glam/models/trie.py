@@ -4,6 +4,10 @@ Conventions: B states, A candidate actions a state, W tokens of the longest cand
 the largest trie of the batch. Node 0 of every trie is the decoder's start token, at depth 0;
 a candidate of k tokens is the path of k nodes below it. Candidates that share a prefix share its
 nodes, so the language model reads "Go to" once, however many objects there are to go to.
+
+*Packed* candidates are the same without sharing: one after another, each below a start of its own,
+so that indices within a candidate run as depths do. That is for models to which a node's depth
+cannot be told.
 """
 
 from __future__ import annotations
@@ -18,14 +22,16 @@ class CandidateTrie(NamedTuple):
     """Token tries of B states.
 
     Attributes:
-        tokens: ``[B, N]`` int64, token of each node; the start token at node 0.
+        tokens: ``[B, N]`` int64, token of each node; the start token at node 0 and, if packed,
+            before every candidate.
         depth: ``[B, N]`` int64, number of tokens above the node; 0 where there is no node.
-        parent: ``[B, N]`` int64, index of the parent; 0 for node 0 and where there is no node.
+        parent: ``[B, N]`` int64, index of the parent; a start's own, 0 where there is no node.
         valid: ``[B, N]`` bool, True where there is a node.
         ancestors: ``[B, N, N]`` bool, True at ``[b, n, m]`` if m is n or above n. A slot without
             a node sees itself only, so that attention stays defined there.
         path: ``[B, A, W]`` int64, node of each candidate's token; 0 where it has none.
         on_path: ``[B, A, W]`` bool, True where the candidate's token has a node.
+        start: ``[B, A]`` int64, the start node of each candidate; 0 unless packed.
         end: ``[B, A]`` int64, node of each candidate's last token; 0 for a masked candidate.
         targets: ``[B, A, W]`` int64, tokens of the candidates.
         is_target: ``[B, A, W]`` bool, True where an admissible candidate has a token.
@@ -38,6 +44,7 @@ class CandidateTrie(NamedTuple):
     ancestors: Tensor
     path: Tensor
     on_path: Tensor
+    start: Tensor
     end: Tensor
     targets: Tensor
     is_target: Tensor
@@ -45,7 +52,7 @@ class CandidateTrie(NamedTuple):
     @property
     def predicted_at(self) -> Tensor:
         """``[B, A, W]`` int64: the node after which each of ``targets`` comes."""
-        return torch.nn.functional.pad(self.path[..., :-1], (1, 0))
+        return torch.cat([self.start.unsqueeze(-1), self.path[..., :-1]], -1)
 
 
 def build_trie(
@@ -55,8 +62,13 @@ def build_trie(
     pad_id: int,
     *,
     leaves: bool = True,
+    packed: bool = False,
+    pad_to_multiple_of: int = 1,
 ) -> CandidateTrie:
     """Merges the candidates of each state by token prefix, without a loop over states.
+
+    On a GPU, the host waits for the device twice: for the longest candidate and for the largest
+    trie.
 
     Args:
         action_tokens: ``[B, A, W]`` integers, padded on the right with ``pad_id``.
@@ -65,6 +77,9 @@ def build_trie(
         pad_id: padding token.
         leaves: whether tokens after which no token comes have nodes. Log-likelihoods do not need
             them, hidden states at the end of candidates do. Default: True.
+        packed: whether to merge nothing, and to give each candidate a start of its own.
+            Default: False.
+        pad_to_multiple_of: N is rounded up to a multiple of this. Default: 1.
 
     Returns:
         A :class:`CandidateTrie`. Without leaves, ``end`` has no meaning.
@@ -83,23 +98,47 @@ def build_trie(
         tensor([[4, 5, 2]])
         >>> build_trie(tokens, torch.ones(1, 3, dtype=torch.bool), 1, 0, leaves=False).tokens
         tensor([[1, 5, 6]])
+        >>> build_trie(tokens, torch.ones(1, 3, dtype=torch.bool), 1, 0, packed=True).tokens
+        tensor([[1, 5, 6, 7, 1, 5, 6, 8, 1, 9]])
     """
     tokens = action_tokens.long()
     is_target = (tokens != pad_id) & action_mask.unsqueeze(-1)
+    longest = _longest(is_target, action_mask)
+    tokens, is_target = tokens[..., :longest], is_target[..., :longest]
+    on_path = is_target
+    if not leaves:
+        on_path = torch.nn.functional.pad(is_target[..., 1:], (0, 1))
+    number = _packed_numbers if packed else _shared_numbers
+    path, is_node, start, size = number(tokens, on_path, action_mask)
+    num_nodes = int(size.max()) if size.numel() else 1
+    num_nodes += -num_nodes % pad_to_multiple_of
+
+    nodes = _nodes(tokens, is_node, path, start, size, num_nodes, start_id, pad_id)
+    last = (on_path.sum(-1) - 1).clamp_min(0).unsqueeze(-1)
+    end = path.gather(-1, last).squeeze(-1)
+    return CandidateTrie(*nodes, path, on_path, start, end, tokens, is_target)
+
+
+def _longest(is_target: Tensor, action_mask: Tensor) -> int:
+    """Tokens of the longest candidate, at least 1."""
+    if not action_mask.numel():
+        return is_target.shape[-1]
     empty = action_mask & ~is_target[..., :1].any(-1)
-    if empty.any():
+    longest, num_empty = torch.stack([is_target.sum(-1).max(), empty.sum()]).tolist()
+    if num_empty:
         state, action = empty.nonzero()[0].tolist()
         raise ValueError(
             f"action_tokens[{state}, {action}] is admissible but has no tokens: every candidate "
             "action must tokenise to at least one token (check the action's text and the tokenizer)"
         )
-    longest = max(int(is_target.sum(-1).max()), 1) if is_target.numel() else is_target.shape[-1]
-    tokens, is_target = tokens[..., :longest], is_target[..., :longest]
-    batch, num_actions, width = tokens.shape
-    on_path = is_target
-    if not leaves:
-        on_path = torch.nn.functional.pad(is_target[..., 1:], (0, 1))
+    return max(longest, 1)
 
+
+def _shared_numbers(
+    tokens: Tensor, on_path: Tensor, action_mask: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Node of each token, whether it is the node's first, start nodes, and sizes of the tries."""
+    batch, num_actions, width = tokens.shape
     # owner[b, a, w]: the first candidate whose first w + 1 tokens are those of candidate a.
     same = (tokens.unsqueeze(2) == tokens.unsqueeze(1)) & on_path.unsqueeze(2)
     same &= on_path.unsqueeze(1)
@@ -112,22 +151,35 @@ def build_trie(
     by_level = is_node.transpose(1, 2).reshape(batch, -1)
     number = by_level.cumsum(-1).view(batch, width, num_actions).transpose(1, 2)
     path = torch.where(on_path, number.gather(1, owner), 0)
-    num_nodes = (int(by_level.sum(-1).max()) if by_level.numel() else 0) + 1
+    return path, is_node, torch.zeros_like(action_mask, dtype=torch.long), by_level.sum(-1) + 1
 
-    nodes = _nodes(tokens, is_node, path, num_nodes, start_id, pad_id)
-    last = (on_path.sum(-1) - 1).clamp_min(0).unsqueeze(-1)
-    end = path.gather(-1, last).squeeze(-1)
-    return CandidateTrie(*nodes, path, on_path, end, tokens, is_target)
+
+def _packed_numbers(
+    tokens: Tensor, on_path: Tensor, action_mask: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same for packed candidates."""
+    length = on_path.sum(-1) + action_mask
+    start = torch.where(action_mask, length.cumsum(-1) - length, 0)
+    level = torch.arange(1, tokens.shape[-1] + 1, device=tokens.device)
+    path = torch.where(on_path, start.unsqueeze(-1) + level, 0)
+    return path, on_path, start, length.sum(-1).clamp_min(1)
 
 
 def _nodes(
-    tokens: Tensor, is_node: Tensor, path: Tensor, num_nodes: int, start_id: int, pad_id: int
+    tokens: Tensor,
+    is_node: Tensor,
+    path: Tensor,
+    start: Tensor,
+    size: Tensor,
+    num_nodes: int,
+    start_id: int,
+    pad_id: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Tokens, depths, parents, validity and ancestors of the nodes."""
     batch, _, width = path.shape
     # Slot 0 collects what is no node of its own; it is overwritten with the start token.
     slot = torch.where(is_node, path, 0).flatten(1)
-    above = torch.nn.functional.pad(path[..., :-1], (1, 0)).flatten(1)
+    above = torch.cat([start.unsqueeze(-1), path[..., :-1]], -1).flatten(1)
     level = torch.arange(1, width + 1, device=path.device).expand_as(path).flatten(1)
 
     def table(values: Tensor, empty: int, root: int) -> Tensor:
@@ -135,14 +187,15 @@ def _nodes(
         out[:, 0] = root
         return out
 
-    node_tokens = table(tokens.flatten(1), pad_id, start_id)
-    parent = table(above, 0, 0)
+    node_tokens = table(tokens.flatten(1), pad_id, start_id).scatter_(1, start, start_id)
     depth = table(level, 0, 0)
-    count = is_node.flatten(1).sum(-1, keepdim=True)
-    valid = torch.arange(num_nodes, device=path.device) <= count
+    number = torch.arange(num_nodes, device=path.device)
+    valid = number < size.unsqueeze(-1)
+    # A start has no parent, and climbing stops there.
+    parent = table(above, 0, 0).scatter_(1, start, start)
 
     ancestors = torch.eye(num_nodes, dtype=torch.bool, device=path.device).repeat(batch, 1, 1)
-    climb = torch.arange(num_nodes, device=path.device).repeat(batch, 1)
+    climb = number.repeat(batch, 1)
     for _ in range(width):
         climb = parent.gather(1, climb)
         ancestors.scatter_(2, climb.unsqueeze(-1), valid.unsqueeze(-1))

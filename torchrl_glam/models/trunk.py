@@ -7,16 +7,17 @@ candidates (:mod:`torchrl_glam.models.trie`), and the vocabulary head.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs.template import PromptTemplate
+from torchrl_glam.models.passes import token_passes
 from torchrl_glam.models.prompt import PromptBuilder
 from torchrl_glam.models.trie import CandidateTrie, build_trie
 from torchrl_glam.models.words import WordCounter
@@ -50,12 +51,18 @@ class CandidateTrunk(TensorDictModuleBase):
         score_eos: whether the end-of-sequence token after a candidate is scored too; it counts as
             a token and not as a word. Default: False, as in the paper.
         max_tokens_per_pass: most tokens, padding included, that one pass of the language model
-            reads where no gradient is recorded; a larger batch is sorted by length and read in
-            several passes. (With gradient, divide the batch: see
-            :class:`~torchrl_glam.objectives.SharedTrunkOptimizer`.) Default: None, one pass.
+            reads; a larger batch is sorted by length and read in several passes. With gradient,
+            each pass is computed again when it is back-propagated, which holds one pass in memory
+            and costs a forward more; where the loss allows, split the batch instead
+            (:func:`~torchrl_glam.models.split_by_tokens`). Default: None, one pass.
         autocast: type in which the model multiplies matrices, ``torch.bfloat16`` where the
             hardware has it. Log-likelihoods then move by some hundredths of a nat. Default:
             None, the type of the weights.
+        compile: whether the model's part of a pass runs under ``torch.compile``; a dictionary holds
+            its arguments. It pays on a GPU. Shapes that were not seen are compiled anew, except for
+            the number of states, so pad. Default: False.
+        pad_to_multiple_of: prompts and tries are padded to multiples of this many tokens and
+            nodes, so that few shapes occur. Default: 1, as long as the longest.
         goal_key, observation_key, action_key, mask_key: inputs. Tokens of goal ``[*B, Tg]``,
             observation ``[*B, To]`` and candidates ``[*B, A, Ta]``, all padded on the right, and
             the admissible candidates ``[*B, A]`` (bool). Defaults: ``"goal_tokens"``,
@@ -68,13 +75,15 @@ class CandidateTrunk(TensorDictModuleBase):
 
     Raises:
         ValueError: on construction, for an unknown ``normalisation``, a ``max_tokens_per_pass``
-            below 1, a tokenizer without the tokens needed, or a model of another family; on a
-            call, if an admissible candidate has no tokens, or prompt and candidates have more
-            tokens than the model has positions.
+            or ``pad_to_multiple_of`` below 1, a tokenizer without the tokens needed, or a model of
+            another family; on a call, if an admissible candidate has no tokens, or prompt and
+            candidates have more tokens than the model has positions.
     """
 
     # Whether the tokens that the tokenizer puts after a text close the prompt.
     closes_prompt = True
+    # Whether candidates stand one after another, or share prefixes.
+    packed = False
 
     def __init__(
         self,
@@ -86,6 +95,8 @@ class CandidateTrunk(TensorDictModuleBase):
         score_eos: bool = False,
         max_tokens_per_pass: int | None = None,
         autocast: torch.dtype | None = None,
+        compile: bool | dict[str, Any] = False,
+        pad_to_multiple_of: int = 1,
         goal_key: NestedKey = "goal_tokens",
         observation_key: NestedKey = "observation_tokens",
         action_key: NestedKey = "action_tokens",
@@ -95,7 +106,9 @@ class CandidateTrunk(TensorDictModuleBase):
         prompt_embedding_key: NestedKey = "prompt_embedding",
     ) -> None:
         super().__init__()
-        _check_options(tokenizer, normalisation, score_eos, max_tokens_per_pass)
+        _check_options(tokenizer, normalisation, score_eos)
+        _check_positive("max_tokens_per_pass", max_tokens_per_pass, ", or None for one pass")
+        _check_positive("pad_to_multiple_of", pad_to_multiple_of)
         self.model = model
         self._check_family()
         self.prompt = PromptBuilder(tokenizer, template, closed=self.closes_prompt)
@@ -103,6 +116,10 @@ class CandidateTrunk(TensorDictModuleBase):
         self.eos_id: int | None = tokenizer.eos_token_id if score_eos else None
         self.max_tokens_per_pass = max_tokens_per_pass
         self.autocast = autocast
+        self.pad_to_multiple_of = pad_to_multiple_of
+        # The function, not the bound method: a copy of the trunk must not read this one's model.
+        options = compile if isinstance(compile, dict) else {}
+        self._compiled_read = torch.compile(type(self)._read, **options) if compile else None
         self._count_words = WordCounter(tokenizer) if normalisation == "word_mean" else None
         self.in_keys = [goal_key, observation_key, action_key, mask_key]
         self.out_keys = [log_likelihood_key, action_embedding_key, prompt_embedding_key]
@@ -154,7 +171,7 @@ class CandidateTrunk(TensorDictModuleBase):
             actions.reshape(-1, *actions.shape[-2:]),
             mask.reshape(-1, mask.shape[-1]),
         )
-        if self.max_tokens_per_pass is None or torch.is_grad_enabled():
+        if self.max_tokens_per_pass is None:
             outputs = self.score(*inputs, only)
         else:
             outputs = self._score_in_passes(inputs, only)
@@ -196,13 +213,27 @@ class CandidateTrunk(TensorDictModuleBase):
         only: Part | None = None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """The pass itself, on one batch dimension; shapes as in the class."""
+        pad, multiple = self.prompt.pad_id, self.pad_to_multiple_of
         prompt, prompt_mask = self.prompt(goal, observation)
+        short = (0, -prompt.shape[1] % multiple)
+        prompt = torch.nn.functional.pad(prompt, short, value=pad)
+        prompt_mask = torch.nn.functional.pad(prompt_mask, short)
         if only == "prompt":
             return None, None, self.read_prompts(prompt, prompt_mask)
         leaves = only != "scores" or self.eos_id is not None
-        trie = build_trie(actions, mask, self._start_id(), self.prompt.pad_id, leaves=leaves)
+        trie = build_trie(
+            *(actions, mask, self._start_id(), pad),
+            leaves=leaves,
+            packed=self.packed,
+            pad_to_multiple_of=multiple,
+        )
         with torch.autocast(prompt.device.type, self.autocast, enabled=self.autocast is not None):
-            hidden = self._read(prompt, prompt_mask, trie)
+            if self._compiled_read is None:
+                hidden = self._read(prompt, prompt_mask, trie)
+            else:
+                for value in (prompt, prompt_mask, *trie):
+                    torch._dynamo.maybe_mark_dynamic(value, 0)  # states come in any number
+                hidden = self._compiled_read(self, prompt, prompt_mask, trie)
         scores = None if only == "embeddings" else self._log_likelihood(trie, hidden)
         if only == "scores":
             return scores, None, hidden[:, 0]
@@ -212,41 +243,58 @@ class CandidateTrunk(TensorDictModuleBase):
     def _score_in_passes(
         self, inputs: tuple[Tensor, ...], only: Part | None
     ) -> tuple[Tensor | None, ...]:
-        goal, observation, actions, mask = inputs
-        pad = self.prompt.pad_id
-        prompt_length = (goal != pad).sum(-1) + (observation != pad).sum(-1)
-        prompt_length = prompt_length + self.prompt.num_literal_tokens
-        candidates = ((actions != pad) & mask.unsqueeze(-1)).sum((-1, -2))
-        order = torch.argsort(prompt_length, stable=True)
-        sizes = torch.stack([prompt_length, candidates])[:, order].tolist()
-        parts = [
-            self.score(*(value[order[rows]] for value in inputs), only)
-            for rows in _passes(*sizes, self.max_tokens_per_pass)
-        ]
-        back = torch.argsort(order)
+        passes = token_passes(*self._count_tokens(*inputs), self.max_tokens_per_pass)
+        if len(passes) == 1:
+            return self.score(*inputs, only)
+        parts = []
+        for rows in passes:
+            part = (*(value[rows] for value in inputs), only)
+            if torch.is_grad_enabled():
+                # What the backward pass needs is computed again there, one pass at a time.
+                parts.append(checkpoint(self.score, *part, use_reentrant=False))
+            else:
+                parts.append(self.score(*part))
+        back = torch.argsort(torch.cat(passes))
         return tuple(
             None if values[0] is None else torch.cat(values)[back]
             for values in zip(*parts, strict=True)
         )
 
+    def count_tokens(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Tokens of each prompt and nodes of each trie, ``[*B]`` both, rounded up to multiples."""
+        return self._count_tokens(*(tensordict.get(key) for key in self.in_keys))
+
+    def _count_tokens(
+        self, goal: Tensor, observation: Tensor, actions: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        pad = self.prompt.pad_id
+        prompts = (goal != pad).sum(-1) + (observation != pad).sum(-1)
+        flat = actions.flatten(0, -3), mask.flatten(0, -2)
+        trie = build_trie(*flat, self._start_id(), pad, packed=self.packed)
+        nodes = trie.valid.sum(-1).view(mask.shape[:-1])
+        counts, multiple = (
+            (prompts + self.prompt.num_literal_tokens, nodes),
+            self.pad_to_multiple_of,
+        )
+        return tuple(count + -count % multiple for count in counts)
+
     def _log_likelihood(self, trie: CandidateTrie, hidden: Tensor) -> Tensor:
         """Eq. 1, ``[B, A]``: the vocabulary is read only where a token is predicted."""
-        state, action, position = trie.is_target.nonzero(as_tuple=True)
-        node, target = trie.predicted_at[trie.is_target], trie.targets[trie.is_target]
-        length = trie.is_target.shape[-1]
+        node, target, scored = trie.predicted_at, trie.targets, trie.is_target
         if self.eos_id is not None:
-            ended, after = trie.is_target[..., 0].nonzero(as_tuple=True)
-            state, action = torch.cat([state, ended]), torch.cat([action, after])
-            position = torch.cat([position, torch.full_like(ended, length)])
-            node = torch.cat([node, trie.end[ended, after]])
-            target = torch.cat([target, torch.full_like(ended, self.eos_id)])
-        predicts = torch.zeros_like(trie.valid)
-        predicts[state, node] = True
-        row = (predicts.flatten().cumsum(0).view_as(predicts) - 1)[state, node]
-        logits = self._logits(hidden[predicts]).float()
-        log_prob = logits[row, target] - logits.logsumexp(-1)[row]
-        by_token = log_prob.new_zeros(*trie.end.shape, length + 1)
-        total = by_token.index_put((state, action, position), log_prob).sum(-1)
+            node = torch.cat([node, trie.end.unsqueeze(-1)], -1)
+            target = torch.nn.functional.pad(target, (0, 1), value=self.eos_id)
+            scored = torch.cat([scored, scored[..., :1]], -1)
+        # One place more, for what is not scored.
+        slot = torch.where(scored, node, hidden.shape[1]).flatten(1)
+        predicts = slot.new_zeros(len(slot), hidden.shape[1] + 1, dtype=torch.bool)
+        predicts.scatter_(1, slot, True)[:, -1] = False
+        row = (predicts.flatten().cumsum(0).view_as(predicts) - 1).gather(1, slot).clamp_min(0)
+        logits = self._logits(hidden[predicts[:, :-1]])
+        if not len(logits):
+            return hidden.new_zeros(trie.end.shape, dtype=torch.float32)
+        chosen = logits[row, target.flatten(1)].float() - _log_sum_exp(logits)[row]
+        total = chosen.view_as(target).masked_fill(~scored, 0).sum(-1)
         return total if self.normalisation == "sum" else total / self._units(trie)
 
     def _units(self, trie: CandidateTrie) -> Tensor:
@@ -258,12 +306,7 @@ class CandidateTrunk(TensorDictModuleBase):
         return count.clamp_min(1)
 
 
-def _check_options(
-    tokenizer: PreTrainedTokenizerBase,
-    normalisation: str,
-    score_eos: bool,
-    max_tokens_per_pass: int | None,
-) -> None:
+def _check_options(tokenizer: PreTrainedTokenizerBase, normalisation: str, score_eos: bool) -> None:
     if normalisation not in get_args(Normalisation):
         raise ValueError(
             f"normalisation ({normalisation!r}) must be one of {get_args(Normalisation)}"
@@ -273,22 +316,17 @@ def _check_options(
             "score_eos (True) needs an end-of-sequence token, and tokenizer has none: set "
             "tokenizer.eos_token or score_eos=False"
         )
-    if max_tokens_per_pass is not None and max_tokens_per_pass < 1:
-        raise ValueError(
-            f"max_tokens_per_pass ({max_tokens_per_pass}) must be at least 1, or None for one pass"
-        )
 
 
-def _passes(prompts: list[int], candidates: list[int], most: int) -> Iterator[slice]:
-    """Slices of rows, sorted by prompt length, that hold at most ``most`` padded tokens each."""
-    first, widest = 0, 0
-    for row, (prompt, nodes) in enumerate(zip(prompts, candidates, strict=True)):
-        wider = max(widest, nodes + 1)
-        if row > first and (row + 1 - first) * (prompt + wider) > most:
-            yield slice(first, row)
-            first, wider = row, nodes + 1
-        widest = wider
-    yield slice(first, len(prompts))
+def _check_positive(name: str, value: int | None, otherwise: str = "") -> None:
+    if value is not None and value < 1:
+        raise ValueError(f"{name} ({value}) must be at least 1{otherwise}")
+
+
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    """``[K, V]`` to ``[K]``, in float32, by rows that the cache (or, on a GPU, memory) holds."""
+    rows = 2 ** (19 if logits.device.type == "cpu" else 28) // logits.shape[-1]
+    return torch.cat([part.float().logsumexp(-1) for part in logits.split(max(rows, 1))])
 
 
 def check_positions(what: str, tokens: int, limit: int | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torchrl_glam.objectives.sac import SACGLAMLoss
 
 # Gradients of one group of parameters, those that its loss reached.
 Gradients = dict[nn.Parameter, Tensor]
+_LOSSES = ("loss_qvalue", "loss_actor", "loss_alpha")
 
 
 class SharedTrunkOptimizer:
@@ -112,18 +113,24 @@ class SharedTrunkOptimizer:
         }
 
     def step(
-        self, losses: TensorDictBase | Iterable[TensorDictBase], update_actor: bool = True
+        self,
+        losses: TensorDictBase | Iterable[TensorDictBase],
+        update_actor: bool = True,
+        weights: Sequence[float] | None = None,
     ) -> dict[str, float]:
         """Back-propagates the losses and updates every parameter once.
 
         Args:
             losses (TensorDictBase or iterable of them): result of calling the loss, with scalar
-                losses. For a batch that does not fit in memory, the results for equal parts of it:
+                losses. For a batch that does not fit in memory, the results for parts of it:
                 ``step(loss(part) for part in batch.split(32))`` holds one part's graph at a time
                 and gives the gradient of the whole batch.
             update_actor (bool): ``False`` during the critic's warm-up (section 2.2): neither the
                 actor's loss nor the entropy coefficient's is used. With ``critic_backprop`` the
                 critic still moves the trunk. Default: ``True``.
+            weights (sequence of float, optional): share of each part in the batch, for parts of
+                unequal size (:func:`~torchrl_glam.models.split_by_tokens`), as
+                ``[len(part) / len(batch) for part in parts]``. Default: equal shares.
 
         Returns:
             dict: Euclidean norm of each updated group's gradient before clipping.
@@ -136,12 +143,16 @@ class SharedTrunkOptimizer:
         count = 0
         for part in [losses] if isinstance(losses, TensorDictBase) else losses:
             _check_losses(part)
+            if weights is not None:
+                part = _weighted(part, weights, count)
             self._accumulate(part, update_actor, gradients)
             count += 1
         if not count:
             raise ValueError("losses is empty: pass one result of the loss, or one per part.")
+        if weights is not None and len(weights) != count:
+            raise ValueError(f"weights has {len(weights)} entries for {count} parts of the batch.")
         gradients = {name: grads for name, grads in gradients.items() if grads}
-        if count > 1:
+        if count > 1 and weights is None:
             for grads in gradients.values():
                 torch._foreach_div_(list(grads.values()), count)
         norms = self._finite_norms(gradients)
@@ -150,7 +161,10 @@ class SharedTrunkOptimizer:
         return {name: float(norm) for name, norm in norms.items()}
 
     def _accumulate(
-        self, losses: TensorDictBase, update_actor: bool, gradients: dict[str, Gradients]
+        self,
+        losses: TensorDictBase | dict[str, Tensor],
+        update_actor: bool,
+        gradients: dict[str, Gradients],
     ) -> None:
         critic_loss, actor_loss = losses["loss_qvalue"], losses["loss_actor"]
         train_trunk = update_actor and bool(self._trunk)
@@ -231,10 +245,15 @@ def _backward(
             parameter.grad = None
 
 
+def _weighted(losses: TensorDictBase, weights: Sequence[float], part: int) -> dict[str, Tensor]:
+    # Missing ones are reported once the parts have been counted, before anything moves.
+    weight = weights[part] if part < len(weights) else 0.0
+    return {name: losses[name] * weight for name in _LOSSES}
+
+
 def _check_losses(losses: TensorDictBase) -> None:
-    names = ("loss_qvalue", "loss_actor", "loss_alpha")
-    values = torch.stack([losses[name].detach() for name in names]).tolist()
-    for name, value in zip(names, values, strict=True):
+    values = torch.stack([losses[name].detach() for name in _LOSSES]).tolist()
+    for name, value in zip(_LOSSES, values, strict=True):
         if not math.isfinite(value):
             raise FloatingPointError(f"{name} is {value}; nothing was updated.")
 

@@ -1,0 +1,126 @@
+"""Passes by tokens: hand-computed ones, padding, and an update in parts against a whole one."""
+
+import copy
+
+import pytest
+import torch
+from families import make_model, make_states
+from tensordict import TensorDict
+from torchrl.objectives import SoftUpdate
+
+from torchrl_glam.models import (
+    CandidateActor,
+    CandidateCritic,
+    load_tokenizer,
+    make_trunk,
+    split_by_tokens,
+)
+from torchrl_glam.models.passes import token_passes
+from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer("tiny")
+
+
+def test_passes_by_hand():
+    """Sorted: prompts 10, 10, 11, 20, 21, 90 with nodes 5, 4, 5, 5, 6, 3; at most 48 tokens.
+
+    Three rows of 11 + 5 are 48; two of 21 + 6 would be 54, so 20 and 21 stand alone; 90 + 3 is too
+    long and stands alone too.
+    """
+    prompts, nodes = torch.tensor([21, 10, 90, 11, 10, 20]), torch.tensor([6, 5, 3, 5, 4, 5])
+    passes = [rows.tolist() for rows in token_passes(prompts, nodes, 48)]
+    assert passes == [[1, 4, 3], [5], [0], [2]]
+    assert [rows.tolist() for rows in token_passes(prompts, nodes, 10_000)] == [[1, 4, 3, 5, 0, 2]]
+
+
+def padding_share(prompts, nodes, passes):
+    read = sum(len(rows) * int(prompts[rows].max() + nodes[rows].max()) for rows in passes)
+    return 1 - int((prompts + nodes).sum()) / read
+
+
+def test_little_is_padded():
+    """The first by hand: of 3 * 16 + 25 + 27 + 93 = 193 positions, 190 hold a token."""
+    prompts, nodes = torch.tensor([21, 10, 90, 11, 10, 20]), torch.tensor([6, 5, 3, 5, 4, 5])
+    share = padding_share(prompts, nodes, token_passes(prompts, nodes, 48))
+    assert share == pytest.approx(3 / 193)
+    # Prompts of 60 to 120 tokens, tries of 12 to 17 nodes, as with six objects.
+    draw = torch.Generator().manual_seed(0)
+    prompts = torch.randint(60, 121, (256,), generator=draw)
+    nodes = torch.randint(12, 18, (256,), generator=draw)
+    assert padding_share(prompts, nodes, [torch.arange(256)]) > 0.2
+    assert padding_share(prompts, nodes, token_passes(prompts, nodes, 4096)) < 0.1
+
+
+def make_batch(tokenizer):
+    states = torch.cat([make_states(tokenizer)] * 3)
+    following = torch.cat([make_states(tokenizer).flip(0)] * 3)
+    rows = len(states)
+    draw = torch.Generator().manual_seed(0)
+    ends = torch.rand(rows, 1, generator=draw) < 0.3
+    reward = torch.rand(rows, 1, generator=draw)
+    following.update({"reward": reward, "done": ends, "terminated": ends})
+    action = torch.zeros(rows, dtype=torch.long)
+    return TensorDict({**states, "action": action, "next": following}, batch_size=[rows])
+
+
+def test_parts_hold_every_row_once_and_fit(tokenizer):
+    trunk, batch = make_trunk(make_model("t5", tokenizer), tokenizer), make_batch(tokenizer)
+    batch["row"] = torch.arange(len(batch))
+    parts = split_by_tokens(batch, trunk, 90)
+    assert sorted(torch.cat([part["row"] for part in parts]).tolist()) == list(range(len(batch)))
+    assert len(parts) > 2
+    for part in parts:
+        for states in (part, part["next"]):
+            prompts, nodes = trunk.count_tokens(states)
+            assert len(part) * (prompts.max() + nodes.max()) <= 90 or len(part) == 1
+    assert split_by_tokens(batch, trunk, None)[0] is batch
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_an_update_in_parts_has_the_gradients_of_the_whole(tokenizer, separate):
+    batch, after = make_batch(tokenizer), []
+    torch.manual_seed(0)
+    trunk = make_trunk(make_model("flan-t5", tokenizer), tokenizer)
+    critic = CandidateCritic(trunk.embedding_dim, (8,))
+    for tokens in (None, 90):
+        torch.manual_seed(0)
+        model = copy.deepcopy(trunk)
+        loss = SACGLAMLoss(model, CandidateActor(), critic, num_actions=5)
+        SoftUpdate(loss, tau=0.1)
+        optimizer = SharedTrunkOptimizer(loss, separate=separate)
+        parts = split_by_tokens(batch.clone(), model, tokens)
+        assert (len(parts) > 2) == (tokens is not None)
+        sizes = {len(part) for part in parts}
+        assert tokens is None or len(sizes) > 1, "unequal parts are the point"
+        norms = optimizer.step(
+            (loss(part) for part in parts), weights=[len(part) / len(batch) for part in parts]
+        )
+        moments = [
+            optimizer.optimizers[name].state[p]["exp_avg"]
+            for name in sorted(norms)
+            for p in optimizer.optimizers[name].param_groups[0]["params"]
+            if p in optimizer.optimizers[name].state
+        ]
+        after.append((norms, moments))
+    (norms, moments), (norms_of_parts, moments_of_parts) = after
+    assert norms_of_parts == pytest.approx(norms, rel=1e-5)
+    for whole, parts in zip(moments, moments_of_parts, strict=True):
+        scale = whole.abs().max().clamp_min(1e-3)
+        torch.testing.assert_close(parts / scale, whole / scale, atol=1e-5, rtol=1e-4)
+
+
+def test_bad_arguments_are_refused(tokenizer):
+    trunk, batch = make_trunk(make_model("t5", tokenizer), tokenizer), make_batch(tokenizer)
+    with pytest.raises(ValueError, match=r"max_tokens \(0\) must be at least 1"):
+        split_by_tokens(batch, trunk, 0)
+    with pytest.raises(ValueError, match=r"batch has the shape \(3, 3\)"):
+        split_by_tokens(batch.view(3, 3), trunk, 100)
+    loss = SACGLAMLoss(
+        trunk, CandidateActor(), CandidateCritic(trunk.embedding_dim, (8,)), num_actions=5
+    )
+    SoftUpdate(loss, tau=0.1)
+    with pytest.raises(ValueError, match="weights has 1 entries for 2 parts"):
+        SharedTrunkOptimizer(loss).step((loss(batch), loss(batch)), weights=[0.5])

@@ -1,0 +1,91 @@
+"""Batches in passes that fit memory: by tokens, long rows together so that little is padded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torchrl_glam.models.trunk import CandidateTrunk
+
+
+def split_by_tokens(
+    batch: TensorDictBase, trunk: CandidateTrunk, max_tokens: int | None
+) -> list[TensorDictBase]:
+    """Splits states, or transitions, into parts that the language model can read at a time.
+
+    Losses that are means over their batch (:class:`~torchrl_glam.objectives.SACGLAMLoss`,
+    :class:`~torchrl.objectives.ClipPPOLoss`) give the gradient of the whole batch if each part's
+    counts by its share of the rows; :meth:`SharedTrunkOptimizer.step` takes these as ``weights``.
+
+    Args:
+        batch: rows ``[B]`` with the trunk's inputs, and with those of the next states under
+            ``"next"`` if they are to be read too.
+        trunk: the trunk that will read them.
+        max_tokens: most tokens, padding included, of a part's states, and of its next states. A
+            single row that has more stands alone. None: everything in one part.
+
+    Returns:
+        Parts whose rows together are those of the batch, in another order.
+
+    Raises:
+        ValueError: if ``max_tokens`` is below 1 or the batch has not one dimension.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> from torchrl_glam.models import load_language_model, make_trunk
+        >>> trunk = make_trunk(*load_language_model("tiny"))
+        >>> ids = torch.arange(3, 11)
+        >>> batch = TensorDict({
+        ...     "goal_tokens": ids.expand(4, -1),
+        ...     "observation_tokens": ids.expand(4, -1),
+        ...     "action_tokens": ids[:2].expand(4, 1, -1),
+        ...     "action_mask": torch.ones(4, 1, dtype=torch.bool),
+        ... }, batch_size=[4])
+        >>> [len(part) for part in split_by_tokens(batch, trunk, 80)]
+        [3, 1]
+    """
+    if max_tokens is None:
+        return [batch]
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens ({max_tokens}) must be at least 1, or None for one part")
+    if batch.dim() != 1:
+        raise ValueError(
+            f"batch has the shape {tuple(batch.shape)}, and rows [B] are split: reshape(-1) it"
+        )
+    prompts, nodes = trunk.count_tokens(batch)
+    if "next" in batch.keys() and all(key in batch["next"].keys(True) for key in trunk.in_keys):
+        counts = zip((prompts, nodes), trunk.count_tokens(batch["next"]), strict=True)
+        prompts, nodes = (torch.maximum(*pair) for pair in counts)
+    passes = token_passes(prompts, nodes, max_tokens)
+    return [batch] if len(passes) == 1 else [batch[rows] for rows in passes]
+
+
+def token_passes(prompts: Tensor, nodes: Tensor, most: int) -> list[Tensor]:
+    """Rows of each pass, sorted by length, so that a pass has at most ``most`` padded tokens.
+
+    Args:
+        prompts: ``[B]`` tokens of each row's prompt.
+        nodes: ``[B]`` nodes of each row's candidates.
+        most: a pass of R rows has R times its longest prompt plus R times its most nodes. A single
+            row may have more.
+
+    Returns:
+        Indices of rows, on the device of the counts.
+
+    Examples:
+        >>> token_passes(torch.tensor([9, 4, 8]), torch.tensor([2, 2, 3]), 24)
+        [tensor([1, 2]), tensor([0])]
+    """
+    order = torch.argsort(prompts, stable=True)
+    sizes, first, widest = torch.stack([prompts, nodes])[:, order].T.tolist(), 0, 0
+    ends = []
+    for row, (prompt, width) in enumerate(sizes):
+        widest = max(widest, width)
+        if row > first and (row + 1 - first) * (prompt + widest) > most:
+            ends.append(row)
+            first, widest = row, width
+    return list(order.tensor_split(ends))
