@@ -3,9 +3,10 @@
     python recipes/compare.py --out results/quickstart \\
         "with hindsight" runs/a runs/b runs/c  --  "without" runs/d runs/e runs/f
 
-Each group is a label and run folders. Writes steps.png, seconds.png (success of the sampled policy
-against environment steps and against seconds) and success.csv (all measurements) to --out, and
-prints, for every run, when its success first reached 90 %.
+Each group is a label and run folders, of any recipe. Writes steps.png, seconds.png (success of the
+sampled policy against environment steps and against seconds, mean and standard deviation over the
+runs) and success.csv (all measurements) to --out, and prints, for every run, when its success first
+reached 90 %.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def main(cfg: PPOGLAMConfig) -> None:
     goal_ids = ("goal_id", ("hindsight", "goal_id")) if config.hindsight == "aligned" else ()
     env = make_env(config, tokenizer, device, keep=goal_ids)
     if config.hindsight != "none":
-        check_names_goals(env, config.hindsight)
+        check_names_goals(env, config.hindsight, also=goal_ids)
     eval_envs = {
         split: make_env(config, tokenizer, device, num_envs=config.eval_episodes, split=split)
         for split in ("train", "test")

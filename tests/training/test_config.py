@@ -12,9 +12,10 @@ from omegaconf import OmegaConf
 from torchrl.data import RandomSampler
 
 from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.models import load_tokenizer
 from torchrl_glam.replay import GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.training.config import PPOGLAMConfig, RecipeConfig, SACGLAMConfig
-from torchrl_glam.training.setup import check_names_goals, make_sampler
+from torchrl_glam.training.setup import check_names_goals, make_env, make_sampler
 
 FILES = Path(__file__).parents[2] / "recipes" / "config"
 RECIPES = {"sac_glam": SACGLAMConfig, "ppo_glam": PPOGLAMConfig}
@@ -134,10 +135,15 @@ def test_truth_values_of_the_command_line_are_words(word):
 
 
 def test_hindsight_needs_goals_that_are_named():
-    env = PlaygroundTextEnv(num_envs=1, text=False)
-    check_names_goals(env, "all", [("hindsight", "goal_id")])
-    with pytest.raises(ValueError, match=r"hindsight \(all\) needs an environment that names the"):
-        check_names_goals(env, "all")
+    env = make_env(PPOGLAMConfig(num_envs=1), load_tokenizer("tiny"), torch.device("cpu"))
+    check_names_goals(env, "all")
+    with pytest.raises(ValueError, match=r"hindsight \(aligned\) needs .* writes no \['goal_id'\]"):
+        check_names_goals(env, "aligned", also=["goal_id"])
+    silent = PlaygroundTextEnv(num_envs=1, text=False)
+    with pytest.raises(
+        ValueError, match=r"names the goals reached, and this one writes no \[\('hin"
+    ):
+        check_names_goals(silent, "all")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What :class:`~torchrl_glam.objectives.SACGLAMLoss` refuses: what is wrong, where, what to do."""
+"""What the losses refuse: what is wrong, where, what to do."""
 
 from __future__ import annotations
 

@@ -5,7 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
+
+
+def mean_and_deviation(
+    runs: Sequence[tuple[Sequence[float], Sequence[float]]],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean and standard deviation over runs, at every place where any of them was measured.
+
+    Between its measurements a run is a straight line. Places that some run did not reach are left
+    out, for the mean of fewer runs would jump there.
+
+    Args:
+        runs: x, ascending, and y of each run.
+
+    Returns:
+        x, mean and (population) standard deviation, each of the same length.
+
+    Examples:
+        >>> runs = [([0, 10, 20], [0.0, 0.5, 1.0]), ([0, 20, 40], [0.5, 0.5, 0.5])]
+        >>> x, mean, deviation = mean_and_deviation(runs)
+        >>> x.tolist(), mean.tolist(), deviation.tolist()
+        ([0, 10, 20], [0.25, 0.5, 0.75], [0.25, 0.0, 0.25])
+    """
+    places = np.unique(np.concatenate([x for x, _ in runs]))
+    first, last = max(x[0] for x, _ in runs), min(x[-1] for x, _ in runs)
+    places = places[(places >= first) & (places <= last)]
+    values = np.stack([np.interp(places, x, y) for x, y in runs])
+    return places, values.mean(0), values.std(0)
 
 
 def plot_learning_curves(
@@ -16,7 +44,9 @@ def plot_learning_curves(
     x_label: str = "environment steps",
     y_label: str = "success rate",
 ) -> None:
-    """Draws success against environment steps (or seconds), one colour a label, one line a run.
+    """Draws success against environment steps (or seconds), one colour a label.
+
+    Several runs of a label are thin lines, with their mean and, shaded, its standard deviation.
 
     Args:
         curves: for every label of the legend, x and y of each of its runs.
@@ -34,8 +64,13 @@ def plot_learning_curves(
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     for index, (label, runs) in enumerate(curves.items()):
-        for run, (x, y) in enumerate(runs):
-            axes.plot(x, y, color=f"C{index}", alpha=0.8, label=None if run else label)
+        colour, several = f"C{index}", len(runs) > 1
+        for x, y in runs if several else ():
+            axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
+        x, mean, deviation = mean_and_deviation(runs)
+        axes.plot(x, mean, color=colour, label=label)
+        if several:
+            axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.15, lw=0)
     for name, height in (references or {}).items():
         axes.axhline(height, linestyle="--", linewidth=1, color="0.5")
         axes.annotate(name, (0, height), xycoords=("axes fraction", "data"), va="bottom")

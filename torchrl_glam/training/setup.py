@@ -224,24 +224,25 @@ def make_env(
     )
 
 
-def check_names_goals(
-    env: EnvBase,
-    hindsight: str,
-    keys: Sequence[NestedKey] = (("hindsight", "goal_tokens"), ("hindsight", "kind")),
-) -> None:
+def check_names_goals(env: EnvBase, hindsight: str, also: Sequence[NestedKey] = ()) -> None:
     """Refuses hindsight where nothing names the goals that were reached.
 
     Args:
         env: the environment.
         hindsight: the setting that asks for hindsight, for the message.
-        keys: entries that the environment must write. Default: the goals named and their kinds.
+        also: entries needed beside the named goals' tokens and kinds. Default: none.
 
     Raises:
         ValueError: if one of them is missing.
 
     Examples:
-        >>> check_names_goals(PlaygroundTextEnv(num_envs=1), "all", [("hindsight", "goal_id")])
+        >>> check_names_goals(PlaygroundTextEnv(num_envs=1), "all")  # not tokenised
+        Traceback (most recent call last):
+            ...
+        ValueError: hindsight (all) needs an environment that names the goals reached, and this one
+        writes no [('hindsight', 'goal_tokens')]: use another environment, or go without hindsight
     """
+    keys = (("hindsight", "goal_tokens"), ("hindsight", "kind"), *also)
     missing = [key for key in keys if key not in env.observation_spec.keys(True)]
     if missing:
         raise ValueError(
