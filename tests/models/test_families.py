@@ -233,10 +233,10 @@ def test_an_encoder_decoder_without_tries_is_announced(tokenizer):
         make_trunk(make_model("umt5", tokenizer), tokenizer)
 
 
-@pytest.mark.parametrize("family", ["t5", "bart"])
+@pytest.mark.parametrize("family", ["t5", "umt5", "bart"])
 @pytest.mark.parametrize("kind", ["packed", "repeated"])
 def test_layouts_that_share_nothing(family, tokenizer, kind):
-    """Slower ways of models that take a trie: they must work too."""
+    """Slower ways, also of models that take a trie: they must work too."""
     model = make_model(family, tokenizer)
     if kind == "packed":
         trunk = EncoderDecoderTrunk(model, tokenizer, layout="packed")

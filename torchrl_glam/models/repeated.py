@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
+from torchrl_glam.models.exactness import check_exactness
 from torchrl_glam.models.trie import CandidateTrie
-from torchrl_glam.models.trunk import check_positions
+from torchrl_glam.models.trunk import CandidateTrunk, check_positions
 
 
 class RepeatedTrunk(EncoderDecoderTrunk):
@@ -33,6 +34,10 @@ class RepeatedTrunk(EncoderDecoderTrunk):
         >>> trunk.out_keys
         ['log_likelihood', 'action_embedding', 'prompt_embedding']
     """
+
+    def __init__(self, *args, **kwargs) -> None:
+        CandidateTrunk.__init__(self, *args, **kwargs)  # candidates have no layout to choose
+        check_exactness(self, self._plain_logits)
 
     def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
         model = self.base_model

@@ -271,12 +271,10 @@ class CandidateTrunk(TensorDictModuleBase):
         prompts = (goal != pad).sum(-1) + (observation != pad).sum(-1)
         flat = actions.flatten(0, -3), mask.flatten(0, -2)
         trie = build_trie(*flat, self._start_id(), pad, packed=self.packed)
+        prompts = prompts + self.prompt.num_literal_tokens
         nodes = trie.valid.sum(-1).view(mask.shape[:-1])
-        counts, multiple = (
-            (prompts + self.prompt.num_literal_tokens, nodes),
-            self.pad_to_multiple_of,
-        )
-        return tuple(count + -count % multiple for count in counts)
+        multiple = self.pad_to_multiple_of
+        return prompts + -prompts % multiple, nodes + -nodes % multiple
 
     def _log_likelihood(self, trie: CandidateTrie, hidden: Tensor) -> Tensor:
         """Eq. 1, ``[B, A]``: the vocabulary is read only where a token is predicted."""
