@@ -5,10 +5,13 @@ Run: pip install -e ".[bench]"; python tests/benchmarks/bench_replay_relatives.p
 The same numeric content for all: 32 environments, episodes of 16 steps, an observation of 64
 integers and a goal of 12, half of each batch of 256 relabelled. The others store each step once
 and relabel when they sample; this library relabels when an episode ends and stores the copies,
-here with 4 goals an episode, so that the same memory holds fewer episodes. Prints rows per second
-of processor time on one thread. Insertion counts the environments' own steps.
+here with 4 goals an episode, so that the same memory holds fewer episodes; and it returns 3-step
+transitions, with the goal of the next state and its kind. Prints rows per second of processor time
+on one thread: insertion counts the environments' own steps, and sampling is the median over turns,
+in which the buffers alternate.
 """
 
+import statistics
 import time
 
 import numpy as np
@@ -29,7 +32,7 @@ from torchrl_glam.replay import (
 
 NUM_ENVS, EPISODE, CAPACITY, BATCH = 32, 16, 100_000, 256
 OBSERVATION, GOAL, GOALS_PER_EPISODE = 64, 12, 4
-BUDGET = 3.0  # seconds per measurement
+BUDGET, ROUNDS = 3.0, 15  # seconds to insert; turns of 0.3 s to sample in
 
 
 class Stream:
@@ -186,21 +189,25 @@ class StableBaselines3:
         return len(self.buffer.sample(BATCH).rewards)
 
 
-def repeat(function):
+def repeat(function, budget=BUDGET):
     """Calls ``function`` for the time allowed; returns the sum of what it returns, per second."""
     total, begin = 0, time.process_time()
-    while (passed := time.process_time() - begin) < BUDGET:
+    while (passed := time.process_time() - begin) < budget:
         total += function()
     return total / passed
 
 
 def main():
     torch.set_num_threads(1)
-    print(f"{'rows/s':20}{'inserted':>14}{'sampled':>14}")
-    for kind in (Ours, OursCompact, TorchRL, StableBaselines3):
-        subject = kind()
-        inserted = repeat(subject.insert)
-        print(f"{kind.__name__:20}{inserted:14,.0f}{repeat(subject.sample):14,.0f}", flush=True)
+    kinds = (Ours, OursCompact, TorchRL, StableBaselines3)
+    subjects = {kind.__name__: kind() for kind in kinds}
+    inserted = {name: repeat(subject.insert) for name, subject in subjects.items()}
+    rounds = [{name: repeat(x.sample, 0.3) for name, x in subjects.items()} for _ in range(ROUNDS)]
+    print(f"{'rows/s':20}{'inserted':>14}{'sampled':>14}{'against SB3':>14}")
+    for name in subjects:
+        sampled = statistics.median(rates[name] for rates in rounds)
+        ratio = statistics.median(rates[name] / rates["StableBaselines3"] for rates in rounds)
+        print(f"{name:20}{inserted[name]:14,.0f}{sampled:14,.0f}{ratio:14.2f}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import copy
 import errno
 import random
+import resource
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -504,6 +505,25 @@ def test_full_disk(tmp_path, monkeypatch, size):
     with pytest.raises(OSError, match="no space left: .* bytes needed.*earlier .* untouched"):
         manager.save(10, {"model": torch.nn.Linear(100, 100)}, CONFIG)
     assert names(tmp_path) == ["step_00000005"]
+
+
+@pytest.mark.parametrize("large", ["model", "buffer"])
+def test_a_limit_on_files_that_the_free_space_does_not_show(tmp_path, large):
+    """A quota, say: PyTorch then says RuntimeError, for want of an OSError."""
+    manager = save_counters(tmp_path, 5)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100), batch_size=4)
+    buffer.extend(TensorDict({"x": torch.zeros(100, 1000)}, [100]))
+    objects = {"model": torch.nn.Linear(1000, 100), "buffer": buffer}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match=r"cannot write checkpoints \(File too large\)") as error:
+            manager.save(10, {large: objects[large]}, CONFIG)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert error.value.errno == errno.EFBIG
+    assert names(tmp_path) == ["step_00000005"]
+    assert load_counters(tmp_path) == (5, 50)
 
 
 def test_is_a_torchrl_checkpoint(tmp_path):

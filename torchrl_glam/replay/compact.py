@@ -137,11 +137,10 @@ class CompactStorage(TensorStorage):
             )
         if set_cursor:
             self._set_last_cursor(cursor)
-        data = data.detach().to("cpu")
         if isinstance(cursor, int):
             cursor, data = [cursor], data.unsqueeze(0)
         rows = as_rows(cursor, self.max_size)
-        entries = dict(data.items(True, True))
+        entries = {key: value.detach().cpu() for key, value in data.items(True, True)}
         self._check(entries)
         self._write(*last_of_each(rows, entries))
         if set_cursor:

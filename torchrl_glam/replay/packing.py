@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,7 +25,6 @@ _INTEGERS = {
 _ALIGNMENT = 8  # so that columns of any type can be read in place, and rows as int64
 
 
-@dataclass
 class Field:
     """One entry of a row: what it is outside, and how it is kept.
 
@@ -34,35 +32,36 @@ class Field:
         dtype: Type outside.
         shape: Shape of one row's value.
         low, high: Smallest and largest value so far, for integers.
+
+    Attributes:
+        kept_as: Name of the smallest integer type that holds what was seen; "" for other entries.
+        kept_dtype: Type of the bytes.
     """
 
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    low: int = 0
-    high: int = 0
+    def __init__(
+        self, dtype: torch.dtype, shape: tuple[int, ...], low: int = 0, high: int = 0
+    ) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.size = math.prod(shape)
+        self.is_integer = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+        self.low = self.high = 0
+        self.kept_as, self.kept_dtype = "", dtype
+        self.hold(low, high)
 
-    @property
-    def is_integer(self) -> bool:
-        """Whether the type outside is one of whole numbers."""
-        return not (self.dtype.is_floating_point or self.dtype.is_complex) and (
-            self.dtype != torch.bool
-        )
-
-    @property
-    def kept_as(self) -> str:
-        """Name of the smallest integer type that holds what was seen; "" for other entries."""
-        if not self.is_integer:
-            return ""
-        return next(n for n, (_, lo, hi) in _INTEGERS.items() if lo <= self.low <= self.high <= hi)
-
-    @property
-    def kept_dtype(self) -> torch.dtype:
-        """Type of the bytes."""
-        return _INTEGERS[self.kept_as][0] if self.is_integer else self.dtype
+    def hold(self, low: int, high: int) -> None:
+        """Makes room for numbers from ``low`` to ``high``."""
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        if self.is_integer:
+            self.kept_as, self.kept_dtype = next(
+                (name, dtype)
+                for name, (dtype, least, most) in _INTEGERS.items()
+                if least <= self.low and self.high <= most
+            )
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         """Bytes of an entry, uint8 [k, bytes], from its values [k, *shape]."""
-        values = values.reshape(values.shape[0], math.prod(self.shape))
+        values = values.reshape(values.shape[0], self.size)
         return values.to(self.kept_dtype).contiguous().view(torch.uint8)
 
     def decode(self, stored: torch.Tensor) -> torch.Tensor:
@@ -124,7 +123,7 @@ class RowLayout:
         for key, field in self.fields.items():
             if field.is_integer and rows[key].numel():
                 low, high = torch.aminmax(rows[key])
-                field.low, field.high = min(field.low, int(low)), max(field.high, int(high))
+                field.hold(int(low), int(high))
         if before == [field.kept_as for field in self.fields.values()]:
             return False
         self._place()
@@ -170,7 +169,7 @@ class RowLayout:
         at = 0
         order = sorted(self.fields.items(), key=lambda item: -item[1].kept_dtype.itemsize)
         for key, field in order:
-            size = math.prod(field.shape) * field.kept_dtype.itemsize
+            size = field.size * field.kept_dtype.itemsize
             self._columns[key] = (at, at + size)
             at += size
         self.width = -(-at // _ALIGNMENT) * _ALIGNMENT

@@ -155,8 +155,11 @@ class CheckpointManager:
             stage.rename(final)
             sync_folder(self._root)
             self._rotate(final)
-        except OSError as error:
-            raise self._unwritable(error) from error
+        except (OSError, RuntimeError) as error:
+            cause = _system_error(error)
+            if cause is None:
+                raise
+            raise self._unwritable(cause) from error
         finally:
             shutil.rmtree(self._scratch, ignore_errors=True)
         return final
@@ -253,6 +256,14 @@ class CheckpointManager:
             "written to and has room for them; earlier checkpoints there are untouched",
             str(self._root),
         )
+
+
+def _system_error(error: OSError | RuntimeError) -> OSError | None:
+    """The error of the system that this one tells of, if any: PyTorch puts it in words."""
+    if isinstance(error, OSError):
+        return error
+    told = re.search(r"unable to .* file .*: ([^:]+) \((\d+)\)", str(error))
+    return None if told is None else OSError(int(told[2]), told[1])
 
 
 def _as_checkpoint(objects: Mapping[str, Any]) -> Checkpoint:
