@@ -30,7 +30,7 @@ from torchrl.envs.transforms import Compose
 from tqdm import tqdm
 
 from torchrl_glam.envs import GoalSpace
-from torchrl_glam.models import CandidateActor, ScoresOnly, ValueHead
+from torchrl_glam.models import CandidateActor, ScoresOnly, ValueHead, split_by_tokens
 from torchrl_glam.objectives import PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, SubgoalFilter, close_rollout
 from torchrl_glam.training.checkpointing import CheckpointManager
@@ -130,14 +130,12 @@ def main(cfg: PPOGLAMConfig) -> None:
     OmegaConf.save(cfg, folder / "config.yaml", resolve=True)
 
     def update(batch: TensorDict) -> TensorDict:
-        """One step of the optimizer; one micro-batch in memory at a time."""
-        parts = batch.split(config.micro_batch_size or config.batch_size)
+        """One step of the optimizer; one part of the batch in memory at a time."""
         metrics = []
         try:
-            for part in parts:
-                terms = loss(part)
-                total = terms["loss_objective"] + terms["loss_entropy"] + terms["loss_critic"]
-                (total / len(parts)).backward()
+            for part in split_by_tokens(batch, trunk.trunk, config.max_tokens_per_pass):
+                terms = loss(part) * (len(part) / len(batch))
+                (terms["loss_objective"] + terms["loss_entropy"] + terms["loss_critic"]).backward()
                 metrics.append(terms.detach())
             norm = torch.nn.utils.clip_grad_norm_(loss.parameters(), config.max_grad_norm)
             if not norm.isfinite():
@@ -150,7 +148,7 @@ def main(cfg: PPOGLAMConfig) -> None:
         optimizer.step()
         optimizer.zero_grad()
         counters["updates"] += 1
-        return torch.stack(metrics).mean(0).set("grad_norm", norm)
+        return torch.stack(metrics).sum(0).set("grad_norm", norm)
 
     # 6. Training
     bar = tqdm(total=config.total_steps, initial=counters["steps"], desc="ppo_glam", unit="step")
@@ -165,7 +163,7 @@ def main(cfg: PPOGLAMConfig) -> None:
             with timeit("time/prepare"):
                 rollout = rollout.reshape(config.num_envs, -1)
                 rows = to_rows.inv(close_rollout(rollout))
-                rows = loss.prepare(rows, config.micro_batch_size or config.batch_size)
+                rows = loss.prepare(rows, config.batch_size)
                 hindsight = rows["is_hindsight"].float().mean().item()
                 rows = rows.select(*loss.in_keys)
             with timeit("time/update"):

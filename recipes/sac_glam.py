@@ -31,7 +31,7 @@ from torchrl.envs.transforms import Compose
 from torchrl.objectives import SoftUpdate
 from tqdm import tqdm
 
-from torchrl_glam.models import CandidateActor, ScoresOnly
+from torchrl_glam.models import CandidateActor, ScoresOnly, split_by_tokens
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform, stored_entry
 from torchrl_glam.training.checkpointing import CheckpointManager
@@ -139,25 +139,27 @@ def main(cfg: SACGLAMConfig) -> None:
     OmegaConf.save(cfg, folder / "config.yaml", resolve=True)
 
     def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
-        """One step of every optimizer and of the targets; one micro-batch in memory at a time."""
-        parts = []
+        """One step of every optimizer and of the targets; one part of the batch at a time."""
+        parts = split_by_tokens(batch, trunk, config.max_tokens_per_pass)
+        shares = [len(part) / len(batch) for part in parts]
+        metrics = []
 
         def losses() -> Iterator[TensorDict]:
-            for part in batch.split(config.micro_batch_size or config.batch_size):
+            for part, share in zip(parts, shares, strict=True):
                 terms = loss(part)
                 buffer.update_tensordict_priority(part)  # a sampler without priorities ignores it
-                parts.append(terms.detach())
+                metrics.append(terms.detach() * share)
                 yield terms
 
         try:
-            norms = optimizer.step(losses(), update_actor=update_actor)
+            norms = optimizer.step(losses(), update_actor, shares)
         except FloatingPointError as error:
             raise FloatingPointError(
                 f"update {counters['updates']} at step {counters['steps']}: {error} The run stops; "
                 f"its last good checkpoint is {checkpoints.latest()}"
             ) from error
         targets.step()
-        return torch.stack(parts).mean(0), norms
+        return torch.stack(metrics).sum(0), norms
 
     # 6. Training
     bar = tqdm(total=config.total_steps, initial=counters["steps"], desc="sac_glam", unit="step")

@@ -178,6 +178,19 @@ def test_encoded_actions_in_passes_of_few_tokens(tokens, tokenizer):
         torch.testing.assert_close(parts[key], whole[key], atol=1e-5, rtol=1e-5)
 
 
+def test_tokens_of_encoded_actions_by_hand(tokenizer):
+    """The prompt once to score, and once more with each admissible action."""
+    trunk = make_trunk(make_model("flan-t5", tokenizer), tokenizer)
+    scored = trunk.count_tokens(states := make_states(tokenizer))
+    encoded, _ = make_critic(trunk, "encoded-action", num_actions=5, hidden_sizes=(8,))
+    prompts, nodes = encoded.count_tokens(states)
+    for row, state in enumerate(states):
+        actions = state["action_tokens"][state["action_mask"]]
+        with_actions = [int(scored[0][row]) + int((tokens != 0).sum()) for tokens in actions]
+        assert int(prompts[row]) == int(scored[0][row]) + sum(with_actions)
+    assert torch.equal(nodes, scored[1])
+
+
 def test_the_prompt_alone_is_read_as_with_candidates(tokenizer):
     for family in ("flan-t5", "gpt2"):
         trunk = make_trunk(make_model(family, tokenizer), tokenizer)

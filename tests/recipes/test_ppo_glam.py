@@ -50,7 +50,12 @@ def test_a_resumed_run_has_the_metrics_of_an_unbroken_one(recipe, unbroken, tmp_
 @pytest.mark.parametrize("hindsight", ["none", "aligned"])
 def test_a_penalty_and_other_hindsight(recipe, hindsight, tmp_path):
     run, log = tmp_path / "run", tmp_path / "log"
-    options = [f"hindsight={hindsight}", "clip_center=one", "objective=kl", "micro_batch_size=8"]
+    options = [
+        f"hindsight={hindsight}",
+        "clip_center=one",
+        "objective=kl",
+        "max_tokens_per_pass=300",
+    ]
     ended = recipe.run(*SMALL, *options, "total_steps=32", f"output={run}", log=log)
     assert ended == 0, log.read_text()
     last = metrics(run)[-1]
@@ -66,7 +71,7 @@ def test_the_paper_configuration_trains_adapters_in_4_bits(recipe, tmp_path):
     ended = recipe.run(
         *("--config-name", "paper", f"model={model}", f"output={run}", "num_envs=8"),
         *("total_steps=32", "update_every=32", "num_epochs=1", "batch_size=32", "log_every=32"),
-        *("micro_batch_size=16", "eval_every=0", "eval_episodes=2", "checkpoint_every=0"),
+        *("max_tokens_per_pass=2000", "eval_every=0", "eval_episodes=2", "checkpoint_every=0"),
         *("loggers=[]", "device=cpu", "hindsight=aligned"),
         log=log,
     )

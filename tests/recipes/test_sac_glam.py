@@ -130,7 +130,7 @@ def test_the_paper_configuration_trains_adapters_in_4_bits(tmp_path):
         [
             *(sys.executable, str(RECIPES / "sac_glam.py"), "--config-name", "paper"),
             *(f"model={model}", "output=run", "total_steps=768", "batch_size=32"),
-            *("micro_batch_size=16", "eval_every=0", "eval_episodes=2", "log_every=32"),
+            *("max_tokens_per_pass=2000", "eval_every=0", "eval_episodes=2", "log_every=32"),
             *("warmup_updates=1", "checkpoint_every=0", "loggers=[]", "device=cpu"),
         ],
         cwd=tmp_path,

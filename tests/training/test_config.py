@@ -162,7 +162,7 @@ def test_hindsight_needs_goals_that_are_named():
         ("capacity", 100, r"capacity \(100\) must be at least batch_size \(128\)"),
         ("update_every", 33, r"update_every \(33\) must be a multiple of num_envs \(32\)"),
         ("log_every", 100, r"log_every \(100\) must be a multiple of update_every \(32\)"),
-        ("micro_batch_size", 50, r"micro_batch_size \(50\) must divide batch_size \(128\)"),
+        ("max_tokens_per_pass", 0, r"max_tokens_per_pass \(0\) must be at least 1"),
         ("hindsight_relabel", "none", r"hindsight_relabel \(none\) must be one of"),
         ("hindsight_strategy", "past", r"hindsight_strategy \(past\) must be one of"),
         ("hindsight_goals_per_episode", 0, r"hindsight_goals_per_episode \(0\) must be at least 1"),

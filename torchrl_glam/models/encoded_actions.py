@@ -66,6 +66,13 @@ class EncodedActionsTrunk(TensorDictModuleBase):
         """The keys that a call with ``only`` writes."""
         return self.out_keys[1:2] if only == "embeddings" else self.trunk.written_keys(only)
 
+    def count_tokens(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Tokens of all encoder passes, and nodes of the trie, of each state ``[*B]``."""
+        prompts, nodes = self.trunk.count_tokens(tensordict)
+        *_, actions, mask = (tensordict.get(key) for key in self.in_keys)
+        read = ((actions != self.trunk.prompt.pad_id) & mask.unsqueeze(-1)).sum((-1, -2))
+        return prompts * (1 + mask.sum(-1)) + read, nodes
+
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: TensorDictBase, only: Part | None = None) -> TensorDictBase:
         """Writes log-likelihoods and embeddings, or the part of them that is asked for."""

@@ -153,7 +153,10 @@ def make_recipe_trunk(
         make_template(config, tokenizer),
         normalisation=config.normalisation,
         score_eos=config.score_eos,
+        max_tokens_per_pass=config.max_tokens_per_pass,
         autocast=autocast,
+        compile=config.compile,
+        pad_to_multiple_of=16 if config.compile else 1,  # few shapes, so few compilations
     )
 
 

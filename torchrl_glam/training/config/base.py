@@ -46,6 +46,7 @@ class RecipeConfig:
     compute_dtype: str = "bfloat16"
     dtype: str = "float32"
     autocast: str = "auto"
+    compile: bool = False
     gradient_checkpointing: bool = False
     chat_template: bool = False
     normalisation: str = "sum"
@@ -56,7 +57,7 @@ class RecipeConfig:
     gamma: float = 0.7
     update_every: int = 32
     batch_size: int = 128
-    micro_batch_size: int | None = None
+    max_tokens_per_pass: int | None = None
     lr_heads: float = 1e-3
     max_grad_norm: float = 0.3
 
@@ -97,13 +98,8 @@ class RecipeConfig:
         multiple(self, "update_every", "num_envs")
         for key in ("log_every", "eval_every", "checkpoint_every"):
             multiple(self, key, "update_every")
-        if self.micro_batch_size is not None:
-            require(
-                0 < self.micro_batch_size and self.batch_size % self.micro_batch_size == 0,
-                "micro_batch_size",
-                self.micro_batch_size,
-                f"divide batch_size ({self.batch_size})",
-            )
+        if self.max_tokens_per_pass is not None:
+            at_least(self, "max_tokens_per_pass", 1)
 
 
 def require(holds: bool, key: str, value: Any, expected: str) -> None:
