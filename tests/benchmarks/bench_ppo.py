@@ -12,7 +12,8 @@ slows them alike:
 - update: loss, then clipping and Adam, as a step of the recipe.
 
 Printed are states and tokens a second (prompt and candidates, without padding; best and median of
-the repeats) and each way's share of the speed of bare. Random weights for Flan-T5, no hub.
+the repeats) and each way's share of the speed of bare, by wall time and by processor time, which
+other work on the machine disturbs less. Random weights for Flan-T5, no hub.
 """
 
 from __future__ import annotations
@@ -64,15 +65,17 @@ def main() -> None:
         f"{arguments.batch} states of {tokens / arguments.batch:.0f} tokens, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     )
-    seconds = measure(ways, batches, arguments.repeats, synchronise)
+    seconds, processor = measure(ways, batches, arguments.repeats, synchronise)
     bare = seconds["bare"]
     for name, times in seconds.items():
         ratios = [a / b for a, b in zip(bare, times, strict=True)]
+        busy = statistics.median(processor["bare"]) / statistics.median(processor[name])
         print(
             f"{name:7} states/s {arguments.batch / min(times):9.1f} best, "
             f"{arguments.batch / statistics.median(times):9.1f} median; "
             f"tokens/s {tokens / min(times):10.0f} best; share of bare "
-            f"{min(bare) / min(times):.3f} by best, {statistics.median(ratios):.3f} by round"
+            f"{min(bare) / min(times):.3f} by best, {statistics.median(ratios):.3f} by round, "
+            f"{busy:.3f} by processor time"
         )
 
 
@@ -140,19 +143,21 @@ def prepare(
 
 def measure(
     ways: dict[str, Callable], batches: list[TensorDictBase], repeats: int, synchronise: Callable
-) -> dict[str, list[float]]:
-    """Seconds a batch, by way, one number for every repeat; a first round is not counted."""
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds a batch, of wall and of processor, by way; the first round is left out."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
+    processor: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(repeats + 1):
         for name, way in ways.items():
             synchronise()
-            start = time.perf_counter()
+            start, busy = time.perf_counter(), time.process_time()
             for batch in batches:
                 way(batch)
             synchronise()
             if repeat:
                 seconds[name].append((time.perf_counter() - start) / len(batches))
-    return seconds
+                processor[name].append((time.process_time() - busy) / len(batches))
+    return seconds, processor
 
 
 if __name__ == "__main__":
