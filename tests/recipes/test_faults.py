@@ -16,7 +16,14 @@ from run_metrics import metrics
 
 STEPS_PER_KILL = 96
 SMALL = [
-    *("num_envs=8", "batch_size=16", "update_every=8", "warmup_updates=2", "log_every=40"),
+    *(
+        "num_envs=8",
+        "batch_size=16",
+        "num_updates=2",
+        "update_every=8",
+        "warmup_updates=2",
+        "log_every=40",
+    ),
     *("eval_every=160", "eval_episodes=4", "critic_hidden_sizes=[16]", "loggers=[]"),
     *("capacity=600", "checkpoint_every=16", "device=cpu"),
 ]

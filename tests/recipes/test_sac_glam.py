@@ -14,7 +14,14 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL = [
-    *("num_envs=8", "batch_size=32", "update_every=8", "warmup_updates=2", "log_every=80"),
+    *(
+        "num_envs=8",
+        "batch_size=32",
+        "num_updates=2",
+        "update_every=8",
+        "warmup_updates=2",
+        "log_every=80",
+    ),
     *("eval_every=160", "eval_episodes=8", "critic_hidden_sizes=[16]", "loggers=[]"),
     *("capacity=1000", "checkpoint_every=160", "device=cpu"),
 ]

@@ -28,7 +28,7 @@ class PPOGLAMConfig(RecipeConfig):
     """
 
     output: str = "runs/ppo_glam"
-    total_steps: int = 49_152
+    total_steps: int = 16_384
 
     objective: str = "clip"
     clip_epsilon: float = 0.2
@@ -40,15 +40,15 @@ class PPOGLAMConfig(RecipeConfig):
     normalize_advantage: bool = True
     update_every: int = 512
     num_epochs: int = 4
-    lr_trunk: float = 1e-4
+    lr_trunk: float = 4e-4
     max_grad_norm: float = 0.5
 
     hindsight: str = "none"
     clip_center: str = "one"
 
-    eval_every: int = 8_192
-    log_every: int = 2_048
-    checkpoint_every: int = 16_384
+    eval_every: int = 2_048
+    log_every: int = 1_024
+    checkpoint_every: int = 4_096
 
     def check(self) -> None:
         """Refuses values out of range, and options that contradict each other.

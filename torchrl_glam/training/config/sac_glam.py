@@ -41,10 +41,10 @@ class SACGLAMConfig(RecipeConfig):
     critic_input: str = "observation-action"
 
     n_step: int = 3
-    tau: float = 0.01
+    tau: float = 0.1
     alpha_init: float | None = None
     target_entropy: float | None = None
-    num_updates: int = 2
+    num_updates: int = 8
     warmup_updates: int = 50
     lr_trunk_actor: float = 3e-4
     lr_trunk_critic: float = 3e-4
