@@ -31,7 +31,7 @@ class RecipeConfig:
     device: str = "auto"
     output: str = "runs"
     resume: str | None = None
-    total_steps: int = 12_800
+    total_steps: int = 19_200
 
     num_envs: int = 32
     num_objects: int = 3
