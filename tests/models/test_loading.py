@@ -159,8 +159,8 @@ def test_4_bit_weights_are_multiplied_in_the_compute_dtype(options, expected, fo
         seen.append((x.dtype, out.dtype))
         return out
 
+    trunk = EncoderDecoderTrunk(model, tokenizer)  # which reads the model too, to check itself
     monkeypatch.setattr(bitsandbytes, "matmul_4bit", spy)
-    trunk = EncoderDecoderTrunk(model, tokenizer)
     trunk(states(tokenizer))["log_likelihood"].sum().backward()
     assert len(seen) == len(quantised) and set(seen) == {(expected, expected)}
 
