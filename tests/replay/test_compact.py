@@ -276,7 +276,11 @@ def test_a_transition_of_the_papers_configuration_takes_at_most_400_bytes(relabe
     buffers = [
         TensorDictReplayBuffer(
             storage=storage(2000),
-            transform=Compose(SegmentMultiStepTransform(3, 0.99), HindsightTransform(relabel)),
+            transform=Compose(
+                SegmentMultiStepTransform(3, 0.99),
+                # few goals: of more than 2,000 rows in a call, plain storage keeps any
+                HindsightTransform(relabel, goals_per_episode=2, capacity=2000),
+            ),
             batch_size=64,
             generator=torch.Generator().manual_seed(0),
         )
