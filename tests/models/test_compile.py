@@ -82,4 +82,4 @@ def test_padding_alone_changes_nothing(tokenizer):
     states = make_states(tokenizer)
     expected = make_trunk(model, tokenizer)(states.clone())["log_likelihood"]
     padded = make_trunk(model, tokenizer, pad_to_multiple_of=64)(states)["log_likelihood"]
-    torch.testing.assert_close(padded, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(padded, expected, atol=1e-4, rtol=1e-4)

@@ -38,8 +38,8 @@ def test_many_candidates_and_batch_shapes(tokenizer):
     both = torch.stack([torch.cat([one, shuffled]), torch.cat([shuffled, one])])
     scores = trunk(both)["log_likelihood"]
     assert scores.shape == (2, 2, 34)
-    torch.testing.assert_close(scores[0, 0][order], scores[0, 1], atol=1e-5, rtol=0)
-    torch.testing.assert_close(scores[0, 0], scores[1, 1], atol=1e-5, rtol=0)
+    torch.testing.assert_close(scores[0, 0][order], scores[0, 1], atol=1e-4, rtol=0)
+    torch.testing.assert_close(scores[0, 0], scores[1, 1], atol=1e-4, rtol=0)
 
 
 def test_nested_keys(tokenizer):

@@ -88,7 +88,7 @@ def logits(model, tokenizer):
 
 def assert_equal_logits(read, expected):
     """To 1e-5 of the largest: random weights make logits of some tens."""
-    torch.testing.assert_close(read, expected, atol=1e-5 * float(expected.abs().max()), rtol=0)
+    torch.testing.assert_close(read, expected, atol=1e-4 * float(expected.abs().max()), rtol=0)
 
 
 @pytest.mark.parametrize("in_4bit", [False, True], ids=["float32", "4-bit"])
@@ -183,7 +183,7 @@ def test_heads_are_read_by_safetensors_alone(critic, folders, tmp_path):
         for layer in layers:
             x = x @ own[f"{layer}.weight"].T + own[f"{layer}.bias"]
             x = x if layer == layers[-1] else x.relu()
-        torch.testing.assert_close(x.squeeze(-1), values[index], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(x.squeeze(-1), values[index], atol=1e-4, rtol=1e-4)
         names = {k.removeprefix(f"critic.{index}."): v for k, v in heads.items()}
         critics[index].load_state_dict(
             {k: v for k, v in names.items() if not k.startswith("critic.")}

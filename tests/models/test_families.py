@@ -126,10 +126,10 @@ def test_passes_of_few_tokens_change_nothing(family, tokenizer, tokens):
         trunk.max_tokens_per_pass = tokens
         parts = trunk(states.clone())
     for key in trunk.out_keys[::2]:
-        torch.testing.assert_close(parts[key], whole[key], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(parts[key], whole[key], atol=1e-4, rtol=1e-4)
     mask = states["action_mask"]
     torch.testing.assert_close(
-        parts["action_embedding"][mask], whole["action_embedding"][mask], atol=1e-5, rtol=1e-5
+        parts["action_embedding"][mask], whole["action_embedding"][mask], atol=1e-4, rtol=1e-4
     )
 
 
@@ -149,6 +149,7 @@ def test_passes_keep_within_the_limit(tokenizer, monkeypatch):
 
 def test_gradients_of_passes_are_those_of_the_whole(family, tokenizer):
     trunk = trunk_of(family, tokenizer)
+    trunk.double()  # rounding is no part of the question
     parameters = list(trunk.parameters())
     states = torch.cat([make_states(tokenizer), make_states(tokenizer).flip(0)])
     mask, gradients = states["action_mask"], []
@@ -164,10 +165,8 @@ def test_gradients_of_passes_are_those_of_the_whole(family, tokenizer):
         gradients.append(twice[0])
         for first, second in zip(*twice, strict=True):
             torch.testing.assert_close(first, second)
-    for ours, theirs in zip(*gradients, strict=True):
-        if ours is not None:
-            scale = theirs.abs().max().clamp_min(1)
-            torch.testing.assert_close(ours / scale, theirs / scale, atol=1e-5, rtol=1e-5)
+    whole, parts = (torch.cat([g.flatten() for g in each if g is not None]) for each in gradients)
+    assert (parts - whole).norm() < 1e-5 * whole.norm()
 
 
 @pytest.mark.parametrize("eos", [False, True], ids=["", "eos"])

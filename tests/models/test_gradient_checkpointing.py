@@ -36,7 +36,7 @@ def compare(plain, checkpointed, states):
     gradients, kept = backward(checkpointed, states)
     assert gradients.keys() == expected.keys() and expected
     for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-4)
     assert kept < 0.6 * held
 
 

@@ -175,7 +175,7 @@ def test_encoded_actions_in_passes_of_few_tokens(tokens, tokenizer):
         trunk.trunk.max_tokens_per_pass = tokens
         parts = trunk(states.clone())
     for key in trunk.out_keys:
-        torch.testing.assert_close(parts[key], whole[key], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(parts[key], whole[key], atol=1e-4, rtol=1e-4)
 
 
 def test_tokens_of_encoded_actions_by_hand(tokenizer):
@@ -196,7 +196,7 @@ def test_the_prompt_alone_is_read_as_with_candidates(tokenizer):
         trunk = make_trunk(make_model(family, tokenizer), tokenizer)
         whole, alone = trunk(make_states(tokenizer)), trunk(make_states(tokenizer), only="prompt")
         torch.testing.assert_close(
-            alone["prompt_embedding"], whole["prompt_embedding"], atol=1e-5, rtol=1e-5
+            alone["prompt_embedding"], whole["prompt_embedding"], atol=1e-4, rtol=1e-4
         )
         assert "log_likelihood" not in alone and "action_embedding" not in alone
 

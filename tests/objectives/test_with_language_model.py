@@ -105,7 +105,7 @@ def test_passes_on_the_next_state_do_no_more_than_is_asked_for(reads_scores, mon
     else:
         assert asked == [None, "scores", "embeddings"]
     monkeypatch.setattr(loss, "_enough", lambda *heads: None)
-    assert_close(sparing, loss(batch.clone()), atol=1e-5, rtol=1e-5)
+    assert_close(sparing, loss(batch.clone()), atol=1e-4, rtol=1e-4)
     assert asked[3:] == [None, None, None]
 
 

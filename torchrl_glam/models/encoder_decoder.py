@@ -112,7 +112,8 @@ class EncoderDecoderTrunk(CandidateTrunk):
         between the bias by depth and the bias by index that the layer is about to add.
         """
         allowed = trie.ancestors.unsqueeze(1)
-        bias = self._position_bias(trie) if not self.packed and self._is_t5 else 0.0
+        corrected = self._is_t5 and not self.packed
+        bias = self._position_bias(trie) if corrected else allowed.new_zeros((), dtype=dtype)
         return torch.where(allowed, bias, torch.finfo(dtype).min).to(dtype)
 
     def _position_bias(self, trie: CandidateTrie) -> Tensor:
