@@ -37,13 +37,14 @@ from torchrl_glam.training.checkpointing import CheckpointManager
 from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, PPOGLAMConfig
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.training.interrupt import StopSignal
-from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable
+from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace
 from torchrl_glam.training.results import save_results
 from torchrl_glam.training.setup import (
     check_names_goals,
     choose_autocast,
     choose_device,
     make_env,
+    make_eval_envs,
     make_language_model,
     make_recipe_trunk,
     seed_everything,
@@ -72,10 +73,7 @@ def main(cfg: PPOGLAMConfig) -> None:
     env = make_env(config, tokenizer, device, keep=goal_ids)
     if config.hindsight != "none":
         check_names_goals(env, config.hindsight, also=goal_ids)
-    eval_envs = {
-        split: make_env(config, tokenizer, device, num_envs=config.eval_episodes, split=split)
-        for split in ("train", "test")
-    }
+    eval_envs = make_eval_envs(config, tokenizer, device)
     actor = CandidateActor(return_log_prob=True)
     value = ValueHead(trunk.trunk.embedding_dim, config.critic_hidden_sizes).to(device)
     policy = TensorDictSequential(
@@ -181,15 +179,8 @@ def main(cfg: PPOGLAMConfig) -> None:
             at, row = counters["steps"], {}
             finished = at >= config.total_steps
             if at % config.log_every == 0:
-                elapsed = max(counters["seconds"] - since["seconds"], 1e-9)
                 row = statistics.summary() | {k: v.item() for k, v in terms.items()}
-                row |= {
-                    "hindsight_in_batch": hindsight,
-                    "updates": counters["updates"],
-                    "seconds": counters["seconds"],
-                    "steps_per_second": (at - since["steps"]) / elapsed,
-                    "updates_per_second": (counters["updates"] - since["updates"]) / elapsed,
-                }
+                row |= {"hindsight_in_batch": hindsight} | pace(counters, since)
                 row |= timeit.todict()
                 timeit.erase()
                 since = dict(counters)

@@ -39,12 +39,13 @@ from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, SACGLAMConfig
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.training.interrupt import StopSignal
 from torchrl_glam.training.memory import describe_memory, memory_report
-from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, policy_lag
+from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace, policy_lag
 from torchrl_glam.training.results import save_results
 from torchrl_glam.training.setup import (
     choose_autocast,
     choose_device,
     make_env,
+    make_eval_envs,
     make_language_model,
     make_sampler,
     make_storage,
@@ -72,10 +73,7 @@ def main(cfg: SACGLAMConfig) -> None:
     model, tokenizer = make_language_model(config, device, autocast)
     trunk, critic = make_trunk_and_critic(config, model, tokenizer, autocast)
     env = make_env(config, tokenizer, device)
-    eval_envs = {
-        split: make_env(config, tokenizer, device, num_envs=config.eval_episodes, split=split)
-        for split in ("train", "test")
-    }
+    eval_envs = make_eval_envs(config, tokenizer, device)
     actor = CandidateActor()
     policy = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
 
@@ -191,18 +189,14 @@ def main(cfg: SACGLAMConfig) -> None:
             at, row = counters["steps"], {}
             finished = at >= config.total_steps
             if at % config.log_every == 0 and terms is not None:
-                elapsed = max(counters["seconds"] - since["seconds"], 1e-9)
                 row = statistics.summary() | {k: v.item() for k, v in terms.items()}
                 row |= {f"grad_norm/{group}": norm for group, norm in norms.items()}
                 row |= {
                     "hindsight_in_batch": batch["is_hindsight"].float().mean().item(),
                     "hindsight_in_buffer": getattr(buffer.sampler, "hindsight_share", 0.0),
                     "buffer_size": len(buffer),
-                    "updates": counters["updates"],
-                    "seconds": counters["seconds"],
-                    "steps_per_second": (at - since["steps"]) / elapsed,
-                    "updates_per_second": (counters["updates"] - since["updates"]) / elapsed,
                 }
+                row |= pace(counters, since)
                 row |= policy_lag(batch["recorded_at"], counters["updates"], "batch")
                 stored_at = stored_entry(buffer.storage, "recorded_at")
                 row |= policy_lag(stored_at, counters["updates"], "buffer")

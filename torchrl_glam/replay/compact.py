@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +16,8 @@ from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl_glam.replay.indexing import as_rows, last_of_each
 from torchrl_glam.replay.packing import RowLayout, as_key
 from torchrl_glam.replay.shared_rows import SharedRows
+from torchrl_glam.replay.state_file import StateFile
 
-_FILE = "compact_storage.pt"
 _STATE = ("observation_tokens", "action_tokens", "action_mask")
 _GOAL = ("goal_tokens", "goal_kind")
 
@@ -37,7 +36,7 @@ class _Link(NamedTuple):
     keys: dict[NestedKey, NestedKey]
 
 
-class CompactStorage(TensorStorage):
+class CompactStorage(StateFile, TensorStorage):
     """Keeps transitions in a fraction of the memory of TorchRL's LazyTensorStorage.
 
     An episode of T steps that is relabelled with G goals gives up to T (G + 1) transitions of two
@@ -85,6 +84,8 @@ class CompactStorage(TensorStorage):
         >>> len(buffer.storage.tables[0])
         4
     """
+
+    _file = "compact_storage.pt"
 
     supports_conditional_update = False
 
@@ -313,16 +314,6 @@ class CompactStorage(TensorStorage):
             pointers = [self._layout.unpack_one(pointing, link.pointer) for link in links]
             self.tables.append(SharedRows.from_rows(layout, rows.clone(), torch.cat(pointers)))
         self._len, self.initialized = structure["len"], True
-
-    def dumps(self, path: str | Path) -> None:
-        """Writes the state into the folder ``path``."""
-        path = Path(path)
-        path.mkdir(exist_ok=True)
-        torch.save(self.state_dict(), path / _FILE)
-
-    def loads(self, path: str | Path) -> None:
-        """Reads the state from the folder ``path``."""
-        self.load_state_dict(torch.load(Path(path) / _FILE, weights_only=True))
 
     def _layouts(self) -> list[RowLayout]:
         return [self._layout, *(table.layout for table in self.tables)]

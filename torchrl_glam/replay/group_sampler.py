@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,11 +13,10 @@ from torchrl.data.replay_buffers.storages import Storage, TensorStorage
 from torchrl_glam.replay.compact import stored_entry
 from torchrl_glam.replay.priority_groups import PriorityGroups
 from torchrl_glam.replay.row_groups import RowGroups
+from torchrl_glam.replay.state_file import StateFile
 
-_FILE = "group_sampler.pt"
 
-
-class GroupSampler(Sampler):
+class GroupSampler(StateFile, Sampler):
     """Draws batches group by group; subclasses name the groups and how many rows to take of each.
 
     Rows are drawn uniformly and with replacement within a group, and a batch is in random order.
@@ -28,6 +26,8 @@ class GroupSampler(Sampler):
     Args:
         num_groups: Number of groups G.
     """
+
+    _file = "group_sampler.pt"
 
     # what PrioritizedGroupSampler replaces
     _groups_type: type[RowGroups] | type[PriorityGroups] = RowGroups
@@ -115,13 +115,3 @@ class GroupSampler(Sampler):
         self._empty()
         if state_dict:
             self._groups = self._groups_type.from_state_dict(state_dict)
-
-    def dumps(self, path: str | Path) -> None:
-        """Writes the state into the folder ``path``."""
-        path = Path(path)
-        path.mkdir(exist_ok=True)
-        torch.save(self.state_dict(), path / _FILE)
-
-    def loads(self, path: str | Path) -> None:
-        """Reads the state from the folder ``path``."""
-        self.load_state_dict(torch.load(Path(path) / _FILE, weights_only=True))

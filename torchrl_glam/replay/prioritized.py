@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,11 +11,10 @@ from torchrl.data.replay_buffers.storages import Storage
 
 from torchrl_glam.replay.group_sampler import GroupSampler
 from torchrl_glam.replay.priority_groups import PriorityGroups
+from torchrl_glam.replay.state_file import StateFile
 
-_FILE = "prioritized_group_sampler.pt"
 
-
-class PrioritizedGroupSampler(PrioritizedSampler):
+class PrioritizedGroupSampler(StateFile, PrioritizedSampler):
     """Draws transitions with a large temporal-difference error more often, group by group.
 
     Prioritised experience replay (Schaul et al., 2016, https://arxiv.org/abs/1511.05952,
@@ -66,6 +64,8 @@ class PrioritizedGroupSampler(PrioritizedSampler):
         >>> batch["is_hindsight"].sum(), batch["index"].unique(), batch["priority_weight"].unique()
         (tensor(4), tensor([0, 1, 5]), tensor([0.2500, 1.0000]))
     """
+
+    _file = "prioritized_group_sampler.pt"
 
     def __init__(
         self,
@@ -198,16 +198,6 @@ class PrioritizedGroupSampler(PrioritizedSampler):
         """Restores what :meth:`state_dict` returned."""
         self._beta, self._largest = state_dict["beta"], state_dict["largest"]
         self.sampler.load_state_dict(state_dict["sampler"])
-
-    def dumps(self, path: str | Path) -> None:
-        """Writes the state into the folder ``path``."""
-        path = Path(path)
-        path.mkdir(exist_ok=True)
-        torch.save(self.state_dict(), path / _FILE)
-
-    def loads(self, path: str | Path) -> None:
-        """Reads the state from the folder ``path``."""
-        self.load_state_dict(torch.load(Path(path) / _FILE, weights_only=True))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.sampler}, alpha={self._alpha}, beta={self._beta})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,27 @@ class EpisodeStatistics:
         """Restores the counts."""
         self._ended = defaultdict(int, state_dict["ended"])
         self._reached = defaultdict(int, state_dict["reached"])
+
+
+def pace(counters: Mapping[str, float], since: Mapping[str, float]) -> dict[str, float]:
+    """Updates and seconds so far, and steps and updates a second since an earlier time.
+
+    Args:
+        counters: ``"steps"``, ``"updates"`` and ``"seconds"`` of the run so far.
+        since: the same at the earlier time.
+
+    Examples:
+        >>> now = {"steps": 300, "updates": 20, "seconds": 12.0}
+        >>> pace(now, {"steps": 100, "updates": 10, "seconds": 7.0})
+        {'updates': 20, 'seconds': 12.0, 'steps_per_second': 40.0, 'updates_per_second': 2.0}
+    """
+    elapsed = max(counters["seconds"] - since["seconds"], 1e-9)
+    return {
+        "updates": counters["updates"],
+        "seconds": counters["seconds"],
+        "steps_per_second": (counters["steps"] - since["steps"]) / elapsed,
+        "updates_per_second": (counters["updates"] - since["updates"]) / elapsed,
+    }
 
 
 def policy_lag(recorded_at: torch.Tensor, updates: int, of: str) -> dict[str, float]:

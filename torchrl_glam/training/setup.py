@@ -227,6 +227,24 @@ def make_env(
     )
 
 
+def make_eval_envs(
+    config: RecipeConfig, tokenizer: PreTrainedTokenizerBase, device: torch.device
+) -> dict[Split, TransformedEnv]:
+    """:func:`make_env` for evaluations, by split of goals: an instance for each episode.
+
+    Examples:
+        >>> from torchrl_glam.models import load_tokenizer
+        >>> config = RecipeConfig(eval_episodes=3)
+        >>> envs = make_eval_envs(config, load_tokenizer("tiny"), torch.device("cpu"))
+        >>> {split: len(env.reset()) for split, env in envs.items()}
+        {'train': 3, 'test': 3}
+    """
+    return {
+        split: make_env(config, tokenizer, device, num_envs=config.eval_episodes, split=split)
+        for split in ("train", "test")
+    }
+
+
 def check_names_goals(env: EnvBase, hindsight: str, also: Sequence[NestedKey] = ()) -> None:
     """Refuses hindsight where nothing names the goals that were reached.
 
