@@ -69,10 +69,10 @@ OBSERVATIONS = [
     "You see: green rose, blue door, red water\nYou are on: green rose\nYou are holding: nothing",
     "You see: red food",
 ]
-# "Go to" is a prefix of other candidates, one candidate comes twice, slots may be empty.
+# "Go to" is a prefix of other candidates, slots may be empty.
 ACTIONS = [
     ["Go to red lion", "Go to red food", "Grasp", "Release", "Go to blue cat"],
-    ["Go to green rose", "Go to", "Grasp", "Grasp", "Go to green rose rose"],
+    ["Go to green rose", "Go to", "Grasp", "Release", "Go to green rose rose"],
     ["Go to red food", "Grasp", "Release", "", ""],
 ]
 
@@ -114,6 +114,11 @@ def make_states(tokenizer, masked=(), goals=GOALS, observations=OBSERVATIONS, ac
         },
         batch_size=[len(goals)],
     )
+
+
+def make_nine_states(tokenizer):
+    """Every goal in every scene."""
+    return torch.cat([make_states(tokenizer, goals=[goal] * 3) for goal in GOALS])
 
 
 def plain_score(model, tokenizer, goal, observation, action, eos=False):

@@ -88,7 +88,9 @@ def make_states(number: int, objects: int) -> TensorDict:
     others = random(900, 1000, number, 2, 5)
     others[..., 3:] = 0
     go = torch.tensor([10, 11]).expand(number, objects, 2)
-    noun = random(100, 900, number, objects, 2)
+    # Objects of a state differ.
+    noun = torch.rand(number, 800, generator=draw).argsort(-1)[:, :objects, None] + 100
+    noun = torch.cat([noun, random(100, 900, number, objects, 1)], -1)
     noun[..., 1] *= random(0, 2, number, objects)
     return TensorDict(
         {

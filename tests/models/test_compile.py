@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from families import make_model, make_states
+from families import make_model, make_nine_states, make_states
 
 from torchrl_glam.models import load_tokenizer, make_trunk
 
@@ -36,8 +36,8 @@ def tokenizer():
 
 def batches(tokenizer):
     """Numbers of states from 2 to 5, prompts and candidates of other lengths each time."""
-    states = make_states(tokenizer)
-    for rows in ([0, 1], [2, 2], [1, 0, 2], [2, 1, 1, 0], [0, 0, 0, 2, 1]):
+    states = make_nine_states(tokenizer)
+    for rows in ([0, 1], [2, 5], [1, 0, 2], [2, 1, 4, 0], [0, 3, 6, 2, 1]):
         yield states[torch.tensor(rows)]
 
 

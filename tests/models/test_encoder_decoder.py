@@ -6,7 +6,7 @@ from families import GOALS, OBSERVATIONS, make_model, make_states
 from tensordict.nn import TensorDictSequential
 
 from torchrl_glam.envs.template import PromptTemplate
-from torchrl_glam.models import CandidateActor, ScoresOnly
+from torchrl_glam.models import CandidateActor, ScoresOnly, make_trunk
 from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.models.loading import load_tokenizer
 from torchrl_glam.models.prompt import check_composition
@@ -96,3 +96,12 @@ def test_a_policy_on_scores_alone_acts_as_on_everything(tokenizer):
     torch.testing.assert_close(lean["log_likelihood"], whole["log_likelihood"])
     torch.testing.assert_close(lean["action"], whole["action"])
     assert "action_embedding" not in lean
+
+
+@pytest.mark.parametrize("family", ["t5", "llama"])
+def test_a_state_without_batch_dimensions(family, tokenizer):
+    trunk = make_trunk(make_model(family, tokenizer), tokenizer)
+    states = make_states(tokenizer)
+    expected, one = trunk(states.clone()), trunk(states[1].clone())
+    for key in trunk.out_keys:
+        torch.testing.assert_close(one[key], expected[key][1], atol=1e-4, rtol=1e-4)

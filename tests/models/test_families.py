@@ -4,7 +4,16 @@ import warnings
 
 import pytest
 import torch
-from families import ACTIONS, FAMILIES, GOALS, OBSERVATIONS, make_model, make_states, plain_score
+from families import (
+    ACTIONS,
+    FAMILIES,
+    GOALS,
+    OBSERVATIONS,
+    make_model,
+    make_nine_states,
+    make_states,
+    plain_score,
+)
 
 from torchrl_glam.models import (
     DecoderOnlyTrunk,
@@ -93,10 +102,19 @@ def test_one_candidate_and_forty(family, tokenizer, number):
     assert_plain(trunk, tokenizer, states, GOALS[:2], OBSERVATIONS[:2], actions)
 
 
-def test_candidates_that_are_equal_have_equal_scores(family, tokenizer):
-    states = trunk_of(family, tokenizer)(make_states(tokenizer))
-    assert ACTIONS[1][2] == ACTIONS[1][3]
-    assert states["log_likelihood"][1, 2] == states["log_likelihood"][1, 3]
+def test_candidates_that_are_equal_are_refused(family, tokenizer):
+    states = make_states(tokenizer)
+    states["action_tokens"][1, 3] = states["action_tokens"][1, 0]
+    trunk = trunk_of(family, tokenizer)
+    message = (
+        r"action_tokens\[1, 0\] and \[1, 3\] are admissible and have the same tokens .*list each"
+    )
+    with pytest.raises(ValueError, match=message):
+        trunk(states.clone())
+    with pytest.raises(ValueError, match=message.replace("1, ", "2, ")):
+        trunk(torch.cat([states[2:], states[2:], states[1:2]]))  # places as the caller counts them
+    states["action_mask"][1, 0] = False  # a copy that is masked does no harm
+    trunk(states)
 
 
 @pytest.mark.parametrize("eos", [False, True], ids=["", "eos"])
@@ -119,8 +137,7 @@ def test_normalisation_and_end_of_sequence(family, tokenizer, normalisation, eos
 @pytest.mark.parametrize("tokens", [1, 60, 150, 10_000])
 def test_passes_of_few_tokens_change_nothing(family, tokenizer, tokens):
     trunk = trunk_of(family, tokenizer)
-    states = make_states(tokenizer)
-    states = torch.stack([states, states.flip(0)])
+    states = make_nine_states(tokenizer).view(3, 3)
     with torch.no_grad():
         whole = trunk(states.clone())
         trunk.max_tokens_per_pass = tokens
@@ -143,7 +160,7 @@ def test_passes_keep_within_the_limit(tokenizer, monkeypatch):
 
     monkeypatch.setattr(trunk, "_read", spy)
     with torch.no_grad():
-        trunk(torch.cat([make_states(tokenizer)] * 4))
+        trunk(make_nine_states(tokenizer))
     assert len(sizes) > 1 and max(sizes) <= 150
 
 
@@ -151,7 +168,7 @@ def test_gradients_of_passes_are_those_of_the_whole(family, tokenizer):
     trunk = trunk_of(family, tokenizer)
     trunk.double()  # rounding is no part of the question
     parameters = list(trunk.parameters())
-    states = torch.cat([make_states(tokenizer), make_states(tokenizer).flip(0)])
+    states = make_nine_states(tokenizer)
     mask, gradients = states["action_mask"], []
     for tokens in (None, 150):
         trunk.max_tokens_per_pass = tokens

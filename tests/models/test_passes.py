@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from families import make_model, make_states
+from families import make_model, make_nine_states
 from tensordict import TensorDict
 from torchrl.objectives import SoftUpdate
 
@@ -55,8 +55,8 @@ def test_little_is_padded():
 
 
 def make_batch(tokenizer):
-    states = torch.cat([make_states(tokenizer)] * 3)
-    following = torch.cat([make_states(tokenizer).flip(0)] * 3)
+    states = make_nine_states(tokenizer)
+    following = make_nine_states(tokenizer).flip(0)
     rows = len(states)
     draw = torch.Generator().manual_seed(0)
     ends = torch.rand(rows, 1, generator=draw) < 0.3

@@ -39,7 +39,7 @@ def make_batch(rows=4):
         return {
             "goal_tokens": torch.randint(3, 20, (rows, 3)),
             "observation_tokens": torch.randint(3, 20, (rows, 6)),
-            "action_tokens": torch.randint(3, 20, (rows, 3, 2)),
+            "action_tokens": (torch.rand(rows, 17).argsort(-1)[:, :6] + 3).view(rows, 3, 2),
             "action_mask": mask,
         }
 

@@ -7,6 +7,7 @@ from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor, nn
 
+from torchrl_glam.models.distinct import distinct_rows
 from torchrl_glam.models.trunk import CandidateTrunk, Part
 
 
@@ -87,10 +88,20 @@ class EncodedActionsTrunk(TensorDictModuleBase):
         self, goal: Tensor, observation: Tensor, actions: Tensor, mask: Tensor
     ) -> Tensor:
         """``[*B, A, D]``, one row of the language model for each admissible candidate."""
-        at = mask.nonzero(as_tuple=True)
-        prompt, read = self.trunk.prompt(goal[at[:-1]], observation[at[:-1]], actions[at])
-        values = self._read(prompt, read)
-        return values.new_zeros(*mask.shape, values.shape[-1]).index_put(at, values)
+        state, _ = at = mask.reshape(-1, mask.shape[-1]).nonzero(as_tuple=True)
+        prompt, read = self.trunk.prompt(
+            goal.reshape(-1, goal.shape[-1])[state],
+            observation.reshape(-1, observation.shape[-1])[state],
+            actions.reshape(-1, *actions.shape[-2:])[at],
+        )
+        alike = distinct_rows(prompt)
+        if alike is None:
+            values = self._read(prompt, read)
+        else:
+            rows, back = alike
+            values = self._read(prompt[rows], read[rows])[back]
+        out = values.new_zeros(*mask.shape, values.shape[-1])
+        return out.index_put(mask.nonzero(as_tuple=True), values)
 
     def _read(self, prompt: Tensor, read: Tensor) -> Tensor:
         most = self.trunk.max_tokens_per_pass

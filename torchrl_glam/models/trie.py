@@ -17,6 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchrl_glam.models.distinct import fingerprint
+
 
 class CandidateTrie(NamedTuple):
     """Token tries of B states.
@@ -85,7 +87,7 @@ def build_trie(
         A :class:`CandidateTrie`. Without leaves, ``end`` has no meaning.
 
     Raises:
-        ValueError: if an admissible candidate has no tokens.
+        ValueError: if an admissible candidate has no tokens, or the tokens of another one.
 
     Examples:
         >>> tokens = torch.tensor([[[5, 6, 7], [5, 6, 8], [9, 0, 0]]])
@@ -101,10 +103,7 @@ def build_trie(
         >>> build_trie(tokens, torch.ones(1, 3, dtype=torch.bool), 1, 0, packed=True).tokens
         tensor([[1, 5, 6, 7, 1, 5, 6, 8, 1, 9]])
     """
-    tokens = action_tokens.long()
-    is_target = (tokens != pad_id) & action_mask.unsqueeze(-1)
-    longest = _longest(is_target, action_mask)
-    tokens, is_target = tokens[..., :longest], is_target[..., :longest]
+    tokens, is_target = admissible_tokens(action_tokens, action_mask, pad_id)
     on_path = is_target
     if not leaves:
         on_path = torch.nn.functional.pad(is_target[..., 1:], (0, 1))
@@ -119,19 +118,52 @@ def build_trie(
     return CandidateTrie(*nodes, path, on_path, start, end, tokens, is_target)
 
 
-def _longest(is_target: Tensor, action_mask: Tensor) -> int:
-    """Tokens of the longest candidate, at least 1."""
+def admissible_tokens(
+    action_tokens: Tensor, action_mask: Tensor, pad_id: int
+) -> tuple[Tensor, Tensor]:
+    """Tokens, as wide as the longest candidate, and which of them an admissible candidate has.
+
+    Raises:
+        ValueError: as :func:`build_trie` does.
+    """
+    tokens = action_tokens.long()
+    is_target = (tokens != pad_id) & action_mask.unsqueeze(-1)
     if not action_mask.numel():
-        return is_target.shape[-1]
+        return tokens, is_target
     empty = action_mask & ~is_target[..., :1].any(-1)
-    longest, num_empty = torch.stack([is_target.sum(-1).max(), empty.sum()]).tolist()
+    code = fingerprint(tokens.masked_fill(~is_target, -1))
+    # Masked candidates may be alike: each stands for its slot.
+    code = torch.where(action_mask, code, torch.arange(code.shape[-1], device=code.device))
+    code = code.sort(-1).values
+    num_equal = (code[:, 1:] == code[:, :-1]).sum()
+    # Asked at once, as on a GPU the host waits for the answer.
+    longest = is_target.sum(-1).max()
+    longest, num_empty, num_equal = torch.stack([longest, empty.sum(), num_equal]).tolist()
     if num_empty:
         state, action = empty.nonzero()[0].tolist()
         raise ValueError(
             f"action_tokens[{state}, {action}] is admissible but has no tokens: every candidate "
             "action must tokenise to at least one token (check the action's text and the tokenizer)"
         )
-    return max(longest, 1)
+    if num_equal:
+        _check_different(tokens, is_target, action_mask)
+    longest = max(longest, 1)
+    return tokens[..., :longest], is_target[..., :longest]
+
+
+def _check_different(tokens: Tensor, is_target: Tensor, action_mask: Tensor) -> None:
+    """Raises if two admissible candidates of a state have the same tokens."""
+    tokens = torch.where(is_target, tokens, -1)
+    equal = (tokens.unsqueeze(2) == tokens.unsqueeze(1)).all(-1)
+    equal &= (action_mask.unsqueeze(2) & action_mask.unsqueeze(1)).tril(-1)
+    if equal.any():
+        state, second, first = equal.nonzero()[0].tolist()
+        raise ValueError(
+            f"action_tokens[{state}, {first}] and [{state}, {second}] are admissible and have the "
+            f"same tokens ({tokens[state, first][is_target[state, first]].tolist()}), so the "
+            "policy could not tell them apart: list each action once, or mask its copies; if their "
+            "texts differ, choose a tokenizer that knows the words in which they do"
+        )
 
 
 def _shared_numbers(

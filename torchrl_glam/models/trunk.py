@@ -7,7 +7,7 @@ candidates (:mod:`torchrl_glam.models.trie`), and the vocabulary head.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -17,12 +17,12 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs.template import PromptTemplate
+from torchrl_glam.models.distinct import distinct_rows
+from torchrl_glam.models.likelihood import LogLikelihood, Normalisation
 from torchrl_glam.models.passes import token_passes
 from torchrl_glam.models.prompt import PromptBuilder
-from torchrl_glam.models.trie import CandidateTrie, build_trie
-from torchrl_glam.models.words import WordCounter
+from torchrl_glam.models.trie import CandidateTrie, admissible_tokens, build_trie
 
-Normalisation = Literal["sum", "token_mean", "word_mean"]
 Part = Literal["scores", "embeddings", "prompt"]
 
 
@@ -34,9 +34,7 @@ class CandidateTrunk(TensorDictModuleBase):
     the critic, section 2.2); and for the prompt, the hidden state that has read the prompt and no
     action (for the observation-input critic of Appendix B).
 
-    Candidates of a state that spell the same tokens are not an error: they get equal scores, so
-    that each has the same probability, as equal lines of a menu would. Finding them at every
-    state would cost more than it helps.
+    States of a batch that are alike are read once, and share dropout if the model is in train mode.
 
     Notation: B any batch shape, A candidate actions, D width of the model.
 
@@ -76,8 +74,8 @@ class CandidateTrunk(TensorDictModuleBase):
     Raises:
         ValueError: on construction, for an unknown ``normalisation``, a ``max_tokens_per_pass``
             or ``pad_to_multiple_of`` below 1, a tokenizer without the tokens needed, or a model of
-            another family; on a call, if an admissible candidate has no tokens, or prompt and
-            candidates have more tokens than the model has positions.
+            another family; on a call, if an admissible candidate has no tokens or those of another
+            one, or prompt and candidates have more tokens than the model has positions.
     """
 
     # Whether the tokens that the tokenizer puts after a text close the prompt.
@@ -106,21 +104,18 @@ class CandidateTrunk(TensorDictModuleBase):
         prompt_embedding_key: NestedKey = "prompt_embedding",
     ) -> None:
         super().__init__()
-        _check_options(tokenizer, normalisation, score_eos)
         _check_positive("max_tokens_per_pass", max_tokens_per_pass, ", or None for one pass")
         _check_positive("pad_to_multiple_of", pad_to_multiple_of)
         self.model = model
         self._check_family()
         self.prompt = PromptBuilder(tokenizer, template, closed=self.closes_prompt)
-        self.normalisation = normalisation
-        self.eos_id: int | None = tokenizer.eos_token_id if score_eos else None
+        self.likelihood = LogLikelihood(tokenizer, normalisation, score_eos=score_eos)
         self.max_tokens_per_pass = max_tokens_per_pass
         self.autocast = autocast
         self.pad_to_multiple_of = pad_to_multiple_of
         # The function, not the bound method: a copy of the trunk must not read this one's model.
         options = compile if isinstance(compile, dict) else {}
         self._compiled_read = torch.compile(type(self)._read, **options) if compile else None
-        self._count_words = WordCounter(tokenizer) if normalisation == "word_mean" else None
         self.in_keys = [goal_key, observation_key, action_key, mask_key]
         self.out_keys = [log_likelihood_key, action_embedding_key, prompt_embedding_key]
 
@@ -171,13 +166,21 @@ class CandidateTrunk(TensorDictModuleBase):
             actions.reshape(-1, *actions.shape[-2:]),
             mask.reshape(-1, mask.shape[-1]),
         )
+        alike = distinct_rows(*(inputs[:2] if only == "prompt" else inputs))
+        if alike is not None:
+            rows, back = alike
+            # Errors name a state by its place in the batch.
+            admissible_tokens(*inputs[2:], self.prompt.pad_id)
+            inputs = tuple(value[rows] for value in inputs)
         if self.max_tokens_per_pass is None:
             outputs = self.score(*inputs, only)
         else:
             outputs = self._score_in_passes(inputs, only)
+        if alike is not None:
+            outputs = tuple(None if value is None else value[back] for value in outputs)
         for key, value in zip(self.out_keys, outputs, strict=True):
             if value is not None:
-                tensordict.set(key, value.unflatten(0, batch) if len(batch) != 1 else value)
+                tensordict.set(key, value.reshape(*batch, *value.shape[1:]))
         return tensordict
 
     def written_keys(self, only: Part | None = None) -> list[NestedKey]:
@@ -220,7 +223,7 @@ class CandidateTrunk(TensorDictModuleBase):
         prompt_mask = torch.nn.functional.pad(prompt_mask, short)
         if only == "prompt":
             return None, None, self.read_prompts(prompt, prompt_mask)
-        leaves = only != "scores" or self.eos_id is not None
+        leaves = only != "scores" or self.likelihood.eos_id is not None
         trie = build_trie(
             *(actions, mask, self._start_id(), pad),
             leaves=leaves,
@@ -234,7 +237,7 @@ class CandidateTrunk(TensorDictModuleBase):
                 for value in (prompt, prompt_mask, *trie):
                     torch._dynamo.maybe_mark_dynamic(value, 0)  # states come in any number
                 hidden = self._compiled_read(self, prompt, prompt_mask, trie)
-        scores = None if only == "embeddings" else self._log_likelihood(trie, hidden)
+        scores = None if only == "embeddings" else self.likelihood(trie, hidden, self._logits)
         if only == "scores":
             return scores, None, hidden[:, 0]
         ends = trie.end.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
@@ -276,55 +279,10 @@ class CandidateTrunk(TensorDictModuleBase):
         multiple = self.pad_to_multiple_of
         return prompts + -prompts % multiple, nodes + -nodes % multiple
 
-    def _log_likelihood(self, trie: CandidateTrie, hidden: Tensor) -> Tensor:
-        """Eq. 1, ``[B, A]``: the vocabulary is read only where a token is predicted."""
-        node, target, scored = trie.predicted_at, trie.targets, trie.is_target
-        if self.eos_id is not None:
-            node = torch.cat([node, trie.end.unsqueeze(-1)], -1)
-            target = torch.nn.functional.pad(target, (0, 1), value=self.eos_id)
-            scored = torch.cat([scored, scored[..., :1]], -1)
-        # One place more, for what is not scored.
-        slot = torch.where(scored, node, hidden.shape[1]).flatten(1)
-        predicts = slot.new_zeros(len(slot), hidden.shape[1] + 1, dtype=torch.bool)
-        predicts.scatter_(1, slot, True)[:, -1] = False
-        row = (predicts.flatten().cumsum(0).view_as(predicts) - 1).gather(1, slot).clamp_min(0)
-        logits = self._logits(hidden[predicts[:, :-1]])
-        if not len(logits):
-            return hidden.new_zeros(trie.end.shape, dtype=torch.float32)
-        chosen = logits[row, target.flatten(1)].float() - _log_sum_exp(logits)[row]
-        total = chosen.view_as(target).masked_fill(~scored, 0).sum(-1)
-        return total if self.normalisation == "sum" else total / self._units(trie)
-
-    def _units(self, trie: CandidateTrie) -> Tensor:
-        """Tokens or words of each candidate, ``[B, A]``, at least 1."""
-        if self._count_words is None:
-            count = trie.is_target.sum(-1) + (self.eos_id is not None)
-        else:
-            count = self._count_words(trie.targets, trie.is_target)
-        return count.clamp_min(1)
-
-
-def _check_options(tokenizer: PreTrainedTokenizerBase, normalisation: str, score_eos: bool) -> None:
-    if normalisation not in get_args(Normalisation):
-        raise ValueError(
-            f"normalisation ({normalisation!r}) must be one of {get_args(Normalisation)}"
-        )
-    if score_eos and tokenizer.eos_token_id is None:
-        raise ValueError(
-            "score_eos (True) needs an end-of-sequence token, and tokenizer has none: set "
-            "tokenizer.eos_token or score_eos=False"
-        )
-
 
 def _check_positive(name: str, value: int | None, otherwise: str = "") -> None:
     if value is not None and value < 1:
         raise ValueError(f"{name} ({value}) must be at least 1{otherwise}")
-
-
-def _log_sum_exp(logits: Tensor) -> Tensor:
-    """``[K, V]`` to ``[K]``, in float32, by rows that the cache (or, on a GPU, memory) holds."""
-    rows = 2 ** (19 if logits.device.type == "cpu" else 28) // logits.shape[-1]
-    return torch.cat([part.float().logsumexp(-1) for part in logits.split(max(rows, 1))])
 
 
 def check_positions(what: str, tokens: int, limit: int | None) -> None:

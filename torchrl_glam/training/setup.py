@@ -144,7 +144,7 @@ def make_recipe_trunk(
 
     Examples:
         >>> config = RecipeConfig(normalisation="token_mean")
-        >>> make_recipe_trunk(config, *load_language_model("tiny")).normalisation
+        >>> make_recipe_trunk(config, *load_language_model("tiny")).likelihood.normalisation
         'token_mean'
     """
     return make_trunk(

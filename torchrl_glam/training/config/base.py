@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from torchrl_glam.models.export import ExportKind
-from torchrl_glam.models.trunk import Normalisation
+from torchrl_glam.models.likelihood import Normalisation
 
 # A resumed run may train longer and report otherwise; the rest decides what is learnt.
 MAY_CHANGE_ON_RESUME = (

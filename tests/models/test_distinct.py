@@ -1,0 +1,119 @@
+"""States that are alike are read once, and nothing else changes."""
+
+import pytest
+import torch
+from families import ACTIONS, GOALS, OBSERVATIONS, make_model, make_states, plain_score
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchrl_glam.models import EncodedActionsTrunk, load_tokenizer, make_trunk
+from torchrl_glam.models.distinct import distinct_rows, fingerprint
+from torchrl_glam.models.trie import build_trie
+
+ORDER = [2, 0, 2, 1, 0, 2]  # three states, six rows
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer("tiny")
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 1), st.booleans()), max_size=12))
+def test_distinct_rows_are_those_of_a_dictionary(rows):
+    numbers = torch.tensor([row[:2] for row in rows], dtype=torch.int16).view(-1, 2)
+    flags = torch.tensor([row[2] for row in rows], dtype=torch.bool)
+    seen = {}
+    for index, row in enumerate(rows):
+        seen.setdefault(row, index)
+    found = distinct_rows(numbers, flags.view(-1, 1, 1))
+    if len(seen) == len(rows):
+        assert found is None
+    else:
+        kept, back = (value.tolist() for value in found)
+        assert kept == list(seen.values())
+        assert [kept[place] for place in back] == [seen[row] for row in rows]
+
+
+def test_rows_of_one_fingerprint_that_differ_are_kept_apart(monkeypatch):
+    def poor(tokens):
+        return torch.zeros(tokens.shape[:-1], dtype=torch.long)
+
+    assert fingerprint(torch.tensor([[1, 2], [2, 1]])).unique().numel() == 2
+    monkeypatch.setattr("torchrl_glam.models.distinct.fingerprint", poor)
+    monkeypatch.setattr("torchrl_glam.models.trie.fingerprint", poor)
+    assert distinct_rows(torch.tensor([[1, 2], [2, 1], [1, 2]])) is None
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    assert build_trie(torch.tensor([[[5, 6], [6, 5]]]), mask, 1, 0).tokens.tolist() == [
+        [1, 5, 6, 6, 5]
+    ]
+
+
+def rows_read(trunk):
+    """A list to which every pass adds how many prompts the language model reads."""
+    sizes, read = [], trunk._read
+
+    def spy(prompt, mask, trie):
+        sizes.append(len(prompt))
+        return read(prompt, mask, trie)
+
+    trunk._read = spy
+    return sizes
+
+
+@pytest.mark.parametrize("most", [None, 60])
+@pytest.mark.parametrize("family", ["t5", "bart", "llama"])
+def test_states_that_are_alike_are_read_once(family, tokenizer, most):
+    trunk = make_trunk(make_model(family, tokenizer), tokenizer, max_tokens_per_pass=most)
+    sizes = rows_read(trunk)
+    with torch.no_grad():
+        states = trunk(make_states(tokenizer)[ORDER].view(2, 3)).view(-1)
+    assert sum(sizes) == 3
+    for row, state in enumerate(ORDER):
+        for action, text in enumerate(filter(None, ACTIONS[state])):
+            total, last, first = plain_score(
+                trunk.base_model, tokenizer, GOALS[state], OBSERVATIONS[state], text
+            )
+            for value, expected in (
+                (states["log_likelihood"][row, action], total),
+                (states["action_embedding"][row, action], last),
+                (states["prompt_embedding"][row], first),
+            ):
+                torch.testing.assert_close(value, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("most", [None, 60])
+def test_gradients_of_states_that_are_alike_add_up(tokenizer, most):
+    """Each row has a weight of its own; the plain gradients are those of one state at a time."""
+    trunk = make_trunk(make_model("t5", tokenizer), tokenizer, max_tokens_per_pass=most).double()
+    parameters = list(trunk.parameters())
+    weights = torch.arange(1.0, 7).double()
+
+    def value(rows):
+        out = trunk(make_states(tokenizer)[rows])
+        return (out["log_likelihood"].sin() + out["prompt_embedding"].sin().sum(-1, True)).sum(-1)
+
+    whole = torch.autograd.grad((value(ORDER) * weights).sum(), parameters)
+    apart = sum((value([state]) * w).sum() for state, w in zip(ORDER, weights, strict=True))
+    for ours, theirs in zip(whole, torch.autograd.grad(apart, parameters), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)  # scores are float32
+
+
+def test_prompts_alone_need_no_equal_candidates(tokenizer):
+    trunk = make_trunk(make_model("t5", tokenizer), tokenizer)
+    states = make_states(tokenizer)[ORDER]
+    states["action_mask"][1] = states["action_mask"][1].flip(0)
+    whole = trunk(states.clone())["prompt_embedding"]
+    sizes = rows_read(trunk)
+    prompts = trunk(states.clone(), only="prompt")["prompt_embedding"]
+    torch.testing.assert_close(prompts, whole, atol=1e-5, rtol=1e-5)
+    assert sizes == [3]
+
+
+def test_texts_of_prompt_and_action_that_are_alike_are_read_once(tokenizer):
+    trunk = EncodedActionsTrunk(make_trunk(make_model("t5", tokenizer), tokenizer))
+    states = make_states(tokenizer)
+    expected = torch.stack([trunk(state)["action_embedding"] for state in states.clone()])
+    sizes = rows_read(trunk.trunk)
+    out = trunk(states[ORDER], only="embeddings")["action_embedding"]
+    torch.testing.assert_close(out, expected[ORDER], atol=1e-5, rtol=1e-5)
+    assert sizes == [13]  # of 5, 5 and 3 candidates
