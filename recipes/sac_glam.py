@@ -42,6 +42,7 @@ from torchrl_glam.training.memory import describe_memory, memory_report
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace, policy_lag
 from torchrl_glam.training.results import save_results
 from torchrl_glam.training.setup import (
+    check_names_goals,
     choose_autocast,
     choose_device,
     make_env,
@@ -73,6 +74,8 @@ def main(cfg: SACGLAMConfig) -> None:
     model, tokenizer = make_language_model(config, device, autocast)
     trunk, critic = make_trunk_and_critic(config, model, tokenizer, autocast)
     env = make_env(config, tokenizer, device)
+    if config.hindsight:
+        check_names_goals(env, config.hindsight_relabel)
     eval_envs = make_eval_envs(config, tokenizer, device)
     actor = CandidateActor()
     policy = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
