@@ -25,7 +25,8 @@ class CountingBackend:
 @pytest.fixture(autouse=True)
 def fresh_compiler():
     torch._dynamo.reset()
-    yield
+    with torch._functorch.config.patch(donated_buffer=True):  # torch's default
+        yield
     torch._dynamo.reset()
 
 
@@ -83,3 +84,18 @@ def test_padding_alone_changes_nothing(tokenizer):
     expected = make_trunk(model, tokenizer)(states.clone())["log_likelihood"]
     padded = make_trunk(model, tokenizer, pad_to_multiple_of=64)(states)["log_likelihood"]
     torch.testing.assert_close(padded, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_two_losses_are_back_propagated_through_one_pass(tokenizer):
+    """As an optimizer with a state for each loss does: the graph is walked twice."""
+    plain = make_trunk(make_model("t5", tokenizer, **ONE_LAYER["t5"]), tokenizer)
+    trunk = make_trunk(plain.model, tokenizer, compile={"backend": "aot_eager"})
+    parameters, gradients = list(plain.parameters()), []
+    for module in (plain, trunk):
+        out = module(make_states(tokenizer))
+        losses = out["log_likelihood"].sin().sum(), out["prompt_embedding"].sin().sum()
+        for loss, again in zip(losses, (True, False), strict=True):
+            gradients.append(torch.autograd.grad(loss, parameters, retain_graph=again))
+    for expected, ours in zip(gradients[:2], gradients[2:], strict=True):
+        for one, other in zip(ours, expected, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)

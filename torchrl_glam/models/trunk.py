@@ -116,6 +116,11 @@ class CandidateTrunk(TensorDictModuleBase):
         # The function, not the bound method: a copy of the trunk must not read this one's model.
         options = compile if isinstance(compile, dict) else {}
         self._compiled_read = torch.compile(type(self)._read, **options) if compile else None
+        if compile:
+            # Losses may be back-propagated one after another through the same pass, which torch
+            # refuses where the first may reuse the memory of what it reads. It has no narrower
+            # switch: the backward pass asks for it too.
+            torch._functorch.config.donated_buffer = False
         self.in_keys = [goal_key, observation_key, action_key, mask_key]
         self.out_keys = [log_likelihood_key, action_embedding_key, prompt_embedding_key]
 
