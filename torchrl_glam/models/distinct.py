@@ -43,13 +43,12 @@ def distinct_rows(*parts: Tensor) -> tuple[Tensor, Tensor] | None:
         True
     """
     whole = torch.cat([part.flatten(1).long() for part in parts], 1)
-    order = fingerprint(whole)
-    number, back = order.unique(return_inverse=True)
-    if len(number) == len(whole):
+    codes, back = fingerprint(whole).unique(return_inverse=True)
+    if len(codes) == len(whole):
         return None
     # Distinct rows in the order of their first appearance.
     index = torch.arange(len(whole), device=whole.device)
-    first = index.new_full((len(number),), len(whole)).scatter_reduce(0, back, index, "amin")
+    first = index.new_full((len(codes),), len(whole)).scatter_reduce(0, back, index, "amin")
     rows, place = first.sort()
     back = place.argsort()[back]
     return (rows, back) if torch.equal(whole[rows][back], whole) else None
