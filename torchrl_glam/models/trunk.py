@@ -174,8 +174,9 @@ class CandidateTrunk(TensorDictModuleBase):
         alike = distinct_rows(*(inputs[:2] if only == "prompt" else inputs))
         if alike is not None:
             rows, back = alike
-            # Errors name a state by its place in the batch.
-            admissible_tokens(*inputs[2:], self.prompt.pad_id)
+            if only != "prompt":  # which reads no candidates
+                # Errors name a state by its place in the batch.
+                admissible_tokens(*inputs[2:], self.prompt.pad_id)
             inputs = tuple(value[rows] for value in inputs)
         if self.max_tokens_per_pass is None:
             outputs = self.score(*inputs, only)
