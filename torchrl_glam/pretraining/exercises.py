@@ -1,62 +1,83 @@
 """Reading exercises from environment text, without demonstrations of goal-directed behaviour.
 
 They give a small model what a large one brings from its pre-training: the grammar of prompts and
-actions, copying, knowing which words name which things, and comparing a description with what is
-there. No exercise relates a goal to an action: actions in them are drawn uniformly among the
-admissible ones, and goals are only *read* (which object do they name?).
+actions, knowing which words name which things, what part of a goal is still open, what here
+satisfies it or feeds what does, and what an action would change. No exercise relates a goal to the
+action to take: the actions in them are drawn uniformly among the admissible ones, and where the
+goal may have been chosen to fit an action, actions are only read, not predicted.
+
+The encoder always reads the prompt of an agent and nothing else; questions stand in the decoder.
+So the model learns to work out, while it reads a prompt, whatever may be asked of it.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import torch
 from tensordict import TensorDictBase
 
-from torchrl_glam.envs import GoalSpace, decode_text
-from torchrl_glam.envs.vocabulary import CATEGORIES, OBJECTS, VERBS, feeds, type_of
+from torchrl_glam.envs import GoalSpace, PromptTemplate, decode_text
+from torchrl_glam.envs.dynamics import GRASPED, NO_EVENT, NOTHING, Dynamics
+from torchrl_glam.envs.vocabulary import CATEGORIES, OBJECTS, VERBS, feeds, is_living, type_of
 
 EXERCISES: dict[str, float] = {
-    "action": 0.25,
-    "next": 0.10,
-    "denoise": 0.05,
-    "names": 0.10,
-    "label_goal": 0.30,
-    "label_state": 0.10,
-    "present": 0.03,
-    "feeds": 0.04,
-    "category": 0.03,
+    "outcome": 0.34,
+    "role": 0.20,
+    "find": 0.14,
+    "left": 0.10,
+    "state": 0.08,
+    "named": 0.10,
+    "kind": 0.04,
 }
-"""Share of each exercise in the training text."""
+"""Share of each exercise among the questions."""
+
+_GRASP, _GROW = range(len(VERBS))
+_ITEMS = range(len(OBJECTS))
+_FEEDS = [[feeds(supply, living) for living in _ITEMS] for supply in _ITEMS]
+_ASKED = 4  # things that a question asks about, one after another
 
 
-@dataclass(frozen=True)
+class Reading(NamedTuple):
+    """A prompt, and decoder texts about it.
+
+    Attributes:
+        prompt: what the encoder reads.
+        answers: for each question its pieces of text, and whether each is to be predicted.
+    """
+
+    prompt: str
+    answers: list[list[tuple[str, bool]]]
+
+
+@dataclass
 class Scene:
-    """What an exercise is made from: one state as text and symbols, and what a random step did."""
+    """One state as symbols, and some random actions with the event that each would cause."""
 
-    goal: str
-    parts: tuple[int, int]
+    goal: int
+    stage: int
     observation: str
-    actions: list[str]
-    objects: list[int]
+    items: list[int]
     held: int
     on: int
     grown: list[bool]
-    action: str
-    next_observation: str
-
-    @property
-    def prompt(self) -> str:
-        return f"Goal: {self.goal}\n{self.observation}"
+    actions: list[int]
+    events: list[int]
+    predicted: bool = True
 
 
 class Exercises:
-    """Turns steps of random play into pairs of source and target text.
+    """Turns states of random play into prompts, questions and answers.
 
     Args:
-        goals: the goal space of the environment that the steps come from.
-        seed: of the private generator. Default 0.
-        shares: share of each exercise, by name. Default :data:`EXERCISES`.
+        goals: the goal space of the environment that the states come from.
+        seed: of the private generator. Default: 0.
+        questions: questions about each state. Default: 4.
+        shares: share of each exercise, by name. Default: :data:`EXERCISES`.
+        exchange: share of states whose goal is exchanged for one of which a part has been reached,
+            or which an action would reach, as random play seldom brings these. Default: 0.65.
 
     Raises:
         ValueError: if ``shares`` names an unknown exercise.
@@ -64,14 +85,18 @@ class Exercises:
     Examples:
         >>> from torchrl_glam.envs import PlaygroundTextEnv
         >>> env = PlaygroundTextEnv(num_envs=2, seed=0)
-        >>> steps = env.rollout(1, auto_cast_to_device=False)[:, 0]
-        >>> pairs = Exercises(env.goals, shares={"present": 1.0})(steps)
-        >>> sorted({target for _, target in pairs} - {" yes", " no"})
-        []
+        >>> readings = Exercises(env.goals, shares={"kind": 1.0}, questions=1)(env.reset())
+        >>> readings[0].answers[0][:2]
+        [('\\nQuestion: kind', False), (' blue lamp', False)]
     """
 
     def __init__(
-        self, goals: GoalSpace, seed: int = 0, shares: dict[str, float] | None = None
+        self,
+        goals: GoalSpace,
+        seed: int = 0,
+        questions: int = 4,
+        shares: dict[str, float] | None = None,
+        exchange: float = 0.65,
     ) -> None:
         shares = EXERCISES if shares is None else shares
         unknown = sorted(set(shares) - set(EXERCISES))
@@ -79,136 +104,242 @@ class Exercises:
             raise ValueError(f"shares has unknown exercises {unknown}: known are {list(EXERCISES)}")
         self._goals = goals
         self._random = random.Random(seed)
-        self._shares = dict(shares)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._questions, self._shares, self._exchange = questions, dict(shares), exchange
+        self._template = PromptTemplate()
+        self._dynamics: dict[int, Dynamics] = {}
+        # The last simple goal stands for "no second part", which nothing reaches: index -1.
+        nothing = torch.zeros_like(goals.reached_by[:1])
+        self._reached_by = torch.cat((goals.reached_by, nothing)).tolist()
+        self._parts = [tuple(parts) for parts in goals.parts.tolist()]
+        self._verbs = [VERBS.index(goals[part].split()[0]) for part in range(goals.num_simple)]
+        self._verbs.append(_GRASP)
+        self._begins: dict[int, list[int]] = {}
+        for goal, (first, second) in enumerate(self._parts):
+            if second >= 0:
+                self._begins.setdefault(first, []).append(goal)
 
-    def __call__(self, steps: TensorDictBase) -> list[tuple[str, str]]:
-        """One exercise for each step.
+    def __call__(self, states: TensorDictBase) -> list[Reading]:
+        """Asks about each state.
 
         Args:
-            steps: ``[B]`` steps of a ``PlaygroundTextEnv`` with text, actions included.
+            states: ``[B]`` states of a ``PlaygroundTextEnv`` with text.
 
         Returns:
-            B pairs of source and target text.
+            B readings.
         """
-        names = self._random.choices(
-            list(self._shares), list(self._shares.values()), k=steps.shape[0]
+        names, weights = list(self._shares), list(self._shares.values())
+        readings = []
+        for scene in self._scenes(states):
+            if self._random.random() < self._exchange:
+                self._exchange_goal(scene)
+            asked = self._random.choices(names, weights, k=self._questions)
+            answers = [getattr(self, f"_{name}")(scene, at) for at, name in enumerate(asked)]
+            prompt = self._template.fill(self._goals[scene.goal], scene.observation)
+            readings.append(Reading(prompt, answers))
+        return readings
+
+    # Scenes ------------------------------------------------------------------------------------
+
+    def _scenes(self, states: TensorDictBase) -> list[Scene]:
+        state = {key: value.tolist() for key, value in states["state"].items()}
+        actions, events = self._random_actions(states["state"])
+        entries = zip(
+            states["goal_id"].tolist(),
+            state["stage"],
+            decode_text(states["observation"]),
+            *(state[key] for key in ("objects", "holding", "on", "grown")),
+            actions.tolist(),
+            events.tolist(),
+            strict=True,
         )
-        return [
-            getattr(self, f"_{name}")(scene)
-            for name, scene in zip(names, self._scenes(steps), strict=True)
-        ]
+        return [Scene(*entry) for entry in entries]
 
-    def _scenes(self, steps: TensorDictBase) -> list[Scene]:
-        goal, observation, following = (
-            decode_text(steps[key]) for key in ("goal", "observation", ("next", "observation"))
-        )
-        actions, masks = decode_text(steps["actions"]), steps["action_mask"].tolist()
-        chosen = steps["action"].tolist()
-        parts = self._goals.parts[steps["goal_id"]].tolist()
-        state = {key: value.tolist() for key, value in steps["state"].items()}
-        return [
-            Scene(
-                goal=goal[i],
-                parts=tuple(parts[i]),
-                observation=observation[i],
-                actions=[a for a, allowed in zip(actions[i], masks[i], strict=True) if allowed],
-                objects=state["objects"][i],
-                held=state["holding"][i],
-                on=state["on"][i],
-                grown=state["grown"][i],
-                action=actions[i][chosen[i]],
-                next_observation=following[i],
-            )
-            for i in range(steps.shape[0])
-        ]
+    def _random_actions(self, state: TensorDictBase) -> tuple[torch.Tensor, torch.Tensor]:
+        """An admissible action for each question, and the event it would cause, ``[B, Q]``."""
+        objects, grown = state["objects"], state["grown"]
+        rows, size = objects.shape
+        dynamics = self._dynamics.setdefault(size, Dynamics(size))
+        place = (state["holding"] + 1) * (size + 1) + state["on"] + 1
+        place = place.repeat_interleave(self._questions)
+        draw = torch.rand(len(place), generator=self._generator)
+        action = dynamics.choose(place, draw)
+        marks = objects.new_tensor([NOTHING, GRASPED]).expand(rows, -1)
+        scene = torch.cat((objects, marks), 1).repeat_interleave(self._questions, 0)
+        grown = torch.cat((grown, grown.new_ones(rows, 1)), 1)
+        grown = grown.repeat_interleave(self._questions, 0)
+        _, event = dynamics.step(dynamics.cells(place, action), scene, grown)
+        return action.view(rows, -1), event.view(rows, -1)
 
-    def _named(self, part: int, item: int) -> bool:
-        """Whether a simple goal's description names the object."""
-        verb = VERBS.index(self._goals[part].split()[0])
-        return bool(self._goals.reached_by[part, verb, item])
+    def _reaches(self, part: int, verb: int, item: int) -> bool:
+        return self._reached_by[part][verb][item]
 
-    def _part(self, scene: Scene) -> tuple[int, str]:
-        """One of the goal's simple goals, and the word by which a question speaks of it."""
-        first, second = scene.parts
-        if second < 0:
-            return first, " goal"
-        return self._random.choice([(first, " first"), (second, " second")])
+    def _exchange_goal(self, scene: Scene) -> None:
+        """Gives the scene a goal that fits it, if a few tries find one.
 
-    def _shuffled(self, scene: Scene) -> list[int]:
-        slots = list(range(len(scene.objects)))
-        self._random.shuffle(slots)
-        return slots[: self._random.randint(1, len(slots))]
+        Whether they do depends on the first action, so it is not predicted in either case: among
+        those left, actions that cause events would be rarer than they are drawn.
+        """
+        scene.predicted = False
+        for _ in range(4):
+            goal = self._fitting_goal(scene)
+            stage = None if goal is None else self._stage(scene, goal)
+            if stage is not None:
+                scene.goal, scene.stage = goal, stage
+                return
 
-    def _labels(self, items: list[tuple[int, bool]]) -> str:
-        return ",".join(f" {OBJECTS[item]} {'yes' if label else 'no'}" for item, label in items)
-
-    def _action(self, scene: Scene) -> tuple[str, str]:
-        return f"{scene.prompt}\nAction:", f" {self._random.choice(scene.actions)}"
-
-    def _next(self, scene: Scene) -> tuple[str, str]:
-        source = f"Goal: {scene.goal}\n{scene.observation}\nAction: {scene.action}\nNext:"
-        return source, f"\n{scene.next_observation}"
-
-    def _denoise(self, scene: Scene) -> tuple[str, str]:
-        words = f"{scene.prompt}\nAction:".split(" ")
-        source, target, sentinel, at = [], [], 0, 0
-        while at < len(words):
-            if sentinel < 3 and self._random.random() < 0.12:
-                span = self._random.randint(1, 2)
-                source.append(f"<extra_id_{sentinel}>")
-                target += [f"<extra_id_{sentinel}>", *words[at : at + span]]
-                sentinel, at = sentinel + 1, at + span
+    def _fitting_goal(self, scene: Scene) -> int | None:
+        """A goal whose first part something grown has reached, or that the first action reaches."""
+        draw, event = self._random.random, scene.events[0]
+        grown = [item for item, has in zip(scene.items, scene.grown, strict=True) if has]
+        if grown and draw() < 0.45:
+            firsts = [
+                part for part in self._by(_GROW, self._random.choice(grown)) if part in self._begins
+            ]
+            if not firsts:
+                return None
+            goals = self._begins[self._random.choice(firsts)]
+            if draw() < 0.5 and event != NO_EVENT:
+                verb, item = divmod(event, len(OBJECTS))
+            elif draw() < 0.7:
+                verb, item = self._random.randrange(2), self._random.choice(scene.items)
             else:
-                source.append(words[at])
-                at += 1
-        return " ".join(source), " " + " ".join([*target, f"<extra_id_{sentinel}>"])
+                return self._random.choice(goals)
+            seconds = set(self._by(verb, item))
+            return self._random.choice([g for g in goals if self._parts[g][1] in seconds] or goals)
+        if event == NO_EVENT or draw() < 0.3:
+            return None
+        parts = self._by(*divmod(event, len(OBJECTS)))
+        if not parts:
+            return None
+        part = self._random.choice(parts)
+        longer = part in self._begins and draw() < 0.8
+        return self._random.choice(self._begins[part]) if longer else part
 
-    def _names(self, scene: Scene) -> tuple[str, str]:
-        part, word = self._part(scene)
-        named = [OBJECTS[item] for item in scene.objects if self._named(part, item)]
-        source = f"{scene.prompt}\nQuestion:{word} is what"
-        return source, f" {', '.join(named)}" if named else " nothing"
+    def _by(self, verb: int, item: int) -> list[int]:
+        """The simple goals that an event reaches."""
+        return [p for p in range(self._goals.num_simple) if self._reaches(p, verb, item)]
 
-    def _label_goal(self, scene: Scene) -> tuple[str, str]:
-        part, word = self._part(scene)
-        items = [scene.objects[slot] for slot in self._shuffled(scene)]
-        source = f"{scene.prompt}\nQuestion: named{word}"
-        return source, self._labels([(item, self._named(part, item)) for item in items])
+    def _stage(self, scene: Scene, goal: int) -> int | None:
+        """Which part of the goal is open, if the text tells; None if it may have been reached."""
+        first, second = self._parts[goal]
+        done = [self._has_grown(scene, part) for part in (first, second)]
+        if not done[0] or self._verbs[first] == _GRASP:
+            return 0
+        if second < 0:
+            return None
+        if self._verbs[second] == _GROW:
+            return 1 if not done[1] or done[0] == done[1] and len(done[0]) == 1 else None
+        held = scene.held >= 0 and self._reaches(second, _GRASP, scene.items[scene.held])
+        return None if held else 1
 
-    def _label_state(self, scene: Scene) -> tuple[str, str]:
-        question = self._random.choice(["held", "grown", "here"])
-        slots = self._shuffled(scene)
-        holds = {
-            "held": [slot == scene.held for slot in slots],
-            "grown": [scene.grown[slot] for slot in slots],
-            "here": [slot == scene.on for slot in slots],
-        }[question]
-        items = [scene.objects[slot] for slot in slots]
-        source = f"{scene.prompt}\nQuestion: which is {question}"
-        return source, self._labels(list(zip(items, holds, strict=True)))
+    def _has_grown(self, scene: Scene, part: int) -> list[int]:
+        slots = zip(scene.items, scene.grown, strict=True)
+        return [
+            slot
+            for slot, (item, has) in enumerate(slots)
+            if has and self._reaches(part, _GROW, item)
+        ]
 
-    def _present(self, scene: Scene) -> tuple[str, str]:
-        item = self._random.randrange(len(OBJECTS))
-        if self._random.random() < 0.5:
-            item = self._random.choice(scene.objects)
-        source = f"{scene.prompt}\nQuestion: is {OBJECTS[item]} here"
-        return source, " yes" if item in scene.objects else " no"
+    # Questions ---------------------------------------------------------------------------------
 
-    def _feeds(self, scene: Scene) -> tuple[str, str]:
-        """World knowledge: what makes what grow."""
-        slots = self._shuffled(scene)
-        supply = self._random.choice([i for i, text in enumerate(OBJECTS) if feeds_any(text)])
-        items = [scene.objects[slot] for slot in slots]
-        source = f"{scene.prompt}\nQuestion: {OBJECTS[supply]} feeds which"
-        return source, self._labels([(item, feeds(supply, item)) for item in items])
+    def _some(self, scene: Scene) -> list[int]:
+        return self._random.sample(range(len(scene.items)), min(_ASKED, len(scene.items)))
 
-    def _category(self, scene: Scene) -> tuple[str, str]:
-        """World knowledge: what kind of thing a thing is."""
-        item = self._random.randrange(len(OBJECTS))
-        categories = [name for name, types in CATEGORIES.items() if type_of(item) in types]
-        return f"Question: what is {OBJECTS[item]}", f" {' '.join(categories)}"
+    @staticmethod
+    def _labelled(question: str, labels: list[tuple[int, str]]) -> list[tuple[str, bool]]:
+        pieces = [(f"\nQuestion:{question}", False)]
+        for item, label in labels:
+            pieces += [(f" {OBJECTS[item]}", False), (label, True)]
+        return pieces
 
+    def _outcome(self, scene: Scene, at: int) -> list[tuple[str, bool]]:
+        """A random action, which part of the goal it would reach, and what it would change."""
+        action, event, size = scene.actions[at], scene.events[at], len(scene.items)
+        names = [OBJECTS[item] for item in scene.items]
+        text = f" Go to {names[action]}" if action < size else (" Grasp", " Release")[action - size]
+        if event != NO_EVENT:
+            verb, item = divmod(event, len(OBJECTS))
+            second = self._parts[scene.goal][1]
+            reached = self._reaches(self._parts[scene.goal][scene.stage], verb, item)
+            last = second < 0 or scene.stage == 1
+            effect = (" goal" if last else " first") if reached else ""
+            effect += f" {VERBS[verb].lower()} {OBJECTS[item]}"
+        elif action < size:
+            effect = f" on {names[action]}"
+        else:
+            effect = " nothing" if action == size else f" release {names[scene.held]}"
+        return [(text, scene.predicted), (effect, True)]
 
-def feeds_any(text: str) -> bool:
-    """Whether the object called ``text`` is a supply."""
-    return text.split()[-1] in CATEGORIES["supply"]
+    def _label(self, scene: Scene, part: int, slot: int) -> str:
+        """What an object is to a part of the goal."""
+        item, verb = scene.items[slot], self._verbs[part]
+        if self._reaches(part, verb, item) and not (verb == _GROW and scene.grown[slot]):
+            return " goal"
+        others = zip(scene.items, scene.grown, strict=True)
+        feeds_one = verb == _GROW and any(
+            _FEEDS[item][other] and not has and self._reaches(part, verb, other)
+            for other, has in others
+        )
+        return " feeds" if feeds_one else " nothing"
+
+    def _open_and_later(self, scene: Scene) -> tuple[int, int]:
+        parts = self._parts[scene.goal]
+        return parts[scene.stage], parts[1] if scene.stage == 0 else -1
+
+    def _role(self, scene: Scene, at: int) -> list[tuple[str, bool]]:
+        """Whether objects are what the open part names, feed it, or neither; then the later one."""
+        now, later = self._open_and_later(scene)
+        labels = [
+            (scene.items[s], self._label(scene, now, s) + self._label(scene, later, s))
+            for s in self._some(scene)
+        ]
+        return self._labelled(" role", labels)
+
+    def _find(self, scene: Scene, at: int) -> list[tuple[str, bool]]:
+        """The objects of a role."""
+        now, later = self._open_and_later(scene)
+        asks_later = later >= 0 and self._random.random() < 0.25
+        part = later if asks_later else now
+        role = self._random.choice((" goal", " feeds"))
+        slots = range(len(scene.items))
+        found = [OBJECTS[scene.items[s]] for s in slots if self._label(scene, part, s) == role]
+        question = f"\nQuestion: find{' second' if asks_later else ''}{role}"
+        return [(question, False), (f" {', '.join(found)}" if found else " nothing", True)]
+
+    def _left(self, scene: Scene, at: int) -> list[tuple[str, bool]]:
+        """What is left of the goal."""
+        text = self._goals[scene.goal]
+        if scene.stage == 1:
+            text = text.split(" then ")[1]
+        return [("\nQuestion: left", False), (f" {text}", True)]
+
+    def _state(self, scene: Scene, at: int) -> list[tuple[str, bool]]:
+        """Whether objects are held or here, and whether they have grown."""
+        labels = []
+        for slot in self._some(scene):
+            place = {scene.held: " held", scene.on: " here"}.get(slot, " nothing")
+            grown = " grown" if scene.grown[slot] else " nothing"
+            labels.append((scene.items[slot], place + grown))
+        return self._labelled(" state", labels)
+
+    def _named(self, scene: Scene, at: int) -> list[tuple[str, bool]]:
+        """Whether a part of the goal names things that need not be here."""
+        first, second = self._parts[scene.goal]
+        asks_second = second >= 0 and self._random.random() < 0.5
+        part = second if asks_second else first
+        verb = self._verbs[part]
+        named = [item for item in _ITEMS if self._reaches(part, verb, item)]
+        pools = (named, _ITEMS)
+        items = [self._random.choice(self._random.choice(pools)) for _ in range(_ASKED)]
+        labels = [(i, " yes" if self._reaches(part, verb, i) else " no") for i in items]
+        return self._labelled(" second named" if asks_second else " first named", labels)
+
+    def _kind(self, scene: Scene, at: int) -> list[tuple[str, bool]]:
+        """World knowledge: the categories of things, and whether they can grow."""
+        labels = []
+        for _ in range(2):
+            item = self._random.randrange(len(OBJECTS))
+            kinds = [f" {name}" for name, types in CATEGORIES.items() if type_of(item) in types]
+            labels.append((item, "".join(kinds) + (" grow" if is_living(item) else " nothing")))
+        return self._labelled(" kind", labels)

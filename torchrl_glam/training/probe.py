@@ -1,0 +1,177 @@
+"""Instruments for an agent that does not learn yet: success alone hides what it has learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from torch import Tensor
+from torchrl.envs import EnvBase
+
+from torchrl_glam.envs import OraclePolicy
+
+Heads = Callable[[TensorDictBase], tuple[Tensor, Tensor]]
+"""From states ``[B]`` to probabilities and Q-values of the candidates, ``[B, A]`` both."""
+
+_ROWS = 256  # states that the heads are given at a time
+
+
+class PlanProbe:
+    """Compares policy and critic with shortest plans, and Q-values with returns.
+
+    Of every state it asks whether the likeliest action, and the one of the largest Q-value, lie on
+    *a* shortest plan (any of them), and by how much Q sets those actions apart. The states are
+    those of the shortest plan (``plan``) and of random play (``random``), both drawn once, and
+    those that the policy itself meets (``policy``), drawn at each call with the same goals and
+    scenes. The global random state is left as it was.
+
+    Args:
+        env (EnvBase): instances of Playground-Text, with the symbolic ``"state"`` and ``"goal_id"``
+            that the oracle reads, and whatever policy and critic read.
+        oracle (OraclePolicy): knows the shortest plans.
+        max_steps (int): steps of an episode.
+
+    Keyword Args:
+        gamma (float): discount of a step, for the returns.
+        seed (int): of goals, scenes and play. Default: ``0``.
+
+    Examples:
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> env = PlaygroundTextEnv(num_envs=8, text=False)
+        >>> oracle = OraclePolicy(env.goals)
+        >>> probe = PlanProbe(env, oracle, env.max_steps, gamma=0.9)
+        >>> def heads(states):  # a policy and a critic that know the shortest plans
+        ...     best, left = oracle.shortest_plans(states)
+        ...     return best.float(), 0.9 ** (left[:, None] - best.float())
+        >>> results = probe(oracle, heads)
+        >>> results["probe/policy/policy"], results["probe/random/critic"]
+        (1.0, 1.0)
+        >>> abs(results["probe/q_error"]) < 1e-6
+        True
+    """
+
+    def __init__(
+        self, env: EnvBase, oracle: OraclePolicy, max_steps: int, *, gamma: float, seed: int = 0
+    ) -> None:
+        self._env, self._oracle, self._max_steps = env, oracle, max_steps
+        self._gamma, self._seed = gamma, seed
+        self._kept = {"plan": self._play(oracle), "random": self._play(None)}
+
+    @torch.no_grad()
+    def __call__(
+        self, policy: Callable[[TensorDictBase], TensorDictBase], heads: Heads
+    ) -> dict[str, float]:
+        """Measures.
+
+        Args:
+            policy: writes the action; for the episodes that it plays.
+            heads: what policy and critic say of states.
+
+        Returns:
+            For each kind of states, as ``probe/<states>/…``: ``policy`` and ``critic``, the shares
+            of states in which the likeliest action, and that of the largest Q-value, lie on a
+            shortest plan; ``policy/second`` and ``critic/second``, the same where the first of two
+            parts of the goal has been reached; ``probability``, of all actions on a shortest plan;
+            ``lead``, mean Q-value of these less that of the other admissible ones. And for the
+            policy's episodes ``probe/q_error``, mean of Q of the actions taken less the discounted
+            returns that followed, and ``probe/q_correlation`` of the two.
+        """
+        out, found = {}, self._play(policy)
+        for name, states in (*self._kept.items(), ("policy", found)):
+            probabilities, q_values = _in_parts(heads, states)
+            measured = self._compare(states, probabilities, q_values)
+            out |= {f"probe/{name}/{key}": value for key, value in measured.items()}
+        taken = q_values.gather(1, found["action"].unsqueeze(1)).squeeze(1)
+        out["probe/q_error"] = (taken - found["return"]).mean().item()
+        out["probe/q_correlation"] = torch.stack((taken, found["return"])).corrcoef()[0, 1].item()
+        return out
+
+    def _compare(
+        self, states: TensorDictBase, probabilities: Tensor, q_values: Tensor
+    ) -> dict[str, float]:
+        on_plan, left = self._oracle.shortest_plans(states)
+        mask, second = states["action_mask"], states["state", "stage"] == 1
+        others = mask & ~on_plan
+        judged = (left > 0) & others.any(-1)  # the goal is in reach, and there is a choice
+        out = {}
+        for name, scores in (("policy", probabilities), ("critic", q_values)):
+            best = scores.masked_fill(~mask, -torch.inf).argmax(1, keepdim=True)
+            right = on_plan.gather(1, best).squeeze(1)
+            out[name] = right[judged].float().mean().item()
+            if (judged & second).any():
+                out[f"{name}/second"] = right[judged & second].float().mean().item()
+        out["probability"] = (probabilities * on_plan).sum(1)[judged].mean().item()
+        lead = _mean_where(q_values, on_plan) - _mean_where(q_values, others)
+        return out | {"lead": lead[judged].mean().item()}
+
+    def _play(self, policy: Callable[[TensorDictBase], TensorDictBase] | None) -> TensorDictBase:
+        """The states of one episode in every instance, flat, with actions and returns."""
+        with torch.random.fork_rng():
+            torch.manual_seed(self._seed)
+            self._env.set_seed(self._seed)
+            steps = self._env.rollout(self._max_steps, policy, break_when_any_done=False)
+        done = steps["next", "done"].squeeze(-1)
+        value = torch.zeros(len(steps), device=done.device)
+        returns = []
+        for step in reversed(steps.unbind(1)):
+            going_on = ~step["next", "done"].squeeze(-1)
+            value = step["next", "reward"].squeeze(-1) + self._gamma * value * going_on
+            returns.append(value)
+        steps["return"] = torch.stack(returns[::-1], 1)
+        first_episode = done.int().cumsum(1) - done.int() == 0
+        return steps.exclude("next")[first_episode]
+
+
+def _in_parts(heads: Heads, states: TensorDictBase) -> tuple[Tensor, Tensor]:
+    parts = [heads(part) for part in states.split(_ROWS)]
+    return tuple(torch.cat(values) for values in zip(*parts, strict=True))
+
+
+def _mean_where(values: Tensor, where: Tensor) -> Tensor:
+    return (values * where).sum(-1) / where.sum(-1).clamp_min(1)
+
+
+class GoalCoverage:
+    """Which of the goals the social partner has ever named: what hindsight can teach.
+
+    Args:
+        num_goals (int): goals of the environment.
+        goal_key (NestedKey): under ``"next"``, ids of the goals that a step reached, -1 in empty
+            slots. Default: ``("hindsight", "goal_id")``.
+
+    Examples:
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> env = PlaygroundTextEnv(num_envs=64, seed=0, text=False)
+        >>> coverage = GoalCoverage(len(env.goals))
+        >>> coverage.add(env.rollout(16, break_when_any_done=False))
+        >>> sorted(coverage.summary())
+        ['goals/ever', 'goals/new_per_1000_steps']
+    """
+
+    def __init__(self, num_goals: int, goal_key: NestedKey = ("hindsight", "goal_id")) -> None:
+        self._seen = torch.zeros(num_goals, dtype=torch.bool)
+        self._goal_key = goal_key
+        self._steps = self._before = 0
+
+    def add(self, steps: TensorDictBase) -> None:
+        """Takes note of the goals that steps of any batch shape reached."""
+        named = steps["next", self._goal_key].flatten().cpu()
+        self._seen[named[named >= 0]] = True
+        self._steps += steps.numel()
+
+    def summary(self) -> dict[str, float]:
+        """Share of the goals ever named, and those named for the first time since the last call."""
+        seen = int(self._seen.sum())
+        new = 1000 * (seen - self._before) / max(self._steps, 1)
+        self._before, self._steps = seen, 0
+        return {"goals/ever": seen / len(self._seen), "goals/new_per_1000_steps": new}
+
+    def state_dict(self) -> dict[str, Tensor | int]:
+        """What has been seen."""
+        return {"seen": self._seen, "steps": self._steps, "before": self._before}
+
+    def load_state_dict(self, state_dict: dict[str, Tensor | int]) -> None:
+        """Restores what :meth:`state_dict` returned."""
+        self._seen = state_dict["seen"].clone()
+        self._steps, self._before = state_dict["steps"], state_dict["before"]
