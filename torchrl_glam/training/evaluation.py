@@ -47,14 +47,14 @@ def evaluate(
         success_key: entry of a step that says which episodes reach their goal: positive, or True,
             on the step that does, which ends the episode, and on no other. Default: ``"reward"``.
 
+    Returns:
+        ``success`` (share of all episodes), ``success/<kind>`` for every kind that occurred, and
+        ``length`` (mean number of steps of an episode).
+
     Raises:
         KeyError: if the environment writes no such entry.
         ValueError: if it is positive on a step that does not end the episode, as rewards are that
             reward progress.
-
-    Returns:
-        ``success`` (share of all episodes), ``success/<kind>`` for every kind that occurred, and
-        ``length`` (mean number of steps of an episode).
 
     Examples:
         >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
@@ -67,9 +67,8 @@ def evaluate(
         env.set_seed(seed)
         mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
         with set_exploration_type(mode):
-            reached, length, kind = _play(
-                *(policy, env, kind_key, action_key, mask_key, success_key)
-            )
+            keys = (kind_key, action_key, mask_key, success_key)
+            reached, length, kind = _play(policy, env, *keys)
     out = {"success": reached.float().mean().item(), "length": length.float().mean().item()}
     for index, name in enumerate(kinds):
         chosen = reached[kind == index]
