@@ -1,5 +1,6 @@
 """Text environments, their goals, and the tools that turn their text into tensors."""
 
+from torchrl_glam.envs.action_mask import CandidateActions, CandidateMask
 from torchrl_glam.envs.goals import GoalSpace
 from torchrl_glam.envs.oracle import OraclePolicy
 from torchrl_glam.envs.playground import PlaygroundTextEnv
@@ -8,6 +9,8 @@ from torchrl_glam.envs.text import decode_text, encode_text, join_segments
 from torchrl_glam.envs.tokenize import TokenizeText
 
 __all__ = [
+    "CandidateActions",
+    "CandidateMask",
     "GoalSpace",
     "OraclePolicy",
     "PlaygroundTextEnv",

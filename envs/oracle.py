@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import NamedTuple
+
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
+from torchrl_glam.envs.dynamics import GRASPED, NO_EVENT, NOTHING, Dynamics
 from torchrl_glam.envs.goals import GoalSpace
 from torchrl_glam.envs.vocabulary import OBJECTS, VERBS, feeds
 
 _GRASP, _GROW = range(len(VERBS))
 _NEVER = 1000  # cost of what cannot be reached
+
+_dynamics = lru_cache(Dynamics)
+
+
+class _State(NamedTuple):
+    """``B`` states of ``N`` objects; ``on`` and ``holding`` are ``[B, 1]``."""
+
+    parts: Tensor
+    objects: Tensor
+    on: Tensor
+    holding: Tensor
+    grown: Tensor
+    stage: Tensor
 
 
 class OraclePolicy(TensorDictModuleBase):
@@ -55,27 +72,113 @@ class OraclePolicy(TensorDictModuleBase):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes ``"action"`` (``int64``, the batch shape of ``"goal_id"``)."""
-        goal_id, objects, on, holding, grown, stage = (tensordict[key] for key in self.in_keys)
-        action = self._plan(
-            self._parts[goal_id.flatten()],
-            objects.flatten(0, -2),
-            on.reshape(-1, 1),
-            holding.reshape(-1, 1),
-            grown.flatten(0, -2),
-            stage.flatten(),
-        )
-        return tensordict.set("action", action.view(goal_id.shape))
+        state = self._read(tensordict)
+        size = state.objects.shape[1]
+        cost, choice = self._costs(state).min(1, keepdim=True)
+        pair = choice - size
+        to_take = torch.where(pair < 0, choice, pair // size)
+        action = self._first_action(to_take, pair, state.on, state.holding, size)
+        action = action.where(cost.squeeze(1) < _NEVER, size)
+        return tensordict.set("action", action.view(tensordict["goal_id"].shape))
 
-    def _plan(
-        self,
-        parts: Tensor,
-        objects: Tensor,
-        on: Tensor,
-        holding: Tensor,
-        grown: Tensor,
-        stage: Tensor,
-    ) -> Tensor:
-        """Returns the action in each of ``B`` states of ``N`` objects, ``int64 [B]``."""
+    def shortest_plans(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Says which actions begin a shortest plan, and how many steps such a plan takes.
+
+        :meth:`forward` takes one of these actions; there are often several. The time limit is not
+        looked at, nor that a goal has been reached: then it is reached once more.
+
+        Args:
+            tensordict (TensorDictBase): states, ``[*B]``; see ``in_keys``.
+
+        Returns:
+            ``bool [*B, A]``, with ``A`` the number of objects and 2, all ``False`` where the goal
+            is out of reach; and ``int64 [*B]``, -1 where it is.
+
+        Examples:
+            >>> from torchrl_glam.envs import PlaygroundTextEnv
+            >>> env = PlaygroundTextEnv(1, num_objects=3, sequential=False, seed=1, text=False)
+            >>> state = env.reset()
+            >>> print(env.render(ansi=False))
+            Goal: Grow red animal (step 0 of 16)
+            You see: red chameleon, red sofa, blue water
+            You are on: nothing
+            You are holding: nothing
+            You have grown: nothing
+            Actions: 0 Go to red chameleon | 1 Go to red sofa | 2 Go to blue water | 3 Grasp
+            >>> OraclePolicy(env.goals).shortest_plans(state)
+            (tensor([[ True, False,  True, False, False]]), tensor([3]))
+        """
+        state = self._read(tensordict)
+        steps = self._costs(state).amin(1)
+        allowed, left = self._steps_after(state)
+        on_plan = allowed & (left + 1 == steps.unsqueeze(1)) & (steps < _NEVER).unsqueeze(1)
+        shape = tensordict["goal_id"].shape
+        return on_plan.view(*shape, -1), steps.where(steps < _NEVER, -1).view(shape)
+
+    def share_on_shortest_plan(self, tensordict: TensorDictBase) -> float:
+        """Share of the actions taken that lie on a shortest plan, where the goal is in reach.
+
+        It tells what a policy has learned long before its success does.
+
+        Args:
+            tensordict (TensorDictBase): states and their ``"action"``, ``[*B]``.
+
+        Returns:
+            NaN if no goal is in reach.
+
+        Examples:
+            >>> from torchrl_glam.envs import PlaygroundTextEnv
+            >>> env = PlaygroundTextEnv(num_envs=4, seed=0)
+            >>> policy = OraclePolicy(env.goals)
+            >>> policy.share_on_shortest_plan(env.rollout(4, policy))
+            1.0
+        """
+        on_plan, steps = self.shortest_plans(tensordict)
+        taken = on_plan.gather(-1, tensordict["action"].unsqueeze(-1)).squeeze(-1)
+        return taken[steps >= 0].float().mean().item()
+
+    def _read(self, tensordict: TensorDictBase) -> _State:
+        goal_id, objects, on, holding, grown, stage = (tensordict[key] for key in self.in_keys)
+        return _State(
+            parts=self._parts[goal_id.flatten()],
+            objects=objects.flatten(0, -2),
+            on=on.reshape(-1, 1),
+            holding=holding.reshape(-1, 1),
+            grown=grown.flatten(0, -2),
+            stage=stage.flatten(),
+        )
+
+    def _steps_after(self, state: _State) -> tuple[Tensor, Tensor]:
+        """Takes every action: which are admissible, and the steps left after each, ``[B, A]``."""
+        size = state.objects.shape[1]
+        dynamics = _dynamics(size, state.objects.device)
+        count = dynamics.num_actions
+        each = _State(*(entry.repeat_interleave(count, 0) for entry in state))
+        action = torch.arange(count, device=each.stage.device).repeat(len(state.stage))
+        cell = dynamics.cells(((each.holding + 1) * (size + 1) + each.on + 1).squeeze(1), action)
+        marks = each.objects.new_tensor([NOTHING, GRASPED]).expand(len(action), -1)
+        grown = torch.cat((each.grown, each.grown.new_ones((len(action), 1))), dim=1)
+        place, event = dynamics.step(cell, torch.cat((each.objects, marks), dim=1), grown)
+        now = each.parts.gather(1, each.stage.unsqueeze(1)).squeeze(1)
+        reached = self._reached_by.flatten(1)[now, event.clamp(max=NO_EVENT - 1)]
+        reached &= event != NO_EVENT
+        after = each._replace(
+            on=dynamics.on[place].unsqueeze(1),
+            holding=dynamics.holding[place].unsqueeze(1),
+            grown=grown[:, :-1],
+            stage=each.stage.masked_fill(reached, 1),
+        )
+        completed = reached & ((each.stage == 1) | (each.parts[:, 1] < 0))
+        left = self._costs(after).amin(1).masked_fill(completed, 0)
+        return dynamics.allowed.take(cell).view(-1, count), left.view(-1, count)
+
+    def _costs(self, state: _State) -> Tensor:
+        """Steps of the plan that grasps each object, and of that for each pair to bring together.
+
+        Returns:
+            ``int64 [B, N + N * N]``: for grasping slot u, then for holding u and going to slot v.
+        """
+        parts, objects, on, holding, grown, stage = state
         slots = torch.arange(objects.shape[1], device=objects.device)
         # feeds[b, s, x]: the object in slot s feeds that in slot x, which can still grow.
         feeds = self._feeds[objects.unsqueeze(2), objects.unsqueeze(1)] & ~grown.unsqueeze(1)
@@ -93,13 +196,7 @@ class OraclePolicy(TensorDictModuleBase):
         grow_cost = (to_hold.unsqueeze(2) + 1 + self._second_cost(later, objects, feeds)).where(
             meets, _NEVER
         )
-        costs = torch.cat((grasp_cost, grow_cost.flatten(1)), dim=1)
-        cost, choice = costs.min(1, keepdim=True)
-        pair = choice - len(slots)
-        to_take = torch.where(pair < 0, choice, pair // len(slots))
-        return self._first_action(to_take, pair, on, holding, len(slots)).where(
-            cost.squeeze(1) < _NEVER, len(slots)
-        )
+        return torch.cat((grasp_cost, grow_cost.flatten(1)), dim=1)
 
     def _matches(self, goal: Tensor, objects: Tensor) -> tuple[Tensor, Tensor]:
         """Which objects reach a simple goal when grasped and when grown, ``bool [B, N]`` each."""

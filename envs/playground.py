@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
+from torchrl_glam.envs.action_mask import CandidateActions
 from torchrl_glam.envs.description import Describer
 from torchrl_glam.envs.dynamics import GRASPED, NO_EVENT, NOTHING, Dynamics
 from torchrl_glam.envs.goals import GoalSpace, Split
 from torchrl_glam.envs.partner import SocialPartner
 from torchrl_glam.envs.rendering import render_state
-from torchrl_glam.envs.scenes import SceneSampler
+from torchrl_glam.envs.scenes import GoalSampler, SceneSampler, sample_goals
 from torchrl_glam.envs.text import decode_text, encode_text
 from torchrl_glam.envs.vocabulary import OBJECTS
-
-GoalSampler = Callable[[torch.Generator, int], Tensor]
 
 
 class PlaygroundTextEnv(EnvBase):
@@ -35,7 +32,8 @@ class PlaygroundTextEnv(EnvBase):
     Action Space:
         ``"action"``, ``int64 [B]``, an index into the ``A = num_objects + 2`` candidate actions:
         ``Go to <object>`` for each object in slot order, ``Grasp``, ``Release``. ``Go to`` the held
-        object and ``Release`` with empty hands are masked out.
+        object and ``Release`` with empty hands are masked out, and never drawn at random; around a
+        ``SerialEnv`` or ``ParallelEnv``, :class:`~torchrl_glam.envs.CandidateMask` sees to that.
 
         - ``Go to X``: the agent is on X. If it holds a supply that feeds X, X grows; if X is a
           supply that feeds what it holds, that grows. Water feeds plants and animals, food feeds
@@ -221,7 +219,7 @@ class PlaygroundTextEnv(EnvBase):
             spec["observation"] = text(self.describer.length)
             spec["actions"] = text(actions, self.describer.action_length)
         self.observation_spec = Composite(spec, shape=(size,))
-        self.action_spec = Categorical(actions, shape=(size,), device=device)
+        self.action_spec = self._candidates = CandidateActions(actions, (size,), device)
         self.reward_spec = Bounded(0, 1, shape=(size, 1), dtype=torch.float32, device=device)
         ends = ("done", "terminated", "truncated")
         self.done_spec = Composite({end: flag(1) for end in ends}, shape=(size,))
@@ -278,7 +276,7 @@ class PlaygroundTextEnv(EnvBase):
             envs = torch.arange(self.batch_size[0], device=self.device)
         else:
             envs = reset.view(-1).nonzero().squeeze(1)
-        goal_id = self._sample_goals(len(envs))
+        goal_id = sample_goals(self.goal_sampler, len(self.goals), len(envs), self._generator)
         self._goal_id.index_copy_(0, envs, goal_id)
         scene, grown = self._scene, self._grown
         scene[:, :-2].index_copy_(0, envs, self.scenes.sample(goal_id, self._generator))
@@ -299,20 +297,6 @@ class PlaygroundTextEnv(EnvBase):
         for end in ("done", "terminated", "truncated"):
             out[end] = torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=self.device)
         return self._wrap(out)
-
-    def _sample_goals(self, count: int) -> Tensor:
-        if self.goal_sampler is None:
-            return torch.randint(
-                len(self.goals), (count,), generator=self._generator, device=self.device
-            )
-        goal_id = torch.as_tensor(self.goal_sampler(self._generator, count), device=self.device)
-        valid = goal_id.shape == (count,) and not goal_id.is_floating_point()
-        if not valid or (count and not 0 <= goal_id.min() <= goal_id.max() < len(self.goals)):
-            raise ValueError(
-                f"goal_sampler must return {count} goal ids in [0, {len(self.goals)}), "
-                f"got {goal_id.dtype} of shape {tuple(goal_id.shape)}: {goal_id}."
-            )
-        return goal_id.long()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         action, moves = tensordict.get("action"), tensordict.get("_step", None)
@@ -380,8 +364,10 @@ class PlaygroundTextEnv(EnvBase):
             entry, ids = names
             named_ids.view(-1).index_copy_(0, entry, ids)
             named_kinds.view(-1).index_copy_(0, entry, self._goal_kind.take(ids))
+        action_mask = dynamics.admissible.index_select(0, place)
+        self._candidates.update_mask(action_mask)
         out = {
-            "action_mask": dynamics.admissible.index_select(0, place),
+            "action_mask": action_mask,
             "goal_id": goal_id.clone(),
             "goal_kind": self._goal_kind.take(goal_id),
             "state": {

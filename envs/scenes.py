@@ -1,12 +1,16 @@
-"""Scenes: which objects are there at the start of an episode."""
+"""The start of an episode: its goal, and the scene, which objects are there."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from torchrl_glam.envs.goals import GoalSpace
 from torchrl_glam.envs.vocabulary import OBJECTS, PLANTS, VERBS, type_of
+
+GoalSampler = Callable[[torch.Generator, int], Tensor]
 
 _FOODS = [item for item in range(len(OBJECTS)) if type_of(item) == "food"]
 _WATERS = [item for item in range(len(OBJECTS)) if type_of(item) == "water"]
@@ -15,6 +19,39 @@ _NEEDS = {
     "grow": (2, "a living thing and a supply"),
     "grow_then_grow": (3, "two living things and a supply"),
 }
+
+
+def sample_goals(
+    sampler: GoalSampler | None, num_goals: int, count: int, generator: torch.Generator
+) -> Tensor:
+    """Draws goals of new episodes.
+
+    Args:
+        sampler (callable, optional): called with generator and ``count``. ``None`` draws uniformly.
+        num_goals (int): how many goals there are.
+        count (int): how many to draw.
+        generator (torch.Generator): where the randomness comes from.
+
+    Returns:
+        Goal ids, ``int64 [count]``.
+
+    Raises:
+        ValueError: if the sampler returns anything else.
+
+    Examples:
+        >>> sample_goals(lambda generator, n: torch.full((n,), 7), 8, 2, torch.Generator())
+        tensor([7, 7])
+    """
+    if sampler is None:
+        return torch.randint(num_goals, (count,), generator=generator, device=generator.device)
+    goal_id = torch.as_tensor(sampler(generator, count), device=generator.device)
+    valid = goal_id.shape == (count,) and not goal_id.is_floating_point()
+    if not valid or (count and not 0 <= goal_id.min() <= goal_id.max() < num_goals):
+        raise ValueError(
+            f"goal_sampler must return {count} goal ids in [0, {num_goals}), "
+            f"got {goal_id.dtype} of shape {tuple(goal_id.shape)}: {goal_id}."
+        )
+    return goal_id.long()
 
 
 class SceneSampler:

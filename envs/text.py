@@ -63,6 +63,7 @@ def decode_text(text: Tensor) -> Strings:
 
     Raises:
         TypeError: if ``text`` is not a ``uint8`` tensor.
+        ValueError: if it is not UTF-8.
 
     Examples:
         >>> decode_text(encode_text([["Grasp", "Release"], ["Go to red lion", ""]]))
@@ -73,7 +74,33 @@ def decode_text(text: Tensor) -> Strings:
         raise TypeError(f"text must be a uint8 tensor of UTF-8 bytes, got {kind}.")
     raw, length = text.cpu().numpy().tobytes(), text.shape[-1]
     rows = (raw[start : start + length] for start in range(0, len(raw), max(length, 1)))
-    return _nest((row.rstrip(b"\0").decode() for row in rows), text.shape[:-1])
+    return _nest((decode_bytes(row.rstrip(b"\0"), "text") for row in rows), text.shape[:-1])
+
+
+def decode_bytes(raw: bytes, name: str) -> str:
+    """Decodes the bytes of one string.
+
+    Args:
+        raw (bytes): the string, without its padding.
+        name (str): what it is, for the error.
+
+    Raises:
+        ValueError: if it is not UTF-8.
+
+    Examples:
+        >>> decode_bytes("Grün".encode("latin-1"), "goal")
+        Traceback (most recent call last):
+            ...
+        ValueError: goal is not UTF-8 at byte 2 of b'Gr\\xfcn': text must be UTF-8 without cut
+        characters, as encode_text writes it
+    """
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{name} is not UTF-8 at byte {error.start} of {raw!r}: text must be UTF-8 without cut "
+            "characters, as encode_text writes it"
+        ) from None
 
 
 def join_segments(values: Tensor, mask: Tensor, length: int, pad: int = 0) -> Tensor:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from torchrl_glam.envs.text import decode_bytes
+
 _SIZE = 100_000  # texts kept
 
 
@@ -18,14 +20,14 @@ class TokenCache:
     Args:
         tokenizer: tokenizer of the language model, with a padding token.
         lead: white space that stands in front of every text.
-        name: what to call ``length`` in errors.
+        name: what the texts are, for errors.
         length: tokens kept for a text (T).
         dtype: type of the tokens.
 
     Examples:
         >>> from torchrl_glam.envs import encode_text
         >>> from torchrl_glam.models.loading import load_tokenizer
-        >>> cache = TokenCache(load_tokenizer("tiny"), " ", "goal_length", 4, torch.int16)
+        >>> cache = TokenCache(load_tokenizer("tiny"), " ", "goal", 4, torch.int16)
         >>> cache.tokens_of(encode_text([["Grasp red lion", ""]])).shape
         torch.Size([1, 2, 4])
     """
@@ -39,7 +41,7 @@ class TokenCache:
         dtype: torch.dtype,
     ) -> None:
         if length < 1:
-            raise ValueError(f"{name} ({length}) must be at least 1")
+            raise ValueError(f"{name}_length ({length}) must be at least 1")
         self._tokenizer, self._lead, self._name, self.length = tokenizer, lead, name, length
         self._dtype = torch.empty(0, dtype=dtype).numpy().dtype
         self._clear()
@@ -52,7 +54,7 @@ class TokenCache:
         """Tokens of a text tensor ``[*B, bytes]``, right-padded, ``[*B, T]``; none for no text.
 
         Raises:
-            ValueError: if a text has more than ``length`` tokens.
+            ValueError: if a text has more than ``length`` tokens, or is not UTF-8.
         """
         raw = np.ascontiguousarray(text.cpu().reshape(-1, text.shape[-1]).numpy())
         texts = raw.view(f"S{text.shape[-1]}").ravel().tolist()  # without the zeros at the end
@@ -69,7 +71,7 @@ class TokenCache:
         if len(self._rows) + len(missing) > _SIZE:
             self._clear()
             missing = [text for text in dict.fromkeys(texts) if text]
-        tokens = self.tokenize([text.decode() for text in missing])
+        tokens = self.tokenize([decode_bytes(text, self._name) for text in missing])
         first, end = len(self._rows), len(self._rows) + len(missing)
         if end > len(self._table):  # doubling, so that growing costs little
             grown = np.empty((2 * end, self.length), self._dtype)
@@ -90,7 +92,8 @@ class TokenCache:
         for row, text, ids in zip(rows, texts, encoded, strict=True):
             if len(ids) > self.length:
                 raise ValueError(
-                    f"{self._name} ({self.length}) is too small: {text!r} has {len(ids)} tokens"
+                    f"{self._name}_length ({self.length}) is too small: {text!r} has {len(ids)} "
+                    "tokens"
                 )
             row[: len(ids)] = ids
         return rows

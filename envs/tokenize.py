@@ -54,7 +54,8 @@ class TokenizeText(Transform):
 
     Raises:
         ValueError: if the tokenizer has no padding token; when a text is read, if it has more
-            tokens than the length kept for it; when ids are read, if nothing gives their texts.
+            tokens than the length kept for it or is not UTF-8; when ids are read, if nothing gives
+            their texts, or if the environments of a batch differ in them.
 
     Examples:
         >>> from torchrl.envs import TransformedEnv
@@ -104,7 +105,7 @@ class TokenizeText(Transform):
         self.token_dtype = torch.int16 if self.vocab_size <= 2**15 else torch.int32
         lengths = {"goal": goal_length, "observation": observation_length, "action": action_length}
         self._caches = [
-            TokenCache(tokenizer, template.lead(slot), f"{slot}_length", length, self.token_dtype)
+            TokenCache(tokenizer, template.lead(slot), slot, length, self.token_dtype)
             for slot, length in lengths.items()
         ]
         self._goal_texts = goal_texts
@@ -141,18 +142,30 @@ class TokenizeText(Transform):
 
     def _tokens_of_ids(self, ids: Tensor) -> Tensor:
         if self._goal_table is None:
-            texts = self._goal_texts
-            if texts is None:
-                texts = getattr(self.container, "goal_texts", None)
-            if texts is None:
-                raise ValueError(
-                    f"goal_texts is needed: {self.in_keys[4]!r} holds ids of goals, and the "
-                    "environment has no attribute goal_texts that lists their texts"
-                )
             # The id -1 stands for no text.
-            table = torch.from_numpy(self._caches[0].tokenize(["", *texts]))
+            table = torch.from_numpy(self._caches[0].tokenize(["", *self._list_goals()]))
             self._goal_table = table.to(ids.device)
         return embedding(ids + 1, self._goal_table)
+
+    def _list_goals(self) -> Sequence[str]:
+        """The texts that ids of hindsight goals count in."""
+        texts = self._goal_texts
+        if texts is None:
+            texts = getattr(self.container, "goal_texts", None)
+        if texts is None:
+            raise ValueError(
+                f"goal_texts is needed: {self.in_keys[4]!r} holds ids of goals, and the "
+                "environment has no attribute goal_texts that lists their texts"
+            )
+        texts = tuple(texts)
+        while texts and not isinstance(texts[0], str):  # a batched environment: one list for each
+            if any(tuple(other) != tuple(texts[0]) for other in texts[1:]):
+                raise ValueError(
+                    "goal_texts differ from one environment of the batch to another, so the ids in "
+                    f"{self.in_keys[4]!r} are ambiguous: put TokenizeText into each of them instead"
+                )
+            texts = tuple(texts[0])
+        return texts
 
     def transform_observation_spec(self, observation_spec: Composite) -> TensorSpec:
         """Adds the token keys to the specs."""

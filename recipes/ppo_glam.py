@@ -37,6 +37,7 @@ from torchrl_glam.training.checkpointing import CheckpointManager
 from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, PPOGLAMConfig
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.training.interrupt import StopSignal
+from torchrl_glam.training.memory import bound_kernel_caches
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace
 from torchrl_glam.training.results import save_results
 from torchrl_glam.training.setup import (
@@ -63,6 +64,7 @@ def main(cfg: PPOGLAMConfig) -> None:
     checkpoints = CheckpointManager(folder, keep=config.keep_checkpoints)
     checkpoints.prepare(resume=config.resume is not None)
     device = choose_device(config.device)
+    bound_kernel_caches()
     seed_everything(config.seed)
 
     # 2. Language model, environments, policy (which records values too: nothing is read twice)

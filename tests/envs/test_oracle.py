@@ -1,10 +1,13 @@
 """The oracle's plans are shortest."""
 
+import math
+
 import pytest
 import torch
+from tensordict import TensorDict
 
-from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
-from torchrl_glam.envs.vocabulary import OBJECTS
+from torchrl_glam.envs import GoalSpace, OraclePolicy, PlaygroundTextEnv
+from torchrl_glam.envs.vocabulary import OBJECTS, object_id
 
 from . import reference
 
@@ -49,3 +52,96 @@ def test_plans_are_as_short_as_breadth_first_search_finds(split, wander):
     ends = rollout["next", "terminated"].squeeze(-1)
     found = torch.where(ends.any(1), ends.long().argmax(1) + 1, -1).tolist()
     assert found == [-1 if length is None else length for length in expected]
+
+
+def transitions(goal, objects):
+    """Every state that episodes come through, by the second implementation.
+
+    Maps a state and the number of goal parts reached to what each action leads to: another such
+    node, ``None`` where it is masked out, or ``"end"`` where it completes the goal.
+    """
+    parts, found = reference.parts_of(goal), {}
+    unseen = [(reference.State(), 0)]
+    while unseen:
+        node = unseen.pop()
+        if node in found:
+            continue
+        (state, stage), found[node] = node, []
+        for action in reference.list_actions(objects):
+            if not reference.is_admissible(state, action):
+                found[node].append(None)
+                continue
+            after, event = reference.act(state, action)
+            reached = event is not None and reference.reaches(event, parts[stage])
+            done = reached and stage + 1 == len(parts)
+            found[node].append("end" if done else (after, stage + reached))
+        unseen += [after for after in found[node] if after not in (None, "end")]
+    return found
+
+
+def steps_left(found):
+    """Steps from each of the states to the goal, infinite where it is out of reach."""
+    left, before = {"end": 0} | dict.fromkeys(found, math.inf), None
+    while left != before:
+        before = dict(left)
+        for node, after in found.items():
+            left[node] = 1 + min(before[x] for x in after if x is not None)
+    return left
+
+
+def tensors_of(nodes, goal_id, objects):
+    """The symbolic state that the environment writes for nodes of :func:`transitions`."""
+    slots = {None: -1} | {item: slot for slot, item in enumerate(objects)}
+    columns = {
+        "objects": [[object_id(item) for item in objects] for _ in nodes],
+        "on": [slots[state.on] for state, _ in nodes],
+        "holding": [slots[state.holding] for state, _ in nodes],
+        "grown": [[item in state.grown for item in objects] for state, _ in nodes],
+        "stage": [stage for _, stage in nodes],
+    }
+    state = {key: torch.tensor(column) for key, column in columns.items()}
+    return TensorDict({"goal_id": torch.full((len(nodes),), goal_id), "state": state}, [len(nodes)])
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("size", [(2, False), (3, True), (4, True)])
+def test_shortest_plans_in_every_state_of_a_scene(split, size):
+    env = PlaygroundTextEnv(5, *size[:1], split, size[1], seed=4, text=False)
+    oracle, start = OraclePolicy(env.goals), env.reset()
+    lengths = set()
+    for goal_id, ids in zip(
+        start["goal_id"].tolist(), start["state", "objects"].tolist(), strict=True
+    ):
+        objects = [OBJECTS[item] for item in ids]
+        found = transitions(env.goals[goal_id], objects)
+        left = steps_left(found)
+        on_plan = [
+            [x is not None and left[x] + 1 == left[node] < math.inf for x in found[node]]
+            for node in found
+        ]
+        steps = [-1 if left[node] == math.inf else left[node] for node in found]
+        state = tensors_of(list(found), goal_id, objects)
+        mask, number = oracle.shortest_plans(state)
+        assert number.tolist() == steps and mask.tolist() == on_plan
+        chosen = mask.gather(1, oracle(state)["action"].unsqueeze(1)).squeeze(1)
+        assert torch.equal(chosen, number >= 0)
+        lengths |= {*steps}
+    assert {1, 2, 3} <= lengths
+
+
+def test_share_on_the_shortest_plan_by_hand():
+    """Growing begins with the supply or with what is to grow; a lone cow cannot grow."""
+    goals = GoalSpace("train", sequential=False)
+    oracle, goal_id = OraclePolicy(goals), goals.id_of("Grow red lion")
+    start = [(reference.State(), 0)] * 4
+    state = tensors_of(start, goal_id, ["red lion", "blue food", "red door"])
+    state["state", "objects"][3] = torch.tensor(list(map(object_id, ["red cow", *OBJECTS[:2]])))
+    mask, steps = oracle.shortest_plans(state)
+    assert mask.int().tolist() == 3 * [[1, 1, 0, 0, 0]] + [[0] * 5]
+    assert steps.tolist() == [3, 3, 3, -1]
+    state["action"] = torch.tensor([0, 1, 2, 3])
+    assert oracle.share_on_shortest_plan(state) == pytest.approx(2 / 3)
+    nested = torch.stack([state, state], 1)
+    assert oracle.share_on_shortest_plan(nested) == pytest.approx(2 / 3)
+    assert oracle.shortest_plans(nested)[0].shape == (4, 2, 5)
+    assert math.isnan(oracle.share_on_shortest_plan(state[3:]))

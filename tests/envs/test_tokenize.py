@@ -95,7 +95,7 @@ def test_a_copy_reads_the_goals_of_its_own_environment(tokenizer):
 
 def test_a_full_cache_starts_again(tokenizer, monkeypatch):
     monkeypatch.setattr(token_cache, "_SIZE", 4)
-    cache = token_cache.TokenCache(tokenizer, " ", "length", 5, torch.int32)
+    cache = token_cache.TokenCache(tokenizer, " ", "goal", 5, torch.int32)
     words = ["Grasp", "Grow", "", "red lion", "any tea", "food", "Grasp", "cow"]
     for start in range(5):
         batch = words[start : start + 3]
@@ -119,6 +119,17 @@ def test_lengths_of_playground_hold_every_text(tokenizer):
 def test_a_text_that_is_too_long_is_named(tokenizer):
     with pytest.raises(ValueError, match=r"goal_length \(2\) is too small: '.*' has \d tokens"):
         make_env(tokenizer, goal_length=2).reset()
+
+
+@pytest.mark.parametrize("raw", ["Sing, Élan".encode("latin-1"), "Sing, É".encode()[:-1]])
+def test_a_text_that_is_not_utf_8_is_named(tokenizer, raw):
+    state = state_with()
+    state["observation"] = torch.tensor([[*raw, 0, 0]], dtype=torch.uint8)
+    message = r"observation is not UTF-8 at byte 6 of b'Sing, \\xc."
+    with pytest.raises(ValueError, match=message):
+        TokenizeText(tokenizer)(state)
+    with pytest.raises(ValueError, match=message.replace("observation", "text")):
+        decode_text(state["observation"])
 
 
 def test_an_environment_without_text_is_named(tokenizer):

@@ -57,6 +57,7 @@ class PPOGLAMLoss(LossModule):
     ``kl_approx``, ``explained_variance`` and ``clip_fraction``, ``ESS``, ``max_ratio``,
     ``mean_ratio`` or, with ``"kl"``, ``kl`` (mean). Masked candidates contribute exactly nothing.
 
+    :func:`~torchrl_glam.objectives.ppo_networks` wires the same heads into TorchRL's own losses.
     Before an update, :meth:`prepare` is given the rows of the rollout, once. Parameters are trained
     where they are: :meth:`trunk_parameters` and :meth:`critic_parameters`, both ``parameters()``.
     Frozen and quantised weights are no part of ``state_dict()``; ``loss.to(...)`` moves them too.

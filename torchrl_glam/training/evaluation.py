@@ -11,6 +11,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
 from torchrl_glam.envs import GoalSpace
+from torchrl_glam.training.metrics import goals_reached
 
 EVAL_SEED = 10_000
 """Seed of the recipes' evaluations: all of them play the same goals and scenes."""
@@ -27,6 +28,7 @@ def evaluate(
     kind_key: NestedKey = "goal_kind",
     action_key: NestedKey = "action",
     mask_key: NestedKey = "action_mask",
+    success_key: NestedKey = "reward",
 ) -> dict[str, float]:
     """Plays exactly one episode in every instance of the environment.
 
@@ -42,10 +44,17 @@ def evaluate(
         kinds: names of the goal kinds. Default: those of Playground-Text.
         kind_key, action_key, mask_key: keys of goal kind, action and admissible actions.
             Defaults: ``"goal_kind"``, ``"action"``, ``"action_mask"``.
+        success_key: entry of a step that says which episodes reach their goal: positive, or True,
+            on the step that does, which ends the episode, and on no other. Default: ``"reward"``.
 
     Returns:
         ``success`` (share of all episodes), ``success/<kind>`` for every kind that occurred, and
         ``length`` (mean number of steps of an episode).
+
+    Raises:
+        KeyError: if the environment writes no such entry.
+        ValueError: if it is positive on a step that does not end the episode, as rewards are that
+            reward progress.
 
     Examples:
         >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
@@ -58,7 +67,8 @@ def evaluate(
         env.set_seed(seed)
         mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
         with set_exploration_type(mode):
-            reached, length, kind = _play(policy, env, kind_key, action_key, mask_key)
+            keys = (kind_key, action_key, mask_key, success_key)
+            reached, length, kind = _play(policy, env, *keys)
     out = {"success": reached.float().mean().item(), "length": length.float().mean().item()}
     for index, name in enumerate(kinds):
         chosen = reached[kind == index]
@@ -96,7 +106,12 @@ def evaluate_splits(
 
 
 def _play(
-    policy, env: EnvBase, kind_key: NestedKey, action_key: NestedKey, mask_key: NestedKey
+    policy: Callable[[TensorDictBase], TensorDictBase] | None,
+    env: EnvBase,
+    kind_key: NestedKey,
+    action_key: NestedKey,
+    mask_key: NestedKey,
+    success_key: NestedKey,
 ) -> tuple[Tensor, Tensor, Tensor]:
     state = env.reset()
     kind = state[kind_key].clone()
@@ -112,7 +127,7 @@ def _play(
             action[running] = policy(state[running])[action_key]
         step = env.step(state.set(action_key, action))["next"]
         length += running
-        reached |= running & step["terminated"].squeeze(-1)
+        reached |= running & goals_reached(step, success_key)
         over = step["done"].squeeze(-1)
         running &= ~over
         state = step_mdp(step.new_empty(step.batch_size).set("next", step))

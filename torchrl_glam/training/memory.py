@@ -1,13 +1,37 @@
-"""What the weights of a run take of the memory, before it starts."""
+"""What a run takes of the memory: its weights, before it starts, and a bound on kernels."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
+
+
+def bound_kernel_caches(capacity: int = 256) -> None:
+    """Bounds what oneDNN keeps of the kernels that it generates, on a CPU.
+
+    It generates some for each shape of a bfloat16 product, and no two batches of text have the same
+    shapes. By default it and torch keep 1,024 each, about a gigabyte in the end. A pass of a trunk
+    with its gradient takes some 36, so 256 still serve the shapes that come again soon.
+
+    Both caches read their capacity from the environment of the process when they are first used, so
+    call this before. What ``ONEDNN_PRIMITIVE_CACHE_CAPACITY`` and ``LRU_CACHE_CAPACITY`` say
+    already is left as it is.
+
+    Args:
+        capacity: number of kernels that each of the two keeps. Default: 256.
+
+    Raises:
+        ValueError: if ``capacity`` is below 1.
+    """
+    if capacity < 1:
+        raise ValueError(f"capacity ({capacity}) must be at least 1 kernel.")
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, str(capacity))
 
 
 def memory_report(loss: SACGLAMLoss, optimizer: SharedTrunkOptimizer) -> dict[str, int]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDictBase
+from torch import Tensor
 from torchrl.record.loggers import get_logger
 
 from torchrl_glam.envs import GoalSpace
@@ -77,12 +78,57 @@ class MetricsTable:
             writer.writerows(self.rows)
 
 
+def goals_reached(after: TensorDictBase, success_key: NestedKey = "reward") -> Tensor:
+    """Which steps end an episode by reaching its goal.
+
+    An end alone says nothing: falling into a hole is ``terminated`` too. The environment says it,
+    by an entry that is positive (or True) on the step that reaches the goal, which ends the
+    episode, and on no other.
+
+    Args:
+        after: what steps led to, ``"next"``, of any batch shape.
+        success_key: the entry, ``[*B]`` or ``[*B, 1]``. Default ``"reward"``.
+
+    Returns:
+        ``bool [*B]``.
+
+    Raises:
+        KeyError: if there is no such entry.
+        ValueError: if it is positive where no episode ends, as rewards are that reward progress.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> done = torch.tensor([[True], [True], [False]])
+        >>> after = TensorDict({"done": done, "reward": torch.tensor([[1.0], [0.0], [0.0]])}, [3])
+        >>> goals_reached(after)
+        tensor([ True, False, False])
+    """
+    value = after.get(success_key, None)
+    if value is None:
+        raise KeyError(
+            f"key {success_key!r} is missing: success_key must name an entry that is positive, or "
+            "True, on the step that reaches the goal"
+        )
+    done = after["done"].squeeze(-1)
+    reached = (value > 0).reshape(done.shape)
+    if (reached & ~done).any():
+        raise ValueError(
+            f"{success_key!r} is positive on a step that does not end an episode, so it does not "
+            "say which episodes reach their goal: let the environment write a bool entry that "
+            "does, and name it in success_key"
+        )
+    return reached
+
+
 class EpisodeStatistics:
-    """Success and length of the episodes that ended since the last call of :meth:`summary`.
+    """Success of the episodes that ended since the last call of :meth:`summary`.
 
     Args:
         kinds: names of the goal kinds. Default: those of Playground-Text.
         kind_key: key of the goal kind ``[*B]``. Default ``"goal_kind"``.
+        success_key: entry of ``"next"`` that says which episodes reach their goal, see
+            :func:`goals_reached`. Default ``"reward"``.
 
     Examples:
         >>> import torch
@@ -91,7 +137,7 @@ class EpisodeStatistics:
         ...     "goal_kind": torch.tensor([[0, 0], [1, 1]]),
         ...     "next": {
         ...         "done": torch.tensor([[[False], [True]], [[False], [True]]]),
-        ...         "terminated": torch.tensor([[[False], [True]], [[False], [False]]]),
+        ...         "reward": torch.tensor([[[0.0], [1.0]], [[0.0], [0.0]]]),
         ...     },
         ... }, batch_size=[2, 2])
         >>> statistics = EpisodeStatistics()
@@ -101,20 +147,22 @@ class EpisodeStatistics:
     """
 
     def __init__(
-        self, kinds: Sequence[str] = GoalSpace.kinds, kind_key: NestedKey = "goal_kind"
+        self,
+        kinds: Sequence[str] = GoalSpace.kinds,
+        kind_key: NestedKey = "goal_kind",
+        success_key: NestedKey = "reward",
     ) -> None:
         self._kinds = tuple(kinds)
-        self._kind_key = kind_key
+        self._kind_key, self._success_key = kind_key, success_key
         self._ended: defaultdict[str, int] = defaultdict(int)
         self._reached: defaultdict[str, int] = defaultdict(int)
 
     def add(self, steps: TensorDictBase) -> None:
         """Counts the episodes that end in a batch of steps of any batch shape."""
-        done = steps["next", "done"].squeeze(-1)
+        after = steps["next"]
+        done, reached_now = after["done"].squeeze(-1), goals_reached(after, self._success_key)
         kinds = steps[self._kind_key][done].tolist()
-        for kind, reached in zip(
-            kinds, steps["next", "terminated"].squeeze(-1)[done].tolist(), strict=True
-        ):
+        for kind, reached in zip(kinds, reached_now[done].tolist(), strict=True):
             self._ended[self._kinds[kind]] += 1
             self._reached[self._kinds[kind]] += reached
 
