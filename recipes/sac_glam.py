@@ -40,6 +40,7 @@ from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.training.interrupt import StopSignal
 from torchrl_glam.training.memory import bound_kernel_caches, describe_memory, memory_report
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace, policy_lag
+from torchrl_glam.training.probe import GoalCoverage
 from torchrl_glam.training.results import save_results
 from torchrl_glam.training.setup import (
     check_names_goals,
@@ -48,6 +49,7 @@ from torchrl_glam.training.setup import (
     make_env,
     make_eval_envs,
     make_language_model,
+    make_probe,
     make_sampler,
     make_storage,
     make_trunk_and_critic,
@@ -78,6 +80,7 @@ def main(cfg: SACGLAMConfig) -> None:
     if config.hindsight:
         check_names_goals(env, config.hindsight_relabel)
     eval_envs = make_eval_envs(config, tokenizer, device)
+    probe = make_probe(config, tokenizer, device)
     actor = CandidateActor()
     policy = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
 
@@ -132,10 +135,11 @@ def main(cfg: SACGLAMConfig) -> None:
 
     # 5. Records, and an earlier run to go on with
     counters = {"steps": 0, "updates": 0, "seconds": 0.0}
-    statistics = EpisodeStatistics()
+    statistics, coverage = EpisodeStatistics(), GoalCoverage()
     table = MetricsTable(folder, config.loggers, name="sac_glam")
     state = {"loss": loss, "optimizer": optimizer, "buffer": buffer, "collector": collector}
     state |= {"counters": counters, "statistics": statistics, "metrics": table}
+    state |= {"coverage": coverage}
     if config.resume:
         checkpoints.load(state, asdict(config), MAY_CHANGE_ON_RESUME)
     OmegaConf.save(cfg, folder / "config.yaml", resolve=True)
@@ -173,6 +177,8 @@ def main(cfg: SACGLAMConfig) -> None:
         for steps in collector:
             counters["steps"] += steps.numel()
             statistics.add(steps)
+            if config.hindsight:
+                coverage.add(steps)
             # collecting and updating take turns: one policy made all of these steps
             now = torch.full(steps.shape, counters["updates"], dtype=torch.int32, device=device)
             with timeit("time/store"):
@@ -204,12 +210,14 @@ def main(cfg: SACGLAMConfig) -> None:
                 row |= policy_lag(batch["recorded_at"], counters["updates"], "batch")
                 stored_at = stored_entry(buffer.storage, "recorded_at")
                 row |= policy_lag(stored_at, counters["updates"], "buffer")
+                row |= coverage.summary()
                 row |= timeit.todict()
                 timeit.erase()
                 since = dict(counters)
                 bar.set_postfix({k: f"{row[k]:.2f}" for k in ("success", "entropy") if k in row})
             if (config.eval_every and at % config.eval_every == 0) or finished:
                 row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED)
+                row |= probe(policy, loss.policy_and_values) if probe else {}
             if row:
                 table.add(at, row)
             save = config.checkpoint_every and at % config.checkpoint_every == 0

@@ -241,6 +241,16 @@ class SACGLAMLoss(DiscreteSACLoss):
         out.update({name: value.mean() for name, value in q_metrics.items()})
         return TensorDict(out)
 
+    @torch.no_grad()
+    def policy_and_values(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Probabilities of the candidates and their Q-values, the least of the critics'.
+
+        Returns:
+            ``[*B, A]`` both. Runs the trunk itself; the input is left as it is.
+        """
+        state = self._read_state(tensordict)
+        return self._policy(state).probs, self._q_values(state).min(0).values
+
     def qvalue_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The critic's loss alone, and its metrics per row ``[*B]``. Runs the trunk itself."""
         state = self._read_state(tensordict)

@@ -87,7 +87,7 @@ class Exercises:
         >>> env = PlaygroundTextEnv(num_envs=2, seed=0)
         >>> readings = Exercises(env.goals, shares={"kind": 1.0}, questions=1)(env.reset())
         >>> readings[0].answers[0][:2]
-        [('\\nQuestion: kind', False), (' blue lamp', False)]
+        [('\\nQuestion: kind', False), (' green tea', False)]
     """
 
     def __init__(

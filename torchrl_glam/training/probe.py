@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import torch
 from tensordict import NestedKey, TensorDictBase
+from tensordict.utils import unravel_key
 from torch import Tensor
 from torchrl.envs import EnvBase
 
 from torchrl_glam.envs import OraclePolicy
+from torchrl_glam.models.distinct import fingerprint
 
 Heads = Callable[[TensorDictBase], tuple[Tensor, Tensor]]
 """From states ``[B]`` to probabilities and Q-values of the candidates, ``[B, A]`` both."""
@@ -133,42 +135,50 @@ def _mean_where(values: Tensor, where: Tensor) -> Tensor:
 
 
 class GoalCoverage:
-    """Which of the goals the social partner has ever named: what hindsight can teach.
+    """Which goals the social partner has ever named: what hindsight can teach.
 
-    Args:
-        num_goals (int): goals of the environment.
-        goal_key (NestedKey): under ``"next"``, ids of the goals that a step reached, -1 in empty
-            slots. Default: ``("hindsight", "goal_id")``.
+    Keyword Args:
+        goal_key (NestedKey): under ``"next"``, tokens of the goals that a step reached,
+            ``[*B, H, T]``. Default: ``("hindsight", "goal_tokens")``.
+        kind_key (NestedKey): under ``"next"``, their kinds, -1 in empty slots, ``[*B, H]``.
+            Default: ``("hindsight", "kind")``.
 
     Examples:
-        >>> from torchrl_glam.envs import PlaygroundTextEnv
-        >>> env = PlaygroundTextEnv(num_envs=64, seed=0, text=False)
-        >>> coverage = GoalCoverage(len(env.goals))
-        >>> coverage.add(env.rollout(16, break_when_any_done=False))
-        >>> sorted(coverage.summary())
-        ['goals/ever', 'goals/new_per_1000_steps']
+        >>> from tensordict import TensorDict
+        >>> tokens = torch.tensor([[[5], [6]], [[5], [0]]])
+        >>> named = {"goal_tokens": tokens, "kind": torch.tensor([[0, 0], [0, -1]])}
+        >>> coverage = GoalCoverage()
+        >>> coverage.add(TensorDict({"next": {"hindsight": named}}, batch_size=[2]))
+        >>> coverage.summary()
+        {'goals/named': 2, 'goals/new_per_1000_steps': 1000.0}
     """
 
-    def __init__(self, num_goals: int, goal_key: NestedKey = ("hindsight", "goal_id")) -> None:
-        self._seen = torch.zeros(num_goals, dtype=torch.bool)
-        self._goal_key = goal_key
+    def __init__(
+        self,
+        *,
+        goal_key: NestedKey = ("hindsight", "goal_tokens"),
+        kind_key: NestedKey = ("hindsight", "kind"),
+    ) -> None:
+        self._keys = [unravel_key(("next", key)) for key in (goal_key, kind_key)]
+        self._seen = torch.empty(0, dtype=torch.int64)
         self._steps = self._before = 0
 
     def add(self, steps: TensorDictBase) -> None:
         """Takes note of the goals that steps of any batch shape reached."""
-        named = steps["next", self._goal_key].flatten().cpu()
-        self._seen[named[named >= 0]] = True
+        tokens, kinds = (steps[key] for key in self._keys)
+        named = fingerprint(tokens[kinds >= 0].long()).cpu()
+        self._seen = torch.cat((self._seen, named)).unique()
         self._steps += steps.numel()
 
     def summary(self) -> dict[str, float]:
-        """Share of the goals ever named, and those named for the first time since the last call."""
-        seen = int(self._seen.sum())
+        """Number of goals ever named, and how fast new ones came since the last call."""
+        seen = len(self._seen)
         new = 1000 * (seen - self._before) / max(self._steps, 1)
         self._before, self._steps = seen, 0
-        return {"goals/ever": seen / len(self._seen), "goals/new_per_1000_steps": new}
+        return {"goals/named": seen, "goals/new_per_1000_steps": new}
 
     def state_dict(self) -> dict[str, Tensor | int]:
-        """What has been seen."""
+        """What has been named, and the counts since the last summary."""
         return {"seen": self._seen, "steps": self._steps, "before": self._before}
 
     def load_state_dict(self, state_dict: dict[str, Tensor | int]) -> None:

@@ -15,7 +15,13 @@ from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl.envs import Compose, EnvBase, SelectTransform, TransformedEnv
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torchrl_glam.envs import PlaygroundTextEnv, PromptTemplate, TokenizeText, decode_text
+from torchrl_glam.envs import (
+    OraclePolicy,
+    PlaygroundTextEnv,
+    PromptTemplate,
+    TokenizeText,
+    decode_text,
+)
 from torchrl_glam.envs.goals import GoalSpace, Split
 from torchrl_glam.envs.tokenize import playground_lengths
 from torchrl_glam.models import (
@@ -36,6 +42,7 @@ from torchrl_glam.replay import (
 )
 from torchrl_glam.replay.group_sampler import GroupSampler
 from torchrl_glam.training.config import RecipeConfig, SACGLAMConfig
+from torchrl_glam.training.probe import PlanProbe
 
 
 def seed_everything(seed: int) -> None:
@@ -243,6 +250,23 @@ def make_eval_envs(
         split: make_env(config, tokenizer, device, num_envs=config.eval_episodes, split=split)
         for split in ("train", "test")
     }
+
+
+def make_probe(
+    config: SACGLAMConfig, tokenizer: PreTrainedTokenizerBase, device: torch.device
+) -> PlanProbe | None:
+    """Instruments for policy and critic, or None if the configuration asks for none.
+
+    Examples:
+        >>> make_probe(SACGLAMConfig(probe_episodes=0), None, torch.device("cpu"))
+    """
+    if not config.probe_episodes:
+        return None
+    state = ("objects", "on", "holding", "grown", "stage")
+    keep = ["goal_id", *(("state", key) for key in state)]
+    env = make_env(config, tokenizer, device, num_envs=config.probe_episodes, keep=keep)
+    oracle = OraclePolicy(env.base_env.goals).to(device)
+    return PlanProbe(env, oracle, config.max_steps, gamma=config.gamma)
 
 
 def check_names_goals(env: EnvBase, hindsight: str, also: Sequence[NestedKey] = ()) -> None:

@@ -63,6 +63,8 @@ class SACGLAMConfig(RecipeConfig):
     capacity: int = 100_000
     storage: str = "ram"
 
+    probe_episodes: int = 64
+
     def check(self) -> None:
         """Fills in what depends on other keys and refuses values out of range.
 
@@ -76,7 +78,8 @@ class SACGLAMConfig(RecipeConfig):
             self.target_entropy = 0.01 if self.hindsight else 0.0
         for key in ("n_step", "num_updates", "capacity"):
             at_least(self, key, 1)
-        at_least(self, "warmup_updates", 0)
+        for key in ("warmup_updates", "probe_episodes"):
+            at_least(self, key, 0)
         for key in ("hindsight_ratio", "priority_alpha", "priority_beta"):
             within(self, key, 0.0, 1.0)
         require(0 < self.tau <= 1, "tau", self.tau, "be in (0, 1]")
