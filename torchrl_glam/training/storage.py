@@ -13,8 +13,8 @@ from tensordict import TensorDictBase
 from torchrl.data import LazyMemmapStorage
 from torchrl.envs import EnvBase
 
-# Bytes of a transition in CompactStorage that are allocated for every one it may hold.
-_COMPACT_ROW = 40
+# Fewest bytes that CompactStorage allocates for each transition that it may come to hold.
+_COMPACT_ROW = 16
 
 
 def transition_bytes(env: EnvBase) -> int:
