@@ -20,7 +20,7 @@ _FULL = "HYDRA_FULL_ERROR"
 
 
 def program(main: Callable[[], None]) -> Callable[[], None]:
-    """Ends a Hydra program by one line on what was wrong, and Ctrl-C without a traceback.
+    """Ends a Hydra program by a line on what was wrong, and Ctrl-C without a traceback.
 
     The exit status is 1, and 130 after Ctrl-C. What is no mistake of settings, files or numbers
     keeps its traceback; with the environment variable ``HYDRA_FULL_ERROR=1`` everything does.
@@ -50,6 +50,7 @@ def program(main: Callable[[], None]) -> Callable[[], None]:
         except _EXPECTED as error:
             if full == "1":
                 raise
+            print(f"With {_FULL}=1 in the environment the traceback is shown.", file=sys.stderr)
             words = " ".join(str(error).split())
             print(f"{type(error).__name__}: {words}", file=sys.stderr)
             sys.exit(1)

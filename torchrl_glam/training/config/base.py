@@ -174,7 +174,8 @@ def require(holds: bool, key: str, value: Any, expected: str) -> None:
 def at_least(config: RecipeConfig, key: str, low: int) -> None:
     """Requires a finite number of a smallest value."""
     value = getattr(config, key)
-    require(low <= value < math.inf, key, value, f"be at least {low}, and finite")
+    finite = " and finite" if value == math.inf else ""
+    require(low <= value < math.inf, key, value, f"be at least {low}{finite}")
 
 
 def above(config: RecipeConfig, key: str, low: float, also: str) -> None:
@@ -201,4 +202,5 @@ def multiple(config: RecipeConfig, key: str, of: str) -> None:
 
 def learning_rate(config: RecipeConfig, key: str) -> None:
     """Requires a finite number of at least 0."""
-    require(0 <= getattr(config, key) < math.inf, key, getattr(config, key), "be at least 0")
+    value = getattr(config, key)
+    require(0 <= value < math.inf, key, value, "be finite and at least 0")
