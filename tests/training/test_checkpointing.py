@@ -421,7 +421,7 @@ def test_poisoned_weights_are_not_saved(tmp_path, value, of):
     if (of, value) == ("buffer", float("inf")):  # masks are buffers, with -inf in them
         manager.save(2, objects, CONFIG)
         return
-    with pytest.raises(FloatingPointError, match=rf"{name} holds values .*{place}.*: not saved"):
+    with pytest.raises(FloatingPointError, match=rf"{name} holds values .*{place}.*: not .*01$"):
         manager.save(2, objects, CONFIG)
     assert names(tmp_path) == ["step_00000001"]
 

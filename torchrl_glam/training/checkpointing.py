@@ -149,7 +149,12 @@ class CheckpointManager:
         """
         if step < 0:
             raise ValueError(f"step is {step}, expected at least 0")
-        require_finite(objects)
+        try:
+            require_finite(objects)
+        except FloatingPointError as error:
+            raise FloatingPointError(
+                f"step {step}: {error}; the last good checkpoint is {self.latest()}"
+            ) from None
         checkpoint = _as_checkpoint(objects)
         stage, final = self._scratch / "checkpoint", self._root / f"step_{step:08d}"
         try:
