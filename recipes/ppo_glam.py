@@ -34,11 +34,14 @@ from torchrl_glam.models import CandidateActor, ScoresOnly, ValueHead, split_by_
 from torchrl_glam.objectives import PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, SubgoalFilter, close_rollout
 from torchrl_glam.training.checkpointing import CheckpointManager
-from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, PPOGLAMConfig
+from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, PPOGLAMConfig, read_config
+from torchrl_glam.training.divergence import check_rewards, diverged
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
-from torchrl_glam.training.interrupt import StopSignal
+from torchrl_glam.training.files import replace_file
+from torchrl_glam.training.interrupt import Rescue, StopSignal
 from torchrl_glam.training.memory import bound_kernel_caches
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace
+from torchrl_glam.training.program import program
 from torchrl_glam.training.results import save_results
 from torchrl_glam.training.setup import (
     check_names_goals,
@@ -54,10 +57,10 @@ from torchrl_glam.training.setup import (
 ConfigStore.instance().store(name="ppo_glam_schema", node=PPOGLAMConfig)
 
 
+@program
 @hydra.main(version_base=None, config_path="config/ppo_glam", config_name="quickstart")
 def main(cfg: PPOGLAMConfig) -> None:
-    config: PPOGLAMConfig = OmegaConf.to_object(cfg)
-    config.check()
+    config = read_config(PPOGLAMConfig, cfg)
 
     # 1. Folder, device, seeds
     folder = Path(config.resume or config.output)
@@ -127,7 +130,7 @@ def main(cfg: PPOGLAMConfig) -> None:
     state |= {"counters": counters, "statistics": statistics, "metrics": table}
     if config.resume:
         checkpoints.load(state, asdict(config), MAY_CHANGE_ON_RESUME)
-    OmegaConf.save(cfg, folder / "config.yaml", resolve=True)
+    replace_file(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
 
     def update(batch: TensorDict) -> TensorDict:
         """One step of the optimizer; one part of the batch in memory at a time."""
@@ -141,10 +144,7 @@ def main(cfg: PPOGLAMConfig) -> None:
             if not norm.isfinite():
                 raise FloatingPointError("The gradient is not finite; nothing was updated.")
         except FloatingPointError as error:
-            raise FloatingPointError(
-                f"update {counters['updates']} at step {counters['steps']}: {error} The run stops; "
-                f"its last good checkpoint is {checkpoints.latest()}"
-            ) from error
+            raise diverged(error, counters, config, checkpoints.latest()) from error
         optimizer.step()
         optimizer.zero_grad()
         counters["updates"] += 1
@@ -153,13 +153,16 @@ def main(cfg: PPOGLAMConfig) -> None:
     # 6. Training
     bar = tqdm(total=config.total_steps, initial=counters["steps"], desc="ppo_glam", unit="step")
     since = dict(counters)
-    with StopSignal() as stop:
+    rescue = Rescue(lambda: checkpoints.save(counters["steps"], state, asdict(config)))
+    with StopSignal() as stop, rescue:
         started = time.perf_counter() - counters["seconds"]
         if not table.rows:
             table.add(0, evaluate_splits(policy, eval_envs, seed=EVAL_SEED))
-        for rollout in collector:
+        for rollout in rescue.batches(collector):
+            check_rewards(rollout, counters)
             counters["steps"] += rollout.numel()
             statistics.add(rollout)
+            rescue.whole = True  # only weights and counters are kept
             with timeit("time/prepare"):
                 rollout = rollout.reshape(config.num_envs, -1)
                 rows = to_rows.inv(close_rollout(rollout))
@@ -193,7 +196,7 @@ def main(cfg: PPOGLAMConfig) -> None:
                 table.add(at, row)
             save = config.checkpoint_every and at % config.checkpoint_every == 0
             if save or finished or stop.requested:
-                checkpoints.save(at, state, asdict(config))
+                rescue.save()
             if stop.requested:
                 break
     bar.close()

@@ -35,12 +35,15 @@ from torchrl_glam.models import CandidateActor, ScoresOnly, split_by_tokens
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform, stored_entry
 from torchrl_glam.training.checkpointing import CheckpointManager
-from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, SACGLAMConfig
+from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, SACGLAMConfig, read_config
+from torchrl_glam.training.divergence import check_rewards, diverged
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
-from torchrl_glam.training.interrupt import StopSignal
+from torchrl_glam.training.files import replace_file
+from torchrl_glam.training.interrupt import Rescue, StopSignal
 from torchrl_glam.training.memory import bound_kernel_caches, describe_memory, memory_report
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace, policy_lag
 from torchrl_glam.training.probe import GoalCoverage
+from torchrl_glam.training.program import program
 from torchrl_glam.training.results import save_results
 from torchrl_glam.training.setup import (
     check_names_goals,
@@ -59,10 +62,10 @@ from torchrl_glam.training.setup import (
 ConfigStore.instance().store(name="sac_glam_schema", node=SACGLAMConfig)
 
 
+@program
 @hydra.main(version_base=None, config_path="config/sac_glam", config_name="quickstart")
 def main(cfg: SACGLAMConfig) -> None:
-    config: SACGLAMConfig = OmegaConf.to_object(cfg)
-    config.check()
+    config = read_config(SACGLAMConfig, cfg)
 
     # 1. Folder, device, seeds
     folder = Path(config.resume or config.output)
@@ -109,7 +112,7 @@ def main(cfg: SACGLAMConfig) -> None:
 
     # 4. Replay: hindsight relabelling, then n-step returns (inverse transforms run last to first)
     buffer = TensorDictReplayBuffer(
-        storage=make_storage(config),
+        storage=make_storage(config, env, folder),
         sampler=make_sampler(config),
         transform=Compose(
             SegmentMultiStepTransform(config.n_step, config.gamma),
@@ -142,7 +145,7 @@ def main(cfg: SACGLAMConfig) -> None:
     state |= {"coverage": coverage}
     if config.resume:
         checkpoints.load(state, asdict(config), MAY_CHANGE_ON_RESUME)
-    OmegaConf.save(cfg, folder / "config.yaml", resolve=True)
+    replace_file(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
 
     def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
         """One step of every optimizer and of the targets; one part of the batch at a time."""
@@ -160,21 +163,20 @@ def main(cfg: SACGLAMConfig) -> None:
         try:
             norms = optimizer.step(losses(), update_actor, shares)
         except FloatingPointError as error:
-            raise FloatingPointError(
-                f"update {counters['updates']} at step {counters['steps']}: {error} The run stops; "
-                f"its last good checkpoint is {checkpoints.latest()}"
-            ) from error
+            raise diverged(error, counters, config, checkpoints.latest()) from error
         targets.step()
         return torch.stack(metrics).sum(0), norms
 
     # 6. Training
     bar = tqdm(total=config.total_steps, initial=counters["steps"], desc="sac_glam", unit="step")
     terms, since = None, dict(counters)
-    with StopSignal() as stop:
+    rescue = Rescue(lambda: checkpoints.save(counters["steps"], state, asdict(config)))
+    with StopSignal() as stop, rescue:
         started = time.perf_counter() - counters["seconds"]
         if not table.rows:
             table.add(0, evaluate_splits(policy, eval_envs, seed=EVAL_SEED))
-        for steps in collector:
+        for steps in rescue.batches(collector):
+            check_rewards(steps, counters)
             counters["steps"] += steps.numel()
             statistics.add(steps)
             if config.hindsight:
@@ -183,6 +185,7 @@ def main(cfg: SACGLAMConfig) -> None:
             now = torch.full(steps.shape, counters["updates"], dtype=torch.int32, device=device)
             with timeit("time/store"):
                 buffer.extend(steps.set("recorded_at", now).reshape(config.num_envs, -1))
+            rescue.whole = True
 
             if len(buffer) >= config.batch_size:
                 for _ in range(config.num_updates):
@@ -222,7 +225,7 @@ def main(cfg: SACGLAMConfig) -> None:
                 table.add(at, row)
             save = config.checkpoint_every and at % config.checkpoint_every == 0
             if save or finished or stop.requested:
-                checkpoints.save(at, state, asdict(config))
+                rescue.save()
             if stop.requested:
                 break
     bar.close()

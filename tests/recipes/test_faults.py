@@ -5,6 +5,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -55,8 +56,14 @@ def checkpoints(run):
 
 
 def beginning(run):
-    """How a run is started or, once it has a checkpoint, gone on with."""
-    return f"resume={run}" if checkpoints(run) else f"output={run}"
+    """How a run is started or, once it has a checkpoint, gone on with.
+
+    One that was killed before its first checkpoint has left metrics, which no run overwrites.
+    """
+    if checkpoints(run):
+        return f"resume={run}"
+    shutil.rmtree(run, ignore_errors=True)
+    return f"output={run}"
 
 
 def newest_step(run):

@@ -396,6 +396,59 @@ def test_nothing_is_unpickled(tmp_path, monkeypatch):
     assert CheckpointManager(tmp_path).load(objects, CONFIG) == 1
 
 
+# What cannot be gone on from
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("of", ["weight", "buffer", "moment"])
+def test_poisoned_weights_are_not_saved(tmp_path, value, of):
+    model, optimizer = model_and_optimizer(seed=0)
+    step_once(model, optimizer)
+    manager = CheckpointManager(tmp_path)
+    objects = {"model": model, "optimizer": optimizer}
+    manager.save(1, objects, CONFIG)
+    poisoned = {
+        "weight": model[0].weight.data,
+        "buffer": model[1].running_mean,
+        "moment": optimizer.state[model[0].weight]["exp_avg_sq"],
+    }[of]
+    poisoned.view(-1)[3] = value
+    name, place = {
+        "weight": ("model", "0.weight"),
+        "buffer": ("model", "1.running_mean"),
+        "moment": ("optimizer", "exp_avg_sq"),
+    }[of]
+    if (of, value) == ("buffer", float("inf")):  # masks are buffers, with -inf in them
+        manager.save(2, objects, CONFIG)
+        return
+    with pytest.raises(FloatingPointError, match=rf"{name} holds values .*{place}.*: not .*01$"):
+        manager.save(2, objects, CONFIG)
+    assert names(tmp_path) == ["step_00000001"]
+
+
+def test_resumed_runs_write_the_same_rows_file(tmp_path):
+    """The keys of a storage that was loaded stand in another order than those of a filled one."""
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=4)
+    buffer.extend(
+        TensorDict(
+            {
+                "z": torch.zeros(4),
+                "a": torch.ones(4),
+                "n": {"y": torch.zeros(4)},
+                "b": torch.zeros(4),
+            },
+            [4],
+        )
+    )
+    first = CheckpointManager(tmp_path / "first").save(1, {"buffer": buffer}, CONFIG)
+    resumed = TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=4)
+    CheckpointManager(tmp_path / "first").load({"buffer": resumed}, CONFIG)
+    second = CheckpointManager(tmp_path / "second").save(1, {"buffer": resumed}, CONFIG)
+    for file in ["rows/meta.json", "state.json"]:
+        one, two = (next(path.rglob(f"*-buffer/{file}")).read_bytes() for path in (first, second))
+        assert one == two
+
+
 # Mix-ups
 
 
@@ -425,7 +478,9 @@ def test_many_differences_are_cut_short(tmp_path):
 
 
 def test_folder_without_checkpoint(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no checkpoint: expected the folder of a run"):
+    with pytest.raises(
+        FileNotFoundError, match="no checkpoint: `resume` needs the folder of a run"
+    ):
         load_counters(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         CheckpointManager(tmp_path).prepare(resume=True)
@@ -438,7 +493,7 @@ def test_new_run_in_the_folder_of_another(tmp_path):
     CheckpointManager(tmp_path).prepare(resume=False)
     save_counters(tmp_path, 5)
     CheckpointManager(tmp_path).prepare(resume=True)
-    with pytest.raises(FileExistsError, match="an earlier run, the newest step_00000005"):
+    with pytest.raises(FileExistsError, match="holds checkpoints, which a new run would overwrite"):
         CheckpointManager(tmp_path).prepare(resume=False)
 
 

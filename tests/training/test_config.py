@@ -113,7 +113,7 @@ def test_both_quickstarts_play_and_measure_the_same():
         ("clip_center", "zero", r"clip_center \(zero\) must be one of \('one', 'behaviour'\)"),
         ("clip_center", "behaviour", r"clip_center \(behaviour\) must be one when hindsight is"),
         ("clip_epsilon", 1.0, r"clip_epsilon \(1.0\) must be in \(0, 1\)"),
-        ("kl_target", 0.0, r"kl_target \(0.0\) must be above 0, or null"),
+        ("kl_target", 0.0, r"kl_target \(0.0\) must be above 0 and finite, or null"),
         ("kl_coeff", -1.0, r"kl_coeff \(-1.0\) must be at least 0"),
         ("lmbda", 1.1, r"lmbda \(1.1\) must be in \[0, 1\]"),
         ("num_epochs", 0, r"num_epochs \(0\) must be at least 1"),

@@ -9,18 +9,24 @@ Nothing here is pickled, so loading runs no code that came with the file.
 
 import errno
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torch.utils._pytree import tree_leaves
+from torch import nn
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 from torchrl.checkpoint import CheckpointAdapter, StateDictCheckpointAdapter
-from torchrl.collectors import Collector
+from torchrl.collectors import BaseCollector, Collector
 from torchrl.data import ReplayBuffer
 from torchrl.envs import EnvBase, TransformedEnv
 
 from torchrl_glam.replay import CompactStorage
+from torchrl_glam.training.files import plain_files
+
+# What one state is made of; a replay buffer's rows lie beside it.
+_STATE_FILES = ("state.tdc", "state.json", "rows")
 
 
 class StateDictAdapter(StateDictCheckpointAdapter):
@@ -55,6 +61,19 @@ class StateDictAdapter(StateDictCheckpointAdapter):
                 f"({error}); return it in such a form"
             ) from error
 
+    def load(self, component: Any, path: Path, **options: Any) -> Any:
+        """Restore ``component`` from the folder ``path``.
+
+        Raises:
+            ValueError: if the folder holds a state in another format, which TorchRL would prefer
+                and might unpickle, or anything but plain files.
+        """
+        for file in plain_files(path):
+            name = file.relative_to(path).parts[0]
+            if name not in _STATE_FILES:
+                raise ValueError(f"{name} is never loaded, expected only {', '.join(_STATE_FILES)}")
+        return super().load(component, path, **options)
+
 
 class ReplayBufferAdapter(CheckpointAdapter):
     """Saves a replay buffer: rows in use, writer, sampler, transforms and generator.
@@ -88,6 +107,7 @@ class ReplayBufferAdapter(CheckpointAdapter):
                     "tensordict: give LazyTensorStorage or LazyMemmapStorage tensordicts"
                 )
             _require_room(path, rows.bytes())
+            rows = _sorted(rows)  # their order differs after a load, which no file shall show
             rows.memmap(path / "rows", copy_existing=True)
         StateDictAdapter().save(_BufferState(component), path, **options)
 
@@ -193,6 +213,53 @@ class CollectorState:
         while isinstance(env, TransformedEnv):
             env = env.base_env
         return env
+
+
+def require_finite(objects: Mapping[str, Any]) -> None:
+    """Refuses weights and optimizer states that training cannot go on from.
+
+    Parameters and what an optimizer keeps must be finite; a module's buffers may be infinite, as
+    masks are, but must be numbers. Replay buffers and collectors are not looked at: what goes into
+    them is checked before it does.
+
+    Args:
+        objects: the objects of a run by name, see
+            :class:`~torchrl_glam.training.checkpointing.CheckpointManager`.
+
+    Raises:
+        FloatingPointError: naming the first tensor that is not.
+
+    Example:
+        >>> layer = torch.nn.Linear(2, 1)
+        >>> _ = layer.bias.data.fill_(torch.nan)
+        >>> require_finite({"model": layer})
+        Traceback (most recent call last):
+            ...
+        FloatingPointError: model holds values that are not finite, first in ['bias']: not saved
+    """
+    for name, value in objects.items():
+        if isinstance(value, (ReplayBuffer, BaseCollector)) or not hasattr(value, "state_dict"):
+            continue
+        buffers = {key for key, _ in value.named_buffers()} if isinstance(value, nn.Module) else ()
+        for path, leaf in tree_flatten_with_path(dict(value.state_dict()))[0]:
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+                good = (
+                    ~leaf.isnan() if getattr(path[0], "key", None) in buffers else leaf.isfinite()
+                )
+                if not good.all():
+                    raise FloatingPointError(
+                        f"{name} holds values that are not finite, first in {keystr(path)}: not "
+                        "saved"
+                    )
+
+
+def _sorted(rows: TensorDictBase) -> TensorDictBase:
+    """The same tensordict with its keys in order."""
+    out = rows.empty()
+    for key in sorted(rows.keys()):
+        value = rows.get(key)
+        out.set(key, _sorted(value) if isinstance(value, TensorDictBase) else value)
+    return out
 
 
 def _require_room(folder: Path, size: int) -> None:

@@ -30,8 +30,11 @@ from torchrl_glam.training.checkpoint_adapters import (
     CollectorState,
     ReplayBufferAdapter,
     StateDictAdapter,
+    require_finite,
 )
-from torchrl_glam.training.checksums import find_damage, sync_folder, write_checksums
+from torchrl_glam.training.checksums import find_damage, write_checksums
+from torchrl_glam.training.files import sync_folder
+from torchrl_glam.training.run_folder import CHECKPOINTS, RunFolder
 
 _GENERATORS = "generators"  # the component for Python's, numpy's and torch's global generators
 _CONFIG_SHOWN = 10  # differing keys spelt out in an error message
@@ -79,7 +82,8 @@ class CheckpointManager:
             raise ValueError(f"keep is {keep}, expected at least 1: a run must keep a checkpoint")
         self.folder = Path(folder)
         self.keep = keep
-        self._root = self.folder / "checkpoints"
+        self._root = self.folder / CHECKPOINTS
+        self._claimed = RunFolder(folder)
         self._scratch = self._root / ".saving"  # what is being written or removed
 
     def checkpoints(self) -> list[Path]:
@@ -96,28 +100,30 @@ class CheckpointManager:
         return next(reversed(self.checkpoints()), None)
 
     def prepare(self, *, resume: bool) -> None:
-        """Find out at the start of a run what would otherwise fail at the first checkpoint.
+        """Claim the folder, and find out what would otherwise fail at the first checkpoint.
+
+        The folder is locked until this object is gone, so that no other run writes to it; see
+        :class:`~torchrl_glam.training.run_folder.RunFolder`.
 
         Args:
             resume: whether the run goes on from a checkpoint of this folder.
 
         Raises:
             FileNotFoundError: if ``resume`` and the folder holds no checkpoint.
-            FileExistsError: if not ``resume`` and it does: another run's would be overwritten.
+            FileExistsError: if not ``resume`` and it holds another run's results, or a model.
+            BlockingIOError: if another run is at work there.
+            ValueError: if something that a run writes is a link or a pipe there.
             OSError: if the folder cannot be written to.
         """
         if resume:
             self._require_checkpoints()
-        elif self.latest() is not None:
-            raise FileExistsError(
-                f"folder {str(self.folder)!r} holds checkpoints of an earlier run, the newest "
-                f"{self.latest().name}: resume that run, or choose another folder"
-            )
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
+            self._claimed.claim(resume=resume)
             with tempfile.TemporaryFile(dir=self._root):
                 pass
         except OSError as error:
+            if error.errno is None:  # the claim has said why, the system has not
+                raise
             raise self._unwritable(error) from error
 
     def save(self, step: int, objects: Mapping[str, Any], config: Mapping[str, Any]) -> Path:
@@ -136,11 +142,19 @@ class CheckpointManager:
 
         Raises:
             ValueError: if ``step`` is negative.
+            FloatingPointError: if weights or an optimizer's state are not finite: a run that goes
+                on from them fails at once. Nothing is written then.
             TypeError: if an object is of no kind that can be saved, or ``config`` is no JSON.
             OSError: if it cannot be written (disk full, read-only, no permission).
         """
         if step < 0:
             raise ValueError(f"step is {step}, expected at least 0")
+        try:
+            require_finite(objects)
+        except FloatingPointError as error:
+            raise FloatingPointError(
+                f"step {step}: {error}; the last good checkpoint is {self.latest()}"
+            ) from None
         checkpoint = _as_checkpoint(objects)
         stage, final = self._scratch / "checkpoint", self._root / f"step_{step:08d}"
         try:
@@ -228,6 +242,8 @@ class CheckpointManager:
         return path
 
     def _require_checkpoints(self) -> list[Path]:
+        if self._root.is_symlink():
+            raise ValueError(f"folder {str(self._root)!r} is a symbolic link, expected a folder")
         found = self.checkpoints()
         if not found:
             hint = ""
@@ -235,8 +251,8 @@ class CheckpointManager:
                 run = self.folder.resolve().parents[1]
                 hint = f"; it looks like one checkpoint, give its run: {str(run)!r}"
             raise FileNotFoundError(
-                f"folder {str(self.folder)!r} holds no checkpoint: expected the folder of a run, "
-                f"with checkpoints/step_<step> in it{hint}"
+                f"folder {str(self.folder)!r} holds no checkpoint: `resume` needs the folder of a "
+                f"run, with checkpoints/step_<step> in it{hint}"
             )
         return found
 
@@ -252,8 +268,8 @@ class CheckpointManager:
     def _unwritable(self, error: OSError) -> OSError:
         return OSError(
             error.errno,
-            f"cannot write checkpoints ({error.strerror or error}): choose a folder that can be "
-            "written to and has room for them; earlier checkpoints there are untouched",
+            f"cannot write checkpoints ({error.strerror or error}): give as `output` a folder that "
+            "can be written to and has room for them; earlier checkpoints there are untouched",
             str(self._root),
         )
 

@@ -5,6 +5,8 @@ import json
 import os
 from pathlib import Path
 
+from torchrl_glam.training.files import plain_files, sync_folder
+
 _SUMS = "checksums.json"
 # The kinds of file that a checkpoint consists of; none of them can hold code.
 _SUFFIXES = (".json", ".memmap", ".tdc")
@@ -32,6 +34,9 @@ def write_checksums(folder: Path) -> None:
 def find_damage(folder: Path) -> str | None:
     """Compare a folder with the sums written by :func:`write_checksums`.
 
+    A link, pipe or device in the folder, or in its place, is damage too, found before any file is
+    opened: no checkpoint has one, and reading it could lead elsewhere or never end.
+
     Returns:
         What is wrong first, in words, or None if every file is as it was written.
 
@@ -46,11 +51,14 @@ def find_damage(folder: Path) -> str | None:
         'value.json has 3 bytes instead of 6'
     """
     try:
+        found = _files(folder)
+    except (ValueError, OSError) as error:
+        return str(error)
+    try:
         sums = json.loads((folder / _SUMS).read_text(encoding="utf-8"))
         expected = {name: (entry["size"], entry["sha256"]) for name, entry in sums.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{_SUMS} is missing or cannot be read"
-    found = _files(folder)
     for name in sorted(found.symmetric_difference(expected)):
         return f"{name} is {'missing' if name in expected else 'not part of it'}"
     for name in sorted(found):
@@ -68,19 +76,8 @@ def find_damage(folder: Path) -> str | None:
     return None
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's list of names to the disk, where the system can (Windows cannot)."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _files(folder: Path) -> set[str]:
-    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    names = {path.relative_to(folder).as_posix() for path in plain_files(folder)}
     return names - {_SUMS}
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
+import os
+import warnings
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +17,28 @@ from torch import Tensor
 from torchrl.record.loggers import get_logger
 
 from torchrl_glam.envs import GoalSpace
+from torchrl_glam.training.files import replace_file
 
 
 class MetricsTable:
     """Rows of metrics by environment step, written to ``metrics.csv`` and to TorchRL loggers.
 
     The table is part of a checkpoint: after resuming, the file has the rows of the checkpoint and
-    those that follow, as if the run had never stopped.
+    those that follow, as if the run had never stopped. A row is added to the end of the file and
+    reaches the disk; where there are new columns, or another table was loaded, the whole file is
+    replaced.
+
+    What cannot be written, for a full disk say, is warned of once for each destination and does
+    not end the run: the next row is tried again, ``metrics.csv`` then with all rows before it.
 
     Args:
         folder: folder of the run.
         backends: TorchRL loggers to feed as well: any of ``"csv"``, ``"tensorboard"``,
             ``"wandb"``, ``"mlflow"``. Default: none.
         name: name of the experiment in those loggers. Default ``"run"``.
+
+    Raises:
+        ValueError: if a logger cannot be made; names it.
 
     Examples:
         >>> import tempfile
@@ -42,18 +54,29 @@ class MetricsTable:
     def __init__(self, folder: str | Path, backends: Sequence[str] = (), name: str = "run") -> None:
         self.path = Path(folder) / "metrics.csv"
         self.rows: list[dict[str, float]] = []
-        self._loggers = [
-            get_logger(backend, logger_name=str(folder), experiment_name=name)
-            for backend in backends
-        ]
+        self._columns: list[str] | None = None  # of the file, None to write all of it
+        self._warned: set[str] = set()
+        self._loggers = {kind: _make_logger(kind, folder, name) for kind in backends}
 
     def add(self, step: int, values: dict[str, float]) -> None:
         """Adds a row; ``step`` counts environment steps."""
         self.rows.append({"step": step, **values})
-        self._write()
-        for logger in self._loggers:
+        self._attempt(str(self.path), self._write)
+        for kind, logger in self._loggers.items():
             for key, value in values.items():
-                logger.log_scalar(key, value, step=step)
+                destination = f"the logger {kind} in folder {str(self.path.parent)!r}"
+                self._attempt(destination, logger.log_scalar, key, value, step=step)
+
+    def _attempt(self, destination: str, write: Callable, *args: Any, **kwargs: Any) -> None:
+        try:
+            write(*args, **kwargs)
+        except Exception as error:  # loggers raise what they like
+            if destination not in self._warned:
+                self._warned.add(destination)
+                warnings.warn(
+                    f"metrics cannot be written to {destination} ({error}): the run goes on",
+                    stacklevel=3,
+                )
 
     def column(self, name: str) -> tuple[list[float], list[float]]:
         """Steps and values of one metric, where it was measured."""
@@ -67,15 +90,39 @@ class MetricsTable:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over the rows of a checkpoint and rewrites the file."""
         self.rows = [dict(row) for row in state_dict["rows"]]
-        self._write()
+        self._columns = None
+        self._attempt(str(self.path), self._write)
 
     def _write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        names = list(dict.fromkeys(name for row in self.rows for name in row))
-        with open(self.path, "w", newline="") as file:
-            writer = csv.DictWriter(file, names, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(self.rows)
+        """Brings the file up to date with the newest row."""
+        known, self._columns = self._columns, None  # if this fails, all is written again
+        names = (name for row in self.rows for name in row) if known is None else self.rows[-1]
+        columns = list(dict.fromkeys([*(known or ()), *names]))
+        if columns != known:
+            replace_file(self.path, _as_csv(columns, self.rows, header=True))
+        else:
+            with open(self.path, "r+", newline="") as file:
+                file.seek(0, os.SEEK_END)
+                file.write(_as_csv(columns, self.rows[-1:]))
+                file.flush()
+                os.fsync(file.fileno())
+        self._columns = columns
+
+
+def _as_csv(columns: list[str], rows: list[dict[str, float]], header: bool = False) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _make_logger(kind: str, folder: str | Path, name: str) -> Any:
+    try:
+        return get_logger(kind, logger_name=str(folder), experiment_name=name)
+    except Exception as error:  # loggers raise what they like
+        raise ValueError(f"loggers: {kind} could not be started: {error}") from error
 
 
 def goals_reached(after: TensorDictBase, success_key: NestedKey = "reward") -> Tensor:

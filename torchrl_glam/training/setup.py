@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from peft import LoraConfig
 from tensordict import NestedKey
-from torchrl.data import LazyMemmapStorage, LazyTensorStorage, RandomSampler
+from torchrl.data import LazyTensorStorage, RandomSampler
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl.envs import Compose, EnvBase, SelectTransform, TransformedEnv
@@ -43,6 +44,7 @@ from torchrl_glam.replay import (
 from torchrl_glam.replay.group_sampler import GroupSampler
 from torchrl_glam.training.config import RecipeConfig, SACGLAMConfig
 from torchrl_glam.training.probe import PlanProbe
+from torchrl_glam.training.storage import DiskStorage, check_room
 
 
 def seed_everything(seed: int) -> None:
@@ -296,14 +298,27 @@ def check_names_goals(env: EnvBase, hindsight: str, also: Sequence[NestedKey] = 
         )
 
 
-def make_storage(config: SACGLAMConfig) -> TensorStorage:
+def make_storage(config: SACGLAMConfig, env: EnvBase, folder: Path) -> TensorStorage:
     """The replay buffer's storage that the configuration asks for.
 
+    Args:
+        config: the run's configuration.
+        env: the environment, whose steps tell how large a transition is.
+        folder: the run's; with ``storage: memmap``, transitions lie in its folder ``replay`` until
+            the run ends.
+
+    Raises:
+        ValueError: if ``capacity`` transitions have no room in memory, or on the disk.
+
     Examples:
-        >>> make_storage(SACGLAMConfig(storage="compact", capacity=500))
+        >>> env = PlaygroundTextEnv(num_envs=1, text=False)
+        >>> make_storage(SACGLAMConfig(storage="compact", capacity=500), env, Path("runs"))
         CompactStorage(len=0, max_size=500)
     """
-    kinds = {"ram": LazyTensorStorage, "memmap": LazyMemmapStorage, "compact": CompactStorage}
+    check_room(config.storage, config.capacity, env, folder)
+    if config.storage == "memmap":
+        return DiskStorage(config.capacity, folder / "replay")
+    kinds = {"ram": LazyTensorStorage, "compact": CompactStorage}
     return kinds[config.storage](config.capacity)
 
 

@@ -1,7 +1,7 @@
 """Types and ranges of the recipes' configurations; ``recipes/config`` explains every key."""
 
-from torchrl_glam.training.config.base import MAY_CHANGE_ON_RESUME, RecipeConfig
+from torchrl_glam.training.config.base import MAY_CHANGE_ON_RESUME, RecipeConfig, read_config
 from torchrl_glam.training.config.ppo_glam import PPOGLAMConfig
 from torchrl_glam.training.config.sac_glam import SACGLAMConfig
 
-__all__ = ["MAY_CHANGE_ON_RESUME", "PPOGLAMConfig", "RecipeConfig", "SACGLAMConfig"]
+__all__ = ["MAY_CHANGE_ON_RESUME", "PPOGLAMConfig", "RecipeConfig", "SACGLAMConfig", "read_config"]

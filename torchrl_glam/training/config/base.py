@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
+from typing import Any, TypeVar, get_args
+
+from omegaconf import DictConfig, OmegaConf
 
 from torchrl_glam.models.export import ExportKind
 from torchrl_glam.models.likelihood import Normalisation
@@ -14,6 +17,14 @@ MAY_CHANGE_ON_RESUME = (
     *("total_steps", "output", "resume", "device", "loggers", "keep_checkpoints"),
     *("checkpoint_every", "eval_episodes", "export"),
 )
+
+# A truth value. OmegaConf would make True of 2 for a key of type bool, so check() looks instead.
+Switch = Any
+
+# TorchRL's loggers, each named after the module that it needs.
+LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
+
+Config = TypeVar("Config", bound="RecipeConfig")
 
 
 @dataclass
@@ -35,24 +46,24 @@ class RecipeConfig:
 
     num_envs: int = 32
     num_objects: int = 3
-    sequential: bool = False
+    sequential: Switch = False
     max_steps: int = 10
 
     model: str = "tiny"
     lora_rank: int | None = None
     lora_alpha: int = 32
     lora_target_modules: list[str] = field(default_factory=lambda: ["q", "v"])
-    load_in_4bit: bool = False
+    load_in_4bit: Switch = False
     compute_dtype: str = "bfloat16"
     dtype: str = "float32"
     autocast: str = "auto"
-    compile: bool = False
-    gradient_checkpointing: bool = False
-    chat_template: bool = False
+    compile: Switch = False
+    gradient_checkpointing: Switch = False
+    chat_template: Switch = False
     normalisation: str = "sum"
-    score_eos: bool = False
+    score_eos: Switch = False
     critic_hidden_sizes: list[int] = field(default_factory=lambda: [256, 256])
-    critic_backprop: bool = True
+    critic_backprop: Switch = True
 
     gamma: float = 0.7
     update_every: int = 32
@@ -75,31 +86,83 @@ class RecipeConfig:
         Raises:
             ValueError: naming the key, its value and what was expected.
         """
+        for switch in (key.name for key in fields(self) if key.type == "Switch"):
+            value = getattr(self, switch)
+            require(isinstance(value, bool), switch, value, "be true or false")
         for key in ("total_steps", "num_envs", "num_objects", "max_steps", "update_every"):
             at_least(self, key, 1)
         for key in ("batch_size", "log_every", "eval_episodes", "keep_checkpoints"):
             at_least(self, key, 1)
         for key in ("eval_every", "checkpoint_every"):
             at_least(self, key, 0)
+        within(self, "seed", 0, 2**32 - 1)
         within(self, "gamma", 0.0, 1.0)
         learning_rate(self, "lr_heads")
+        above(self, "max_grad_norm", 0, "inf for no clipping")
+        for key in ("output", "model"):
+            require(bool(getattr(self, key).strip()), key, getattr(self, key), "not be empty")
+        require(self.resume is None or bool(self.resume.strip()), "resume", "", "not be empty")
         self.autocast = self.autocast.lower()  # Hydra reads autocast=true as a truth value: "True"
         for key in ("dtype", "compute_dtype"):
             choice(self, key, ("float32", "bfloat16"))
         choice(self, "autocast", ("auto", "true", "false"))
         choice(self, "normalisation", get_args(Normalisation))
         choice(self, "export", (*get_args(ExportKind), "none"))
+        self._check_adapters()
+        sizes = self.critic_hidden_sizes
+        require(all(size > 0 for size in sizes), "critic_hidden_sizes", sizes, "be at least 1 each")
+        multiple(self, "update_every", "num_envs")
+        for key in ("total_steps", "log_every", "eval_every", "checkpoint_every"):
+            multiple(self, key, "update_every")
+        if self.max_tokens_per_pass is not None:
+            at_least(self, "max_tokens_per_pass", 1)
+        for name in self.loggers:
+            require(name in LOGGERS, "loggers", self.loggers, f"be some of {LOGGERS}")
+            require(
+                find_spec(name) is not None,
+                "loggers",
+                self.loggers,
+                f'be installed, and {name} is not: pip install "torchrl_glam[{name}]"',
+            )
+
+    def _check_adapters(self) -> None:
+        if self.lora_rank is not None:
+            at_least(self, "lora_rank", 1)
+        at_least(self, "lora_alpha", 1)
+        modules = self.lora_target_modules
+        require(bool(modules), "lora_target_modules", modules, "name at least one module")
         require(
             self.export != "adapter" or self.lora_rank is not None,
             "export",
             self.export,
             "be 'auto', 'merged' or 'none' without adapters (lora_rank: null)",
         )
-        multiple(self, "update_every", "num_envs")
-        for key in ("log_every", "eval_every", "checkpoint_every"):
-            multiple(self, key, "update_every")
-        if self.max_tokens_per_pass is not None:
-            at_least(self, "max_tokens_per_pass", 1)
+
+
+def read_config(kind: type[Config], cfg: DictConfig) -> Config:
+    """The configuration that Hydra composed, checked.
+
+    Args:
+        kind: the recipe's configuration.
+        cfg: what Hydra made of files and command line.
+
+    Raises:
+        ValueError: naming a key that is unknown (Hydra takes those written ``+key=value``),
+            missing, or out of range.
+
+    Examples:
+        >>> read_config(RecipeConfig, OmegaConf.structured(RecipeConfig(seed=3))).seed
+        3
+    """
+    known = {key.name for key in fields(kind)}
+    given = {str(key) for key in cfg}
+    for key in sorted(given - known):
+        raise ValueError(f"{key} is no key of this recipe: --help lists them all")
+    for key in sorted(known - given):
+        raise ValueError(f"{key} is missing: it cannot be taken away")
+    config = OmegaConf.to_object(cfg)
+    config.check()
+    return config
 
 
 def require(holds: bool, key: str, value: Any, expected: str) -> None:
@@ -109,8 +172,15 @@ def require(holds: bool, key: str, value: Any, expected: str) -> None:
 
 
 def at_least(config: RecipeConfig, key: str, low: int) -> None:
-    """Requires a smallest value."""
-    require(getattr(config, key) >= low, key, getattr(config, key), f"be at least {low}")
+    """Requires a finite number of a smallest value."""
+    value = getattr(config, key)
+    finite = " and finite" if value == math.inf else ""
+    require(low <= value < math.inf, key, value, f"be at least {low}{finite}")
+
+
+def above(config: RecipeConfig, key: str, low: float, also: str) -> None:
+    """Requires a number that is larger than another; the message says what else there is."""
+    require(getattr(config, key) > low, key, getattr(config, key), f"be above {low}; {also}")
 
 
 def within(config: RecipeConfig, key: str, low: float, high: float) -> None:
@@ -132,4 +202,5 @@ def multiple(config: RecipeConfig, key: str, of: str) -> None:
 
 def learning_rate(config: RecipeConfig, key: str) -> None:
     """Requires a finite number of at least 0."""
-    require(0 <= getattr(config, key) < math.inf, key, getattr(config, key), "be at least 0")
+    value = getattr(config, key)
+    require(0 <= value < math.inf, key, value, "be finite and at least 0")

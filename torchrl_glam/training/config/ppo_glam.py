@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torchrl_glam.training.config.base import (
     RecipeConfig,
+    Switch,
     at_least,
     choice,
     learning_rate,
@@ -37,7 +39,7 @@ class PPOGLAMConfig(RecipeConfig):
     entropy_coeff: float = 0.01
     critic_coeff: float = 0.5
     lmbda: float = 0.95
-    normalize_advantage: bool = True
+    normalize_advantage: Switch = True
     update_every: int = 512
     num_epochs: int = 4
     lr_trunk: float = 4e-4
@@ -64,7 +66,8 @@ class PPOGLAMConfig(RecipeConfig):
         learning_rate(self, "lr_trunk")
         require(0 < self.clip_epsilon < 1, "clip_epsilon", self.clip_epsilon, "be in (0, 1)")
         if self.kl_target is not None:
-            require(self.kl_target > 0, "kl_target", self.kl_target, "be above 0, or null")
+            finite = 0 < self.kl_target < math.inf
+            require(finite, "kl_target", self.kl_target, "be above 0 and finite, or null")
         choice(self, "objective", ("clip", "kl"))
         choice(self, "hindsight", ("none", "all", "aligned"))
         choice(self, "clip_center", ("one", "behaviour"))

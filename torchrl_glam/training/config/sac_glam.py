@@ -9,6 +9,7 @@ from typing import get_args
 from torchrl_glam.models.critic import CriticInput
 from torchrl_glam.training.config.base import (
     RecipeConfig,
+    Switch,
     at_least,
     choice,
     learning_rate,
@@ -49,9 +50,9 @@ class SACGLAMConfig(RecipeConfig):
     lr_trunk_actor: float = 3e-4
     lr_trunk_critic: float = 3e-4
     lr_alpha: float = 2e-3
-    separate_optimizers: bool = False
+    separate_optimizers: Switch = False
 
-    hindsight: bool = True
+    hindsight: Switch = True
     hindsight_relabel: str = "all"
     hindsight_strategy: str = "future"
     hindsight_goals_per_episode: int | None = None
@@ -83,7 +84,8 @@ class SACGLAMConfig(RecipeConfig):
         for key in ("hindsight_ratio", "priority_alpha", "priority_beta"):
             within(self, key, 0.0, 1.0)
         require(0 < self.tau <= 1, "tau", self.tau, "be in (0, 1]")
-        require(self.alpha_init > 0, "alpha_init", self.alpha_init, "be above 0")
+        finite = 0 < self.alpha_init < math.inf
+        require(finite, "alpha_init", self.alpha_init, "be above 0 and finite")
         within(self, "target_entropy", 0.0, math.log(self.num_objects + 2))
         for key in ("lr_trunk_actor", "lr_trunk_critic", "lr_alpha"):
             learning_rate(self, key)
@@ -115,4 +117,13 @@ class SACGLAMConfig(RecipeConfig):
             "capacity",
             self.capacity,
             f"be at least batch_size ({self.batch_size})",
+        )
+        # All instances begin together, so the episodes that no goal ends end together too.
+        rows = self.num_envs * self.max_steps * (2 if self.hindsight else 1)
+        require(
+            self.capacity >= rows,
+            "capacity",
+            self.capacity,
+            f"be at least {rows}: {self.num_envs} instances (num_envs) end episodes of "
+            f"{self.max_steps} steps (max_steps) at a time, and hindsight adds as much again",
         )

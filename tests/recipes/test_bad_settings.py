@@ -1,0 +1,132 @@
+"""Settings that cannot be: each is refused by name, soon, and leaves nothing behind.
+
+The recipe runs in this process, where it is imported already, as its own program would: arguments
+in, exit status and last line out.
+"""
+
+import gc
+import re
+import runpy
+import signal
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+SMALL = {
+    "sac_glam": "total_steps=32 num_envs=8 update_every=8 batch_size=16 num_updates=1 "
+    "warmup_updates=1 capacity=600 log_every=8",
+    "ppo_glam": "total_steps=32 num_envs=8 update_every=32 batch_size=16 num_epochs=1 log_every=32",
+}
+COMMON = "device=cpu eval_every=0 eval_episodes=1 loggers=[] checkpoint_every=0 export=none"
+CPU_SECONDS = 10
+
+# What every recipe has. The key that the message must name is the first one given.
+SHARED = [
+    *("seed=-1", "seed=4294967296", "device=gpu", "output=", "resume=", "model="),
+    *("resume=EMPTY", "resume=nowhere", "output=FILE", "output=HOLDS_MODEL"),
+    *("total_steps=0", "total_steps=33", "num_envs=0", "num_envs=three", "max_steps=0"),
+    *("max_steps=40000", "num_objects=1", "num_objects=97"),
+    *("sequential=2", "load_in_4bit=2", "compile=2", "gradient_checkpointing=2", "score_eos=2"),
+    *("chat_template=2", "critic_backprop=maybe", "chat_template=true"),
+    *("lora_rank=0", "lora_alpha=0", "lora_alpha=-1", "lora_target_modules=[]"),
+    *("lora_target_modules=[x] lora_rank=2", "compute_dtype=float16", "dtype=float16"),
+    *("autocast=maybe", "normalisation=mean", "critic_hidden_sizes=[0]"),
+    *("critic_hidden_sizes=[16,-1]", "gamma=1.5", "gamma=nan", "update_every=33", "batch_size=0"),
+    *("max_tokens_per_pass=0", "lr_heads=-1", "lr_heads=inf"),
+    *("max_grad_norm=-1", "max_grad_norm=0", "max_grad_norm=nan"),
+    *("eval_every=-8", "eval_episodes=0", "log_every=0", "log_every=3"),
+    *("checkpoint_every=3", "keep_checkpoints=0", "loggers=[nothing]", "loggers=[wandb]"),
+    *("loggers=[csv,mlflow]", "export=onnx", "export=adapter", "+foo=1", "foo=1", "~gamma"),
+]
+# Those that pass through what each recipe writes for itself.
+OF_BOTH = [
+    *("seed=-1", "output=FILE", "resume=EMPTY", "num_envs=three", "max_grad_norm=-1"),
+    *("max_grad_norm=0", "max_grad_norm=nan", "loggers=[nothing]", "+foo=1", "num_objects=1"),
+    *("total_steps=33", "sequential=2"),
+]
+OF_SAC = [
+    *("critic_input=action", "n_step=0", "tau=0", "tau=nan", "alpha_init=0", "alpha_init=inf"),
+    *("target_entropy=5", "target_entropy=inf", "num_updates=0", "warmup_updates=-1"),
+    *("warmup_updates=1000", "lr_trunk_actor=inf", "lr_trunk_critic=-1", "lr_alpha=nan"),
+    *("separate_optimizers=2", "hindsight=2", "hindsight_relabel=none", "hindsight_strategy=past"),
+    *("hindsight_goals_per_episode=0", "hindsight_goals_per_transition=0", "sampling=half"),
+    "hindsight_goals_per_transition=1 hindsight_goals_per_episode=1",
+    *("hindsight_ratio=1.5", "priority_alpha=-1", "priority_beta=2", "storage=tape", "capacity=8"),
+    *("capacity=159", "capacity=10000000000000", "capacity=10000000000000 storage=compact"),
+    "capacity=10000000000000 storage=memmap",
+]
+OF_PPO = [
+    *("objective=trpo", "clip_epsilon=1", "kl_coeff=-1", "kl_coeff=inf", "entropy_coeff=inf"),
+    *("critic_coeff=inf", "critic_coeff=nan", "kl_target=0", "kl_target=inf", "lmbda=1.1"),
+    *("normalize_advantage=2", "num_epochs=0", "lr_trunk=inf", "hindsight=true"),
+    *("clip_center=zero", "clip_center=behaviour hindsight=none", "batch_size=64"),
+]
+CASES = [("sac_glam", case) for case in SHARED + OF_SAC]
+CASES += [("ppo_glam", case) for case in OF_BOTH + OF_PPO]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fast_collection():
+    """What is imported by now need not be looked through after every case."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def _in_time():
+    """Ends a case that computes for too long: it was not refused at once."""
+
+    def give_up(*_):
+        raise KeyboardInterrupt
+
+    earlier = signal.signal(signal.SIGPROF, give_up)
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, earlier)
+
+
+def run_here(recipe, overrides, monkeypatch, capfd):
+    """The exit status and the last line of a run in this process."""
+    path = str(RECIPES / f"{recipe}.py")
+    monkeypatch.setattr(sys, "argv", [path, *overrides])
+    status = 0
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        status = end.code
+    gc.collect()  # what a process would let go of at its end
+    return status, capfd.readouterr().err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(("recipe", "case"), CASES, ids=lambda value: value)
+def test_bad_settings_are_refused_by_name(recipe, case, tmp_path, monkeypatch, capfd):
+    for name in ("wandb", "mlflow"):
+        if name in case and find_spec(name) is not None:
+            pytest.skip(f"{name} is installed here")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "holds_model" / "model").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    given = re.sub("EMPTY|FILE|HOLDS_MODEL", lambda match: match[0].lower(), case)
+    overrides = f"output=runs/run {SMALL[recipe]} {COMMON}".split()
+    overrides += given.split()
+    key = re.match(r"[+~]?(\w+)", case)[1].replace("lora_", "lora[_.]")  # as peft groups them
+    status, last = run_here(recipe, overrides, monkeypatch, capfd)
+    assert status == 1, last
+    assert re.search(rf"\b{key}\b", last), last
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_good_settings_are_not_refused(tmp_path, monkeypatch, capfd):
+    """Or the cases above would show nothing."""
+    monkeypatch.chdir(tmp_path)
+    overrides = f"output=run {SMALL['sac_glam']} {COMMON} max_grad_norm=inf".split()
+    status, last = run_here("sac_glam", overrides, monkeypatch, capfd)
+    assert status == 0, last
+    assert (tmp_path / "run" / "metrics.csv").exists()

@@ -1,0 +1,95 @@
+"""Files of a run: replaced as a whole, and never through a link to somewhere else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Writes a text file that appears under its name only when complete and on disk.
+
+    Whatever interrupts this leaves the file as it was; a link of that name is replaced, not
+    followed.
+
+    Args:
+        path: the file; its folder is made if need be.
+        text: its content.
+
+    Raises:
+        OSError: if it cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "note.txt"
+        >>> replace_file(path, "old")
+        >>> replace_file(path, "new")
+        >>> path.read_text(), [file.name for file in path.parent.iterdir()]
+        ('new', ['note.txt'])
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)  # of a run that was killed; or somebody's link
+    try:
+        with part.open("x", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's list of names to the disk, where the system can (Windows cannot)."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def plain_files(path: Path) -> Iterator[Path]:
+    """Yields a file, or all files below a folder, and refuses what is neither.
+
+    Nothing is opened and no link is followed: a link may lead out of the folder, to what was never
+    checked, and reading a pipe or a device may never end.
+
+    Args:
+        path: a file, a folder, or a name that is not there, which has no files.
+
+    Raises:
+        ValueError: at the first link, pipe, socket or device; names it.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "passwords").symlink_to("/etc/passwd")
+        >>> list(plain_files(folder))
+        Traceback (most recent call last):
+            ...
+        ValueError: passwords is a symbolic link, expected plain files and folders only
+    """
+    yield from _walk(path, path)
+
+
+def _walk(path: Path, top: Path) -> Iterator[Path]:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISREG(mode):
+        yield path
+    elif stat.S_ISDIR(mode):
+        for child in sorted(path.iterdir()):
+            yield from _walk(child, top)
+    else:
+        name = path.name if path == top else path.relative_to(top).as_posix()
+        kind = "symbolic link" if stat.S_ISLNK(mode) else "pipe, socket or device"
+        raise ValueError(f"{name} is a {kind}, expected plain files and folders only")

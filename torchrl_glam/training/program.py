@@ -1,0 +1,62 @@
+"""How a recipe ends when it cannot go on: in words for who started it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+from torchrl.checkpoint import CheckpointError
+
+# What goes wrong by settings, files or numbers, and says how; anything else is a bug.
+_EXPECTED = (
+    *(ValueError, OSError, ImportError, FloatingPointError),
+    *(CheckpointError, HydraException, OmegaConfBaseException),
+)
+_FULL = "HYDRA_FULL_ERROR"
+
+
+def program(main: Callable[[], None]) -> Callable[[], None]:
+    """Ends a Hydra program by a line on what was wrong, and Ctrl-C without a traceback.
+
+    The exit status is 1, and 130 after Ctrl-C. What is no mistake of settings, files or numbers
+    keeps its traceback; with the environment variable ``HYDRA_FULL_ERROR=1`` everything does.
+
+    Args:
+        main: the function that ``hydra.main`` made.
+
+    Examples:
+        >>> @program
+        ... def main():
+        ...     raise ValueError("gamma (2) must be in [0, 1]")
+        >>> main()
+        Traceback (most recent call last):
+            ...
+        SystemExit: 1
+    """
+
+    @functools.wraps(main)
+    def run() -> None:
+        full = os.environ.get(_FULL)
+        os.environ[_FULL] = "1"  # Hydra shortens errors itself, and ends with a hint instead
+        try:
+            main()
+        except KeyboardInterrupt:
+            print("Interrupted; the checkpoints saved so far stand.", file=sys.stderr)
+            sys.exit(130)
+        except _EXPECTED as error:
+            if full == "1":
+                raise
+            print(f"With {_FULL}=1 in the environment the traceback is shown.", file=sys.stderr)
+            words = " ".join(str(error).split())
+            print(f"{type(error).__name__}: {words}", file=sys.stderr)
+            sys.exit(1)
+        finally:
+            os.environ.pop(_FULL)
+            if full is not None:
+                os.environ[_FULL] = full
+
+    return run
