@@ -15,7 +15,6 @@ import json
 import platform
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import hydra
@@ -30,38 +29,16 @@ from transformers import T5Config, T5ForConditionalGeneration
 from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv, TokenizeText
 from torchrl_glam.envs.tokenize import playground_lengths
 from torchrl_glam.models import CandidateActor, EncoderDecoderTrunk
-from torchrl_glam.pretraining import Exercises, encode_readings, make_tokenizer, reading_loss
+from torchrl_glam.pretraining import (
+    Exercises,
+    encode_readings,
+    imitate,
+    make_tokenizer,
+    reading_loss,
+)
+from torchrl_glam.training.config import PretrainConfig
 from torchrl_glam.training.evaluation import evaluate
-
-
-@dataclass
-class PretrainConfig:
-    """Types of ``config/pretrain_tiny.yaml``, where every key is explained."""
-
-    seed: int
-    output: str
-    results: str
-    num_batches: int
-    batch_size: int
-    questions: int
-    lr: float
-    lr_embeddings: float
-    decay: float
-    max_grad_norm: float
-    autocast: bool
-    d_model: int
-    d_ff: int
-    num_heads: int
-    num_layers: int
-    num_decoder_layers: int
-    log_every: int
-    entropy_states: int
-    episodes: int
-    imitate_steps: int
-    imitate_batch_size: int
-    imitate_lr: float
-    imitate_seeds: int
-
+from torchrl_glam.training.memory import bound_kernel_caches
 
 ConfigStore.instance().store(name="pretrain_tiny_schema", node=PretrainConfig)
 
@@ -139,31 +116,26 @@ def make_envs(config: PretrainConfig, tokenizer, paper: bool) -> dict[str, Trans
     return {name: make(*size) for name, size in sizes.items()}
 
 
-def imitate(config: PretrainConfig, model, tokenizer, envs, seed: int) -> dict[str, float]:
-    """Success of a throw-away copy after it has imitated some steps of the shortest plan."""
+def imitation(config: PretrainConfig, model, tokenizer, envs, seed: int) -> dict[str, float]:
+    """Success, by split, of a throw-away copy that has imitated some steps of the shortest plan."""
     torch.manual_seed(seed)
-    autocast = torch.bfloat16 if config.autocast else None
-    model = copy.deepcopy(model)
-    trunk = EncoderDecoderTrunk(model, tokenizer, autocast=autocast, pad_to_multiple_of=4)
-    env, size = envs["collect"], config.imitate_batch_size
+    trunk = EncoderDecoderTrunk(
+        copy.deepcopy(model),
+        tokenizer,
+        autocast=torch.bfloat16 if config.autocast else None,
+        pad_to_multiple_of=4,
+    )
+    env = envs["collect"]
     env.set_seed(seed)
     oracle = OraclePolicy(env.base_env.goals)
-    length = -(-config.imitate_steps // env.batch_size[0])
-    steps = env.rollout(length, oracle, break_when_any_done=False).flatten()
-    order = torch.randperm(len(steps))[: config.imitate_steps].split(size)
-    optimizer = torch.optim.Adam(trunk.parameters(), lr=config.imitate_lr, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, config.imitate_lr, total_steps=len(order), pct_start=0.1
+    imitate(
+        trunk,
+        env,
+        oracle,
+        config.imitate_steps,
+        batch_size=config.imitate_batch_size,
+        lr=config.imitate_lr,
     )
-    for rows in tqdm(order, desc=f"imitate the shortest plan, seed {seed}"):
-        batch = steps[rows]
-        scores = trunk(batch)["log_likelihood"].masked_fill(~batch["action_mask"], -1e9)
-        loss = torch.nn.functional.cross_entropy(scores, batch["action"])
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(trunk.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
     policy = TensorDictSequential(trunk, CandidateActor())
     return {split: evaluate(policy, envs[split], seed=1)["success"] for split in ("train", "test")}
 
@@ -179,7 +151,7 @@ def report(config: PretrainConfig, model, tokenizer) -> dict[str, float | list[f
         out[f"{name}/zero_shot_success"] = evaluate(policy, envs["train"], seed=1)["success"]
         out[f"{name}/random_success"] = evaluate(None, envs["train"], seed=1)["success"]
     results = [
-        imitate(config, model, tokenizer, envs, seed) for seed in range(config.imitate_seeds)
+        imitation(config, model, tokenizer, envs, seed) for seed in range(config.imitate_seeds)
     ]
     for split in ("train", "test"):
         out[f"paper/imitation/{split}"] = [result[split] for result in results]
@@ -188,6 +160,7 @@ def report(config: PretrainConfig, model, tokenizer) -> dict[str, float | list[f
 
 @hydra.main(version_base=None, config_path="config", config_name="pretrain_tiny")
 def main(config: PretrainConfig) -> None:
+    bound_kernel_caches()
     torch.manual_seed(config.seed)
     tokenizer = make_tokenizer()
     model = make_model(config, tokenizer)
