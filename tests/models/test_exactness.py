@@ -22,6 +22,8 @@ from torchrl_glam.models import (
     score_error,
 )
 
+LONG = ["You see: " + ", ".join(["red lion"] * 30)] * 3
+
 
 @pytest.fixture(scope="module")
 def tokenizer():
@@ -79,7 +81,8 @@ def test_a_check_leaves_everything_as_it_was(family, tokenizer, dtype):
 def test_a_cap_on_logits_is_seen_at_fresh_weights(tokenizer, monkeypatch):
     """Gemma 2, read by a trunk that does not know the cap of its configuration."""
     trunk = make_trunk(make_architecture("gemma2", tokenizer), tokenizer)
-    monkeypatch.setattr(trunk, "_logits", trunk.base_model.get_output_embeddings())
+    head = trunk.base_model.get_output_embeddings()
+    monkeypatch.setattr(trunk, "_logits", lambda hidden: head(hidden))
     with pytest.raises(InexactTrunkError, match="logits differ"):
         trunk.check_exactness()
 
@@ -127,13 +130,13 @@ def test_the_score_error_is_the_difference_in_nats(tokenizer, monkeypatch):
 def test_prompts_past_a_window_are_refused_by_its_name(tokenizer):
     trunk = make_trunk(make_architecture("mistral", tokenizer), tokenizer)
     with pytest.raises(ValueError, match=r"32 tokens only \(sliding_window\).*RepeatedDecoderOnly"):
-        trunk(make_states(tokenizer))
+        trunk(make_states(tokenizer, observations=LONG))
 
 
 def test_prompts_past_a_rotary_switch_are_refused_by_its_name(tokenizer):
     trunk = make_trunk(make_architecture("phi3-longrope", tokenizer), tokenizer)
     with pytest.raises(ValueError, match=r"by another rotary embedding \(32\)"):
-        trunk(make_states(tokenizer))
+        trunk(make_states(tokenizer, observations=LONG))
 
 
 def test_an_encoder_decoder_without_a_start_token_is_named(tokenizer):

@@ -225,20 +225,32 @@ def _plain_rows(
 
 
 @contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Within it, a model is in eval mode, whatever mode its parts are in before and after."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
 def _undisturbed(trunk: CandidateTrunk) -> Iterator[None]:
     """Without dropout, in float32, by exact products."""
-    modes = [(module, module.training) for module in trunk.model.modules()]
     precision = torch.get_float32_matmul_precision()
     device = trunk.base_model.get_input_embeddings().weight.device
-    trunk.model.eval()
     torch.set_float32_matmul_precision("highest")
     try:
-        with torch.autocast(device.type, enabled=False), _in_float32(trunk.model):
+        with (
+            without_dropout(trunk.model),
+            torch.autocast(device.type, enabled=False),
+            _in_float32(trunk.model),
+        ):
             yield
     finally:
         torch.set_float32_matmul_precision(precision)
-        for module, mode in modes:
-            module.training = mode
 
 
 @contextmanager

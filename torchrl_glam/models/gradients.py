@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from torchrl_glam.models.exactness import probe
+from torchrl_glam.models.exactness import probe, without_dropout
 
 if TYPE_CHECKING:
     from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
@@ -39,17 +40,9 @@ def check_gradients(trunk: CandidateTrunk | EncodedActionsTrunk) -> None:
             f"model ({type(trunk.base_model).__name__}) has no weights to train: load it with "
             "lora=, or set requires_grad on those that are"
         )
-    prompt, prompt_mask, candidates = probe(trunk)
-    with torch.no_grad():
-        trunk._read(prompt, prompt_mask, candidates)
-    with torch.enable_grad():
-        hidden = trunk._read(prompt, prompt_mask, candidates)
-        # Not a sum: the last layer's normalisation would have it constant.
-        value = trunk._logits(hidden[:, 1]).float().log_softmax(-1)[:, ::2].sum()
-        gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
     missed = [
         name
-        for name, gradient in zip(leaves, gradients, strict=True)
+        for name, gradient in zip(leaves, _gradients(trunk, list(leaves.values())), strict=True)
         if not _arrives(name, gradient)
     ]
     if missed:
@@ -59,6 +52,21 @@ def check_gradients(trunk: CandidateTrunk | EncodedActionsTrunk) -> None:
             "would stay as they are; choose other lora_target_modules, or freeze them"
         )
     _check_quantised(trunk.base_model)
+
+
+def _gradients(trunk: CandidateTrunk, leaves: list[nn.Parameter]) -> Sequence[Tensor | None]:
+    """Gradients of a small pass that follows one without gradient."""
+    inputs = probe(trunk)
+    with without_dropout(trunk.model):
+        with torch.no_grad():
+            trunk._read(*inputs)
+        with torch.enable_grad():
+            hidden = trunk._read(*inputs)
+            # Not their sum, which normalisation holds constant.
+            value = trunk._logits(hidden[:, 1]).float().log_softmax(-1)[:, ::2].sum()
+    if not value.requires_grad:
+        return [None] * len(leaves)
+    return torch.autograd.grad(value, leaves, allow_unused=True)
 
 
 def _arrives(name: str, gradient: Tensor | None) -> bool:
