@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from torchrl_glam.envs.text import decode_bytes
 
 _SIZE = 100_000  # texts kept
+_LEAD = b"\0"  # stands for the lead alone: no text contains a zero
 
 
 class TokenCache:
@@ -47,11 +48,16 @@ class TokenCache:
         self._clear()
 
     def _clear(self) -> None:
-        self._rows = {b"": 0}
-        self._table = self.tokenize([""])
+        self._rows = {b"": 0, _LEAD: 1}
+        self._table = np.concatenate([self.tokenize([""]), self._tokenize([self._lead])])
 
-    def tokens_of(self, text: Tensor) -> Tensor:
-        """Tokens of a text tensor ``[*B, bytes]``, right-padded, ``[*B, T]``; none for no text.
+    def tokens_of(self, text: Tensor, *, always_lead: bool = False) -> Tensor:
+        """Tokens of a text tensor ``[*B, bytes]``, right-padded, ``[*B, T]``.
+
+        Args:
+            text: the texts.
+            always_lead: whether the lead stands in front of nothing too, as where the text is part
+                of a prompt; else an empty text is an empty slot, without tokens. Default: False.
 
         Raises:
             ValueError: if a text has more than ``length`` tokens, or is not UTF-8.
@@ -63,6 +69,8 @@ class TokenCache:
         except KeyError:
             self._remember(texts)
             rows = [self._rows[text] for text in texts]
+        if always_lead and 0 in rows:
+            rows = [row or 1 for row in rows]
         tokens = torch.from_numpy(self._table[rows])
         return tokens.view(*text.shape[:-1], self.length).to(text.device)
 
@@ -86,14 +94,16 @@ class TokenCache:
         Raises:
             ValueError: if a text has more than ``length`` tokens.
         """
-        leads = [self._lead + text if text else "" for text in texts]
+        return self._tokenize([self._lead + text if text else "" for text in texts])
+
+    def _tokenize(self, texts: Sequence[str]) -> np.ndarray:
         rows = np.full((len(texts), self.length), self._tokenizer.pad_token_id, self._dtype)
-        encoded = self._tokenizer(leads, add_special_tokens=False).input_ids
+        encoded = self._tokenizer(list(texts), add_special_tokens=False).input_ids
         for row, text, ids in zip(rows, texts, encoded, strict=True):
             if len(ids) > self.length:
                 raise ValueError(
-                    f"{self._name}_length ({self.length}) is too small: {text!r} has {len(ids)} "
-                    "tokens"
+                    f"{self._name}_length ({self.length}) is too small: "
+                    f"{text.removeprefix(self._lead)!r} has {len(ids)} tokens"
                 )
             row[: len(ids)] = ids
         return rows

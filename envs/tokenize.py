@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs.playground import PlaygroundTextEnv
 from torchrl_glam.envs.template import PromptTemplate
+from torchrl_glam.envs.text import decode_text
 from torchrl_glam.envs.token_cache import TokenCache
 from torchrl_glam.envs.vocabulary import OBJECTS
 
@@ -30,6 +31,11 @@ class TokenizeText(Transform):
     An environment may give its hindsight goals as text, or as ids into a list of texts: there are
     many slots and few of them are filled, so text would be mostly padding. Ids are read if there
     is no text.
+
+    An empty goal or observation is part of the prompt, with the white space in front of it; an
+    empty action or hindsight goal is an empty slot. On the first states that it reads, and on the
+    first with an empty goal or observation, it checks that the pieces have the tokens of the whole
+    prompt (:func:`~torchrl_glam.models.check_composition`).
 
     Notation: B batch shape of the environment, A candidate actions, H hindsight goals.
 
@@ -54,8 +60,9 @@ class TokenizeText(Transform):
 
     Raises:
         ValueError: if the tokenizer has no padding token; when a text is read, if it has more
-            tokens than the length kept for it or is not UTF-8; when ids are read, if nothing gives
-            their texts, or if the environments of a batch differ in them.
+            tokens than the length kept for it or is not UTF-8, or if a prompt's pieces have not the
+            tokens of the whole; when ids are read, if nothing gives their texts, or if the
+            environments of a batch differ in them.
 
     Examples:
         >>> from torchrl.envs import TransformedEnv
@@ -108,6 +115,8 @@ class TokenizeText(Transform):
             TokenCache(tokenizer, template.lead(slot), slot, length, self.token_dtype)
             for slot, length in lengths.items()
         ]
+        self._tokenizer, self._template = tokenizer, template
+        self._composes: set[tuple[bool, bool]] = set()  # kinds of prompts that were checked
         self._goal_texts = goal_texts
         self._goal_table: Tensor | None = None
 
@@ -124,7 +133,10 @@ class TokenizeText(Transform):
                     f"key {key!r} is missing: TokenizeText reads text that the environment "
                     "writes (is the environment made with text=True?)"
                 )
-            next_tensordict.set(out_key, cache.tokens_of(text))
+            # Goal and observation are part of the prompt, whatever they say.
+            always = cache is not self._caches[2]
+            next_tensordict.set(out_key, cache.tokens_of(text, always_lead=always))
+        self._check_composition(*(next_tensordict.get(key) for key in self.in_keys[:2]))
         text = next_tensordict.get(self.in_keys[3], None)
         ids = next_tensordict.get(self.in_keys[4], None)
         if text is not None:
@@ -139,6 +151,22 @@ class TokenizeText(Transform):
         self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
         return self._call(tensordict_reset)
+
+    def _check_composition(self, goal: Tensor, observation: Tensor) -> None:
+        """Checks one prompt of each kind: with and without a goal, with and without an observation.
+
+        Whether pieces compose hangs on how they begin, which is the same for all texts of a kind.
+        """
+        goal, observation = (text.reshape(-1, text.shape[-1]) for text in (goal, observation))
+        kinds = torch.stack([goal[:, 0] == 0, observation[:, 0] == 0], -1).tolist()
+        for row, kind in enumerate(map(tuple, kinds)):
+            if kind not in self._composes:
+                # Here, because models imports this package.
+                from torchrl_glam.models.prompt import check_composition
+
+                texts = decode_text(goal[row]), decode_text(observation[row])
+                check_composition(self._tokenizer, self._template, [texts])
+                self._composes.add(kind)
 
     def _tokens_of_ids(self, ids: Tensor) -> Tensor:
         if self._goal_table is None:

@@ -30,7 +30,13 @@ from torchrl.envs.transforms import Compose
 from tqdm import tqdm
 
 from torchrl_glam.envs import GoalSpace
-from torchrl_glam.models import CandidateActor, ScoresOnly, ValueHead, split_by_tokens
+from torchrl_glam.models import (
+    CandidateActor,
+    ScoresOnly,
+    ValueHead,
+    score_error,
+    split_by_tokens,
+)
 from torchrl_glam.objectives import PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, SubgoalFilter, close_rollout
 from torchrl_glam.training.checkpointing import CheckpointManager
@@ -130,6 +136,7 @@ def main(cfg: PPOGLAMConfig) -> None:
     state |= {"counters": counters, "statistics": statistics, "metrics": table}
     if config.resume:
         checkpoints.load(state, asdict(config), MAY_CHANGE_ON_RESUME)
+        trunk.trunk.check_exactness()
     replace_file(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
 
     def update(batch: TensorDict) -> TensorDict:
@@ -186,7 +193,7 @@ def main(cfg: PPOGLAMConfig) -> None:
             if at % config.log_every == 0:
                 row = statistics.summary() | {k: v.item() for k, v in terms.items()}
                 row |= {"hindsight_in_batch": hindsight} | pace(counters, since)
-                row |= timeit.todict()
+                row |= {"score_error": score_error(trunk, rows)} | timeit.todict()
                 timeit.erase()
                 since = dict(counters)
                 bar.set_postfix({k: f"{row[k]:.2f}" for k in ("success", "entropy") if k in row})

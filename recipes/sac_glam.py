@@ -31,7 +31,7 @@ from torchrl.envs.transforms import Compose
 from torchrl.objectives import SoftUpdate
 from tqdm import tqdm
 
-from torchrl_glam.models import CandidateActor, ScoresOnly, split_by_tokens
+from torchrl_glam.models import CandidateActor, ScoresOnly, score_error, split_by_tokens
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform, stored_entry
 from torchrl_glam.training.checkpointing import CheckpointManager
@@ -145,6 +145,7 @@ def main(cfg: SACGLAMConfig) -> None:
     state |= {"coverage": coverage}
     if config.resume:
         checkpoints.load(state, asdict(config), MAY_CHANGE_ON_RESUME)
+        trunk.check_exactness()
     replace_file(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
 
     def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
@@ -208,6 +209,7 @@ def main(cfg: SACGLAMConfig) -> None:
                     "hindsight_in_batch": batch["is_hindsight"].float().mean().item(),
                     "hindsight_in_buffer": getattr(buffer.sampler, "hindsight_share", 0.0),
                     "buffer_size": len(buffer),
+                    "score_error": score_error(trunk, batch),
                 }
                 row |= pace(counters, since)
                 row |= policy_lag(batch["recorded_at"], counters["updates"], "batch")

@@ -70,6 +70,15 @@ def test_masked_candidates_stay_out_of_values_and_gradients(offset):
     torch.testing.assert_close(dist.entropy(), torch.zeros(1))
 
 
+@pytest.mark.parametrize("kind", [ExplorationType.RANDOM, ExplorationType.DETERMINISTIC])
+@pytest.mark.parametrize("best", [-2e9, -1e20, -1e30, 1e30])
+def test_a_masked_candidate_is_never_chosen_however_low_the_others(best, kind):
+    inputs = state([[0.0, 3 * best, best]] * 50, [[False, True, True]] * 50)
+    with set_exploration_type(kind):
+        action = CandidateActor()(inputs)["action"]
+    assert (action == (2 if best < 0 else 1)).all()
+
+
 def test_exploration_types():
     actor = CandidateActor()
     rows = 2000

@@ -10,12 +10,15 @@ from torchrl_glam.models.critic import (
 from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
 from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
 from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
+from torchrl_glam.models.exactness import InexactTrunkError, score_error
 from torchrl_glam.models.export import export_agent
 from torchrl_glam.models.factory import make_trunk
+from torchrl_glam.models.gradients import check_gradients
 from torchrl_glam.models.loading import load_language_model, load_tokenizer
 from torchrl_glam.models.passes import split_by_tokens
 from torchrl_glam.models.prompt import PromptBuilder, check_composition
 from torchrl_glam.models.repeated import RepeatedTrunk
+from torchrl_glam.models.repeated_decoder_only import RepeatedDecoderOnlyTrunk
 from torchrl_glam.models.scores_only import ScoresOnly
 from torchrl_glam.models.trie import CandidateTrie, build_trie
 from torchrl_glam.models.trunk import CandidateTrunk
@@ -30,17 +33,21 @@ __all__ = [
     "DecoderOnlyTrunk",
     "EncodedActionsTrunk",
     "EncoderDecoderTrunk",
+    "InexactTrunkError",
     "ObservationCritic",
     "PromptBuilder",
+    "RepeatedDecoderOnlyTrunk",
     "RepeatedTrunk",
     "ScoresOnly",
     "ValueHead",
     "build_trie",
     "check_composition",
+    "check_gradients",
     "export_agent",
     "load_language_model",
     "load_tokenizer",
     "make_critic",
     "make_trunk",
+    "score_error",
     "split_by_tokens",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import (
@@ -13,9 +15,10 @@ from torch import Tensor
 from torch.distributions.kl import register_kl
 from torchrl.modules import MaskedCategorical
 
-# The score of a masked candidate. Far below any log-likelihood of a text, so that the softmax of
-# equation 2 gives exactly 0 there, yet finite: 0 * log(0) would be NaN in the SAC losses. It also
-# leaves room for products with an entropy coefficient, where the smallest float32 would overflow.
+# The score of a masked candidate, that of the best admissible one being 0: so far below that the
+# softmax of equation 2 gives exactly 0 there, yet finite: 0 * log(0) would be NaN in the SAC
+# losses. It also leaves room for products with an entropy coefficient, where the smallest float32
+# would overflow.
 MASKED_LOG_LIKELIHOOD = -1e9
 
 
@@ -103,9 +106,10 @@ class _CandidateChoice(ProbabilisticTensorDictModule):
         mask = tensordict[inputs["mask"]]
         _check_scores(log_likelihood, mask, inputs["logits"], inputs["mask"])
         dtype = torch.promote_types(log_likelihood.dtype, torch.float32)
-        return _Candidates(
-            logits=log_likelihood.to(dtype), mask=mask, neg_inf=MASKED_LOG_LIKELIHOOD
-        )
+        scores = log_likelihood.to(dtype)
+        # The softmax of scores is that of their distances, and these know no score too low.
+        best = scores.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
+        return _Candidates(logits=scores - best, mask=mask, neg_inf=MASKED_LOG_LIKELIHOOD)
 
     # ProbabilisticTensorDictSequential.get_dist calls the module under this name.
     build_dist_from_params = get_dist

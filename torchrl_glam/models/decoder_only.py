@@ -12,11 +12,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchrl_glam.models.exactness import check_exactness
+from torchrl_glam.models.reach import Limit, positions, text_config, text_model, window
 from torchrl_glam.models.trie import CandidateTrie
 from torchrl_glam.models.trunk import CandidateTrunk, check_positions
 
 _ATTENTION = ("sdpa", "eager")
+_OTHERWISE = (
+    ", or read candidates one by one where a window is the limit (RepeatedDecoderOnlyTrunk)"
+)
 
 
 class DecoderOnlyTrunk(CandidateTrunk):
@@ -54,11 +57,16 @@ class DecoderOnlyTrunk(CandidateTrunk):
     """
 
     closes_prompt = False
+    any_attention = False
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self._limit = _positions(self.base_model.config)
-        check_exactness(self, self._plain_logits)
+        self.check_exactness()
+
+    def _find_limit(self) -> Limit | None:
+        config = self._text_config
+        limits = [limit for limit in (positions(config), window(config)) if limit is not None]
+        return min(limits, default=None)
 
     def _check_family(self) -> None:
         base = self.base_model
@@ -68,9 +76,10 @@ class DecoderOnlyTrunk(CandidateTrunk):
                 "language-model head: load one with load_language_model, or use make_trunk, which "
                 "picks the trunk"
             )
-        if base.config._attn_implementation not in _ATTENTION:
+        attention = text_config(base)._attn_implementation
+        if attention not in _ATTENTION and not self.any_attention:
             raise ValueError(
-                f"model has the attention implementation {base.config._attn_implementation!r}, "
+                f"model has the attention implementation {attention!r}, "
                 f"which takes no mask per node: load it with attention= one of {_ATTENTION}"
             )
 
@@ -79,10 +88,10 @@ class DecoderOnlyTrunk(CandidateTrunk):
         longest = prompt.shape[1]
         last = prompt_mask.sum(-1, keepdim=True) - 1
         # Only where it may be too long: on a GPU, the host waits for the answer.
-        if self._limit is not None and longest + trie.tokens.shape[1] - 1 > self._limit:
+        if self.limit is not None and longest + trie.tokens.shape[1] - 1 > self.limit.tokens:
             tokens = int((last + 1 + trie.depth.amax(-1, keepdim=True)).max())
-            check_positions("prompt and candidate actions", tokens, self._limit)
-        hidden = base.base_model(
+            check_positions("prompt and candidate actions", tokens, self.limit, _OTHERWISE)
+        hidden = text_model(base)(
             input_ids=torch.cat([prompt, trie.tokens[:, 1:]], 1),
             attention_mask=self._attention(prompt_mask, trie),
             position_ids=_position_ids(longest, last, trie),
@@ -102,16 +111,14 @@ class DecoderOnlyTrunk(CandidateTrunk):
         allowed[:, 0, :longest, :longest] = prompt_mask.new_ones(longest, longest).tril()
         allowed[:, 0, longest:, :longest] = prompt_mask.unsqueeze(1)
         allowed[:, 0, longest:, longest:] = trie.ancestors[:, 1:, 1:]
-        if self.base_model.config._attn_implementation == "sdpa":
+        if self._text_config._attn_implementation == "sdpa":
             return allowed
         dtype = self.autocast or self.base_model.get_input_embeddings().weight.dtype
         return torch.zeros_like(allowed, dtype=dtype).masked_fill_(~allowed, torch.finfo(dtype).min)
 
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return self.base_model.get_output_embeddings()(hidden)
-
     def _plain_logits(self, prompt: Tensor, candidate: Tensor) -> Tensor:
-        return self.base_model(input_ids=torch.cat([prompt, candidate], -1)).logits[:, -1]
+        whole = torch.cat([prompt, candidate], -1)
+        return self.base_model(input_ids=whole).logits[:, prompt.shape[1] - 1 :]
 
 
 def _position_ids(longest: int, last: Tensor, trie: CandidateTrie) -> Tensor:
@@ -120,13 +127,3 @@ def _position_ids(longest: int, last: Tensor, trie: CandidateTrie) -> Tensor:
         last
     )  # padding needs none of its own
     return torch.cat([prompt, last + trie.depth[:, 1:]], 1)
-
-
-def _positions(config) -> int | None:
-    """Tokens that see all others: the context, or the window where attention slides."""
-    limits = [getattr(config, "max_position_embeddings", None)]
-    if "full_attention" not in (kinds := getattr(config, "layer_types", None) or ["unknown"]) or (
-        "sliding_attention" in kinds
-    ):
-        limits.append(getattr(config, "sliding_window", None))
-    return min((limit for limit in limits if limit is not None), default=None)

@@ -63,6 +63,10 @@ class EncodedActionsTrunk(TensorDictModuleBase):
         """Width D of the embeddings."""
         return self.trunk.embedding_dim
 
+    def check_exactness(self) -> None:
+        """As :meth:`CandidateTrunk.check_exactness` of the trunk that is wrapped."""
+        self.trunk.check_exactness()
+
     def written_keys(self, only: Part | None = None) -> list[NestedKey]:
         """The keys that a call with ``only`` writes."""
         return self.out_keys[1:2] if only == "embeddings" else self.trunk.written_keys(only)

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from torchrl_glam.models.exactness import InexactTrunkError, check_exactness
+from torchrl_glam.models.exactness import InexactTrunkError
 from torchrl_glam.models.trie import CandidateTrie
 from torchrl_glam.models.trunk import CandidateTrunk, check_positions
 
@@ -63,7 +63,8 @@ class EncoderDecoderTrunk(CandidateTrunk):
         self.packed = layout == "packed"
         if self._is_t5 and not self.packed:
             _check_one_bias(self.base_model)
-        check_exactness(self, self._plain_logits)
+        _check_room(self.base_model)
+        self.check_exactness()
 
     def _check_family(self) -> None:
         base = self.base_model
@@ -76,15 +77,20 @@ class EncoderDecoderTrunk(CandidateTrunk):
                 "language-model head: load one, for example 'google/flan-t5-base', or use "
                 "make_trunk, which picks the trunk"
             )
+        if getattr(base.config, "decoder_start_token_id", None) is None:
+            raise ValueError(
+                f"model ({base.__class__.__name__}) names no token to start its decoder with: set "
+                "model.config.decoder_start_token_id (for MBart the id of the language's token)"
+            )
 
     def _start_id(self) -> int:
         return self.base_model.config.decoder_start_token_id
 
     def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
         model = self.base_model
-        limit = getattr(model.config, "max_position_embeddings", None)
-        check_positions("prompts", prompt.shape[1], limit)
-        check_positions("candidate actions, all of a state together,", trie.tokens.shape[1], limit)
+        check_positions("prompts", prompt.shape[1], self.limit)
+        nodes = trie.tokens.shape[1]
+        check_positions("candidate actions, all of a state together,", nodes, self.limit)
         seen = self._prompt_attention(prompt_mask)
         encoded = model.get_encoder()(input_ids=prompt, attention_mask=seen).last_hidden_state
         decoder = model.get_decoder()
@@ -99,10 +105,12 @@ class EncoderDecoderTrunk(CandidateTrunk):
 
     def _prompt_attention(self, prompt_mask: Tensor) -> Tensor:
         """For sdpa ``[B, 1, 1, T]``: from a plain mask the model would see whether anything is
-        masked at all, and the host would wait for the encoder to see it."""
-        if self.base_model.config._attn_implementation == "sdpa":
+        masked at all, and the host would wait for the encoder to see it. Not where the encoder
+        makes windows of a plain mask."""
+        config = self.base_model.config
+        if config._attn_implementation == "sdpa" and not self._has_windows:
             return prompt_mask[:, None, None]
-        return prompt_mask
+        return prompt_mask.long()
 
     def _trie_attention(self, trie: CandidateTrie, dtype: torch.dtype) -> Tensor:
         """Additive mask ``[B, heads or 1, N, N]``: ancestors only.
@@ -136,16 +144,18 @@ class EncoderDecoderTrunk(CandidateTrunk):
     def _logits(self, hidden: Tensor) -> Tensor:
         model = self.base_model
         config = model.config
-        if self._is_t5 and getattr(config, "scale_decoder_outputs", config.tie_word_embeddings):
+        # MT5 ties its embeddings and does not scale, and says neither.
+        scaled = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings)
+        if self._is_t5 and scaled and config.model_type != "mt5":
             hidden = hidden * config.d_model**-0.5
-        logits = model.get_output_embeddings()(hidden)
+        logits = super()._logits(hidden)
         bias = getattr(model, "final_logits_bias", None)
         return logits if bias is None else logits + bias
 
     def _plain_logits(self, prompt: Tensor, candidate: Tensor) -> Tensor:
         start = torch.full_like(candidate[:, :1], self._start_id())
         decoder_ids = torch.cat([start, candidate], -1)
-        return self.base_model(input_ids=prompt, decoder_input_ids=decoder_ids).logits[:, -1]
+        return self.base_model(input_ids=prompt, decoder_input_ids=decoder_ids).logits
 
 
 def _check_one_bias(base: nn.Module) -> None:
@@ -154,6 +164,14 @@ def _check_one_bias(base: nn.Module) -> None:
         raise InexactTrunkError(
             f"model ({base.__class__.__name__}) has {biases} position biases in its decoder, and "
             "one mask for all layers can correct one: use layout='packed' or make_trunk"
+        )
+
+
+def _check_room(base: nn.Module) -> None:
+    if hasattr(base.config, "expert_capacity"):
+        raise InexactTrunkError(
+            f"model ({base.__class__.__name__}) has experts with room for so many tokens of a "
+            "text, and candidates that share one would take it from each other: use make_trunk"
         )
 
 

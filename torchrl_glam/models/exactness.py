@@ -1,17 +1,38 @@
-"""A check, when a trunk is made, that it reads the model as the model reads itself."""
+"""Checks that a trunk reads its model as the model reads itself.
+
+Fresh weights are small: attention is then nearly even, logits nearly linear, and a wrong mask or a
+forgotten cap moves them by less than rounding does. So :func:`check_exactness` enlarges what every
+matrix of the model gives until it is as large as in a trained one, in the trunk's pass and in the
+model's own alike; less so if rounding would then drown the rest. Both run in float32, whatever the
+weights are in: rounding is not the question.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from tensordict import TensorDictBase
+from torch import Tensor, nn
 
-from torchrl_glam.models.trie import build_trie
+from torchrl_glam.models.reach import text_config, turning_points
+from torchrl_glam.models.trie import CandidateTrie, build_trie
 
 if TYPE_CHECKING:
+    from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
     from torchrl_glam.models.trunk import CandidateTrunk
+
+# Largest difference of logits that rounding makes, as a share of their norm.
+_ROUNDING = 1e-3
+# Prompts are made longer than the windows of a model up to this one.
+_LONGEST_PROBE = 1024
+# What matrices give is enlarged to this root mean square, the first at which the model is calm.
+_TRAINED_SIZES = (2.0, 0.5, 0.0)
+# And logits to this, where caps of some tens show.
+_TRAINED_LOGITS = 8.0
 
 
 class InexactTrunkError(ValueError):
@@ -19,51 +40,284 @@ class InexactTrunkError(ValueError):
 
 
 @torch.no_grad()
-def check_exactness(
-    trunk: CandidateTrunk, plain_logits: Callable[[Tensor, Tensor], Tensor]
-) -> None:
-    """Compares the logits after two candidates that share a prefix with the plain computation.
+def check_exactness(trunk: CandidateTrunk) -> None:
+    """Compares the logits along candidates that share prefixes with the model's own forward.
 
-    The prompt is padded, so that masks and positions matter. Dropout is off meanwhile.
+    Prompts are of unequal length in one batch, the longest beyond every window of the model that is
+    at most 1,024 tokens. Dropout is off meanwhile; weights and generators are left as they are.
 
     Args:
-        trunk: the trunk to check.
-        plain_logits: from prompt tokens ``[1, T]`` and candidate tokens ``[1, W]`` to the logits
-            ``[1, V]`` after the last token, by the model's own forward.
+        trunk: the trunk to check; its ``embedding_dim`` is set on the way.
 
     Raises:
         InexactTrunkError: if they differ by more than rounding, or the model takes no such input.
     """
-    base, pad = trunk.base_model, trunk.prompt.pad_id
-    embedding = base.get_input_embeddings().weight
-    usable = [i for i in range(8) if i != pad][: base.config.vocab_size]
-    ids = torch.tensor([usable[i % len(usable)] for i in range(7)], device=embedding.device)
-    prompt, candidates = ids[None, :3], ids[[3, 4, 5, 3, 4, 6]].view(1, 2, 3)
-    padded = torch.cat([prompt, prompt.new_full((1, 2), pad)], 1)
-    mask = torch.arange(5, device=ids.device).unsqueeze(0) < 3
-    everything = torch.ones(1, 2, dtype=torch.bool, device=ids.device)
-    modes = [(module, module.training) for module in trunk.model.modules()]
-    trunk.model.eval()
+    base = trunk.base_model
+    prompt, prompt_mask, candidates = probe(trunk)
     try:
-        trie = build_trie(candidates, everything, trunk._start_id(), pad, packed=trunk.packed)
-        hidden = trunk._read(padded, mask, trie)
-        logits = trunk._logits(hidden[0, trie.end[0]]).float()
-        expected = torch.cat([plain_logits(prompt, row[None]) for row in candidates[0]]).float()
+        with _undisturbed(trunk):
+            for size in _TRAINED_SIZES:
+                with _as_if_trained(base, size):
+                    plain = _plain_rows(trunk, prompt, prompt_mask, candidates)
+                    with _roundings(base):
+                        moved = _plain_rows(trunk, prompt, prompt_mask, candidates)
+                    noise = max(float(_relative(moved[key], plain[key]).max()) for key in plain)
+                    if noise > _ROUNDING / 10 and size > 0:
+                        continue
+                    hidden = trunk._read(prompt, prompt_mask, candidates)
+                    errors, _ = _compare(trunk, candidates, hidden, plain)
+                    break
     except torch.OutOfMemoryError:
         raise
-    except (AttributeError, IndexError, RuntimeError, TypeError) as error:
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise InexactTrunkError(
             f"model ({base.__class__.__name__}) cannot be read by {trunk.__class__.__name__}, "
-            f"which gives it a mask and positions of its own: {error}"
+            f"which gives it a mask and positions of its own: {_first_line(error)}"
         ) from error
-    finally:
-        for module, mode in modes:
-            module.training = mode
-    error = float((logits - expected).norm() / expected.norm().clamp_min(1e-12))
-    exact = embedding.dtype == torch.float32 and not getattr(base, "is_quantized", False)
-    if error > (1e-3 if exact else 0.1):
+    error = float(errors.max())
+    if not error <= min(max(_ROUNDING, 10 * noise), 0.05):
         raise InexactTrunkError(
             f"model ({base.__class__.__name__}) cannot be read by {trunk.__class__.__name__}: "
             f"logits differ from the model's own by {error:.2g} of their norm. It does something "
             "to masks, positions or logits that this trunk does not know; choose another one"
         )
+    trunk.embedding_dim = hidden.shape[-1]
+
+
+@torch.no_grad()
+def score_error(
+    trunk: CandidateTrunk | EncodedActionsTrunk, states: TensorDictBase, rows: int = 2
+) -> float:
+    """How far scores are from the model's own forward, on states of a run.
+
+    A check to repeat now and then while weights and texts change. Candidates are read by the trunk
+    in one batch, and by the model one text at a time; both in float32, without ``autocast`` and
+    ``compile``. Costs about as much as scoring ``rows`` states one candidate at a time.
+
+    Args:
+        trunk: the trunk.
+        states: any batch of its inputs.
+        rows: states to look at, of prompts from the shortest to the longest. Default: 2.
+
+    Returns:
+        Largest difference of a candidate's log-likelihood, in nats, summed over its tokens: some
+        1e-5 if all is well. A warning is given if it is above one hundredth of a nat and of the
+        log-likelihood.
+
+    Examples:
+        >>> from torchrl.envs import TransformedEnv
+        >>> from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText
+        >>> from torchrl_glam.models import load_language_model, make_trunk
+        >>> model, tokenizer = load_language_model("tiny")
+        >>> env = TransformedEnv(PlaygroundTextEnv(num_envs=4, seed=0), TokenizeText(tokenizer))
+        >>> score_error(make_trunk(model, tokenizer), env.reset()) < 1e-3
+        True
+    """
+    trunk = getattr(trunk, "trunk", trunk)
+    goal, observation, actions, mask = (states.get(key) for key in trunk.in_keys)
+    batch = mask.dim() - 1
+    inputs = [
+        value.flatten(0, batch - 1) if batch else value[None] for value in (goal, observation)
+    ]
+    prompt, prompt_mask = trunk.prompt(*inputs)
+    order = prompt_mask.sum(-1).argsort(stable=True)
+    chosen = order[torch.linspace(0, len(order) - 1, min(rows, len(order))).long()]
+    candidates = actions.reshape(-1, *actions.shape[-2:])[chosen], mask.reshape(-1, mask.shape[-1])
+    with _undisturbed(trunk):
+        trie = _trie(trunk, candidates[0], candidates[1][chosen])
+        plain = _plain_rows(trunk, prompt[chosen], prompt_mask[chosen], trie)
+        _, nats = _compare(
+            trunk, trie, trunk._read(prompt[chosen], prompt_mask[chosen], trie), plain
+        )
+    error, size = float(nats[:, 0].max()), float(nats[:, 1].abs().max())
+    if not error <= 0.01 * max(1.0, size):
+        warnings.warn(
+            f"log-likelihoods of {type(trunk).__name__} differ by {error:.3g} nats from those of "
+            f"{type(trunk.base_model).__name__}'s own forward: the policy is not what it scores",
+            stacklevel=2,
+        )
+    return error
+
+
+def probe(trunk: CandidateTrunk) -> tuple[Tensor, Tensor, CandidateTrie]:
+    """Three prompts ``[3, T]``, their mask, and four candidates of each."""
+    base = trunk.base_model
+    limit = trunk.limit.tokens if trunk.limit else _LONGEST_PROBE * 2
+    points = [n for n in turning_points(base.config) + turning_points(text_config(base))]
+    beyond = max((n for n in points if n <= _LONGEST_PROBE), default=0) + 12
+    longest = max(1, min(max(24, beyond), limit - 4))
+    weight = base.get_input_embeddings().weight
+    ids = _plain_ids(trunk, 40, weight.device)
+    lengths = torch.tensor([min(3, longest), min(11, longest), longest], device=weight.device)
+    at = torch.arange(longest, device=weight.device)
+    mask = at < lengths.unsqueeze(-1)
+    prompt = ids[(at * 7 + lengths.unsqueeze(-1)) % len(ids)]
+    a, b, c, d, e = ids[[5 % len(ids), 11 % len(ids), 0, 1 % len(ids), 2 % len(ids)]].tolist()
+    pad = trunk.prompt.pad_id
+    rows = [[a, b, c], [a, b, d], [a, pad, pad], [e, c, a]]
+    candidates = torch.tensor(rows, device=weight.device).expand(3, -1, -1)
+    everything = torch.ones(3, len(rows), dtype=torch.bool, device=weight.device)
+    return prompt.where(mask, pad), mask, _trie(trunk, candidates, everything)
+
+
+def _plain_ids(trunk: CandidateTrunk, number: int, device: torch.device) -> Tensor:
+    """Tokens that stand for nothing but themselves, from all over the vocabulary."""
+    config = text_config(trunk.base_model)
+    size = min(config.vocab_size, trunk.base_model.get_input_embeddings().weight.shape[0])
+    special = {trunk.prompt.pad_id, *trunk.special_ids}
+    for part in (config, trunk.base_model.config):
+        for name, value in part.to_dict().items():
+            if name.endswith(("token_id", "token_index")) and value is not None:
+                special.update(value if isinstance(value, list) else [value])
+    usable = [i for i in range(size) if i not in special]
+    usable = usable[:: max(1, len(usable) // number)][:number]
+    return torch.tensor(usable, device=device)
+
+
+def _trie(trunk: CandidateTrunk, actions: Tensor, mask: Tensor) -> CandidateTrie:
+    return build_trie(*(actions, mask, trunk._start_id(), trunk.prompt.pad_id), packed=trunk.packed)
+
+
+def _compare(
+    trunk: CandidateTrunk,
+    trie: CandidateTrie,
+    hidden: Tensor,
+    plain: dict[tuple[int, int], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Relative differences of logits; differences and sizes of log-likelihoods ``[K, 2]``."""
+    before, errors, nats = trie.predicted_at, [], []
+    for (state, action), expected in plain.items():
+        tokens = trie.targets[state, action][trie.is_target[state, action]]
+        nodes = torch.cat([before[state, action, : len(tokens)], trie.end[state, action, None]])
+        logits = trunk._logits(hidden[state, nodes])
+        errors.append(_relative(logits, expected))
+        ours, theirs = (
+            values[:-1].float().log_softmax(-1).gather(1, tokens.unsqueeze(-1)).sum()
+            for values in (logits, expected)
+        )
+        nats.append(torch.stack([(ours - theirs).abs(), theirs]))
+    return torch.cat(errors), torch.stack(nats)
+
+
+def _relative(logits: Tensor, expected: Tensor) -> Tensor:
+    """Difference of each row of logits, as a share of its norm."""
+    difference = (logits.float() - expected.float()).norm(dim=-1)
+    return difference / expected.float().norm(dim=-1).clamp_min(1e-12)
+
+
+def _plain_rows(
+    trunk: CandidateTrunk, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie
+) -> dict[tuple[int, int], Tensor]:
+    """Logits before and after every token of each candidate, ``[w + 1, V]``, nothing padded."""
+    rows = {}
+    lengths = trie.is_target.sum(-1)
+    for state in range(len(prompt)):
+        alone = prompt[state : state + 1, prompt_mask[state]]
+        for length in lengths[state].unique().tolist():
+            actions = (lengths[state] == length).nonzero().squeeze(-1)
+            if not length:  # masked candidates
+                continue
+            candidates = trie.targets[state, actions, :length]
+            logits = trunk._plain_logits(alone.expand(len(actions), -1), candidates)
+            for action, row in zip(actions.tolist(), logits, strict=True):
+                rows[state, action] = row
+    return rows
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Within it, a model is in eval mode, whatever mode its parts are in before and after."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def _undisturbed(trunk: CandidateTrunk) -> Iterator[None]:
+    """Without dropout, in float32, by exact products."""
+    precision = torch.get_float32_matmul_precision()
+    device = trunk.base_model.get_input_embeddings().weight.device
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with (
+            without_dropout(trunk.model),
+            torch.autocast(device.type, enabled=False),
+            _in_float32(trunk.model),
+        ):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+
+
+@contextmanager
+def _in_float32(model: nn.Module) -> Iterator[None]:
+    """Half-precision weights stand in float32 within it, and are the same tensors again after."""
+    half = (torch.bfloat16, torch.float16)
+    values = [v for v in (*model.parameters(), *model.buffers()) if v.dtype in half]
+    saved = [(value, value.data) for value in values]
+    quantised = [m for m in model.modules() if getattr(m, "compute_dtype", None) in half]
+    types = [module.compute_dtype for module in quantised]
+    try:
+        for value in values:
+            value.data = value.data.float()
+        for module in quantised:
+            module.compute_dtype = torch.float32
+        yield
+    finally:
+        for value, data in saved:
+            value.data = data
+        for module, dtype in zip(quantised, types, strict=True):
+            module.compute_dtype = dtype
+
+
+@contextmanager
+def _as_if_trained(base: nn.Module, size: float) -> Iterator[None]:
+    """Within it, what matrices and embeddings give has the root mean square ``size`` or more.
+
+    Each is enlarged by a power of two, so nothing is rounded, that is chosen when it is used first.
+    """
+    factors: dict[nn.Module, float] = {}
+    head = base.get_output_embeddings()
+
+    def enlarge(module: nn.Module, inputs: tuple, output: Any) -> Any:
+        if not isinstance(output, Tensor):  # routers of experts give several
+            return output
+        if module not in factors:
+            given = output.float().square().mean().sqrt().clamp_min(1e-12)
+            wanted = _TRAINED_LOGITS if module is head else size
+            factors[module] = 2.0 ** float((wanted / given).log2().ceil().clamp(0, 10))
+        return output * factors[module]
+
+    with _after_matrices(base, enlarge):
+        yield
+
+
+def _roundings(base: nn.Module) -> AbstractContextManager[None]:
+    """Within it, what matrices and embeddings give is off by some roundings."""
+
+    def nudge(module: nn.Module, inputs: tuple, output: Any) -> Any:
+        if not isinstance(output, Tensor):
+            return output
+        return output * (1 + 3e-7 * torch.arange(output.shape[-1], device=output.device).cos())
+
+    return _after_matrices(base, nudge)
+
+
+@contextmanager
+def _after_matrices(
+    base: nn.Module, hook: Callable[[nn.Module, tuple, Any], Any]
+) -> Iterator[None]:
+    with ExitStack() as stack:
+        for module in base.modules():
+            weight = module._parameters.get("weight")
+            if weight is not None and weight.dim() == 2:
+                stack.callback(module.register_forward_hook(hook).remove)
+        yield
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -18,6 +18,16 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ExportKind = Literal["auto", "adapter", "merged"]
+# What an export is read by, of either kind.
+_EXPORTED = (
+    *(
+        "config.json",
+        "generation_config.json",
+        "model*.safetensors",
+        "model.safetensors.index.json",
+    ),
+    *("adapter_config.json", "adapter_model*.safetensors", "heads.safetensors"),
+)
 
 
 def export_agent(
@@ -42,7 +52,8 @@ def export_agent(
     :class:`~torchrl_glam.models.ObservationCritic` have in their ``state_dict``.
 
     Args:
-        folder: where to write; made if it is not there.
+        folder: where to write; made if it is not there. An earlier export in it is replaced,
+            whatever its kind; other files are left alone.
         model: the trained model, with or without adapters. It is not changed.
         tokenizer: its tokenizer.
         critics: the critics' parameters, stacked: ``loss.qvalue_network_params``. Default: None,
@@ -78,12 +89,23 @@ def export_agent(
         )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    _remove_earlier(folder)
     written = _merged(model) if adapted and kind == "merged" else model
     written.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if critics is not None:
         save_file(_head_weights(critics), folder / "heads.safetensors")
     return folder
+
+
+def _remove_earlier(folder: Path) -> None:
+    """Removes an earlier export: adapters beside a merged model would be added to it once more.
+
+    Before anything is written, so that whatever interrupts leaves no two that mix.
+    """
+    for pattern in _EXPORTED:
+        for path in folder.glob(pattern):
+            path.unlink()
 
 
 def _head_weights(critics: TensorDictBase) -> dict[str, Tensor]:

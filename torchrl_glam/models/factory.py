@@ -12,7 +12,12 @@ from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
 from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.models.exactness import InexactTrunkError
 from torchrl_glam.models.repeated import RepeatedTrunk
+from torchrl_glam.models.repeated_decoder_only import RepeatedDecoderOnlyTrunk
 from torchrl_glam.models.trunk import CandidateTrunk
+
+_PACKED = "its decoder reads candidates packed, one after another"
+_APART = "nor packed candidates; its decoder reads every candidate apart"
+_CACHED = "its prompts are cached, and every candidate is read apart"
 
 
 def make_trunk(
@@ -31,13 +36,16 @@ def make_trunk(
         **kwargs: the other arguments of :class:`~torchrl_glam.models.trunk.CandidateTrunk`.
 
     Returns:
-        A :class:`DecoderOnlyTrunk` or, for an encoder-decoder, the first of these that equals the
-        model's own forward on a test: an :class:`EncoderDecoderTrunk` with tries (T5, Flan-T5,
-        BART, Pegasus, ...), the same with packed candidates (UMT5), a :class:`RepeatedTrunk`.
-        The last two are slower, and a warning says which one it is and why.
+        The first of these that equals the model's own forward on a test. For a decoder-only model,
+        a :class:`DecoderOnlyTrunk` (GPT-2, Llama, Qwen, ...) or a
+        :class:`RepeatedDecoderOnlyTrunk` (MPT, Bloom, GPT-Neo); for an encoder-decoder, an
+        :class:`EncoderDecoderTrunk` with tries (T5, Flan-T5, BART, Pegasus, ...), the same with
+        packed candidates (UMT5), a :class:`RepeatedTrunk`. All but the first are slower, and a
+        warning says which one it is and why.
 
     Raises:
-        ValueError: if the model is of neither family, or as the trunk raises it.
+        ValueError: if the model is of neither family or read exactly by no trunk, or as the trunk
+            raises it.
 
     Examples:
         >>> from torchrl_glam.models.loading import load_language_model
@@ -45,21 +53,30 @@ def make_trunk(
         'EncoderDecoderTrunk'
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    if not getattr(base.config, "is_encoder_decoder", False):
-        return DecoderOnlyTrunk(model, tokenizer, template, **kwargs)
-    try:
-        return EncoderDecoderTrunk(model, tokenizer, template, **kwargs)
-    except InexactTrunkError as error:
-        reason = str(error)
-    try:
-        trunk = EncoderDecoderTrunk(model, tokenizer, template, layout="packed", **kwargs)
-        how = "its decoder reads candidates packed, one after another"
-    except InexactTrunkError:
-        trunk = RepeatedTrunk(model, tokenizer, template, **kwargs)
-        how = "nor packed candidates; its decoder reads every candidate apart"
-    warnings.warn(
-        f"{base.__class__.__name__} takes no token trie: {how}, which is exact and slower "
-        f"({reason})",
-        stacklevel=2,
+    arguments = (model, tokenizer, template)
+    if getattr(base.config, "is_encoder_decoder", False):
+        ways = [
+            (EncoderDecoderTrunk, {}, ""),
+            (EncoderDecoderTrunk, {"layout": "packed"}, _PACKED),
+            (RepeatedTrunk, {}, _APART),
+        ]
+    else:
+        ways = [(DecoderOnlyTrunk, {}, ""), (RepeatedDecoderOnlyTrunk, {}, _CACHED)]
+    reasons = []
+    for kind, layout, how in ways:
+        try:
+            trunk = kind(*arguments, **layout, **kwargs)
+        except InexactTrunkError as error:
+            reasons.append(str(error))
+            continue
+        if how:
+            warnings.warn(
+                f"{base.__class__.__name__} takes no token trie: {how}, which is exact and slower "
+                f"({reasons[0]})",
+                stacklevel=2,
+            )
+        return trunk
+    raise InexactTrunkError(
+        f"model ({base.__class__.__name__}) is read exactly by no trunk, so it cannot be used: "
+        + "; ".join(dict.fromkeys(reasons))
     )
-    return trunk

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Collection
 from contextlib import nullcontext
 from importlib.resources import as_file, files
 from pathlib import Path
 
 import torch
 from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
@@ -20,7 +23,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from torchrl_glam.models.folder import check_folder
 from torchrl_glam.models.gradient_checkpointing import checkpoint_layers
+from torchrl_glam.models.reach import text_config
 
 EMBEDDED = ("tiny",)
 
@@ -33,13 +38,17 @@ def load_language_model(
     dtype: torch.dtype = torch.float32,
     compute_dtype: torch.dtype = torch.bfloat16,
     device: torch.device | str = "cpu",
-    attention: str = "sdpa",
+    attention: str | None = None,
     gradient_checkpointing: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads an encoder-decoder or decoder-only language model and its tokenizer.
 
     Dropout is off (the model is in eval mode): the log-likelihoods that act, and those that are
     trained, are then the same function.
+
+    What is loaded runs no code of its own: weights are read from safetensors only, never from
+    pickles, models that bring Python code are refused, and so are folders with links, pipes, or
+    files that lie elsewhere.
 
     Args:
         name: ``"tiny"`` (embedded: no network is needed), a folder written by
@@ -53,7 +62,7 @@ def load_language_model(
             where bfloat16 is slow, as on processors and GPUs (V100) without it. Default bfloat16.
         device: where to put the model. Default the CPU.
         attention: implementation of attention in ``transformers``, ``"sdpa"`` or ``"eager"``.
-            Default ``"sdpa"``.
+            Default: ``"sdpa"`` where the model has it, else ``"eager"``, with a warning.
         gradient_checkpointing: keep no activations inside the layers of the model and compute
             them again in the backward pass: less memory for about a third more time, same
             gradients, in train and eval mode. Such a model cannot be pickled. Default False.
@@ -64,9 +73,11 @@ def load_language_model(
     Raises:
         FileNotFoundError: if ``name`` is neither embedded, nor a model folder, nor to be had from
             the hub.
-        ValueError: if the model generates no text, if LoRA's target modules match nothing, if
-            4-bit weights are asked for without LoRA or where bitsandbytes has none, if the model
-            has no layers to checkpoint, or as :func:`load_tokenizer` raises it.
+        ValueError: if the model generates no text, if it lacks tensors or has damaged ones, if it
+            brings code or leads out of its folder, if LoRA's target modules match nothing or its
+            ``lora_alpha`` is not above 0, if 4-bit weights are asked for without LoRA or where
+            bitsandbytes has none, if the model has no layers to checkpoint, or as
+            :func:`load_tokenizer` raises it.
 
     Examples:
         >>> model, tokenizer = load_language_model("tiny")
@@ -77,6 +88,11 @@ def load_language_model(
         raise ValueError(
             "load_in_4bit (True) needs lora: 4-bit weights cannot be trained themselves; pass a "
             "peft.LoraConfig or set load_in_4bit=False"
+        )
+    if lora is not None and not lora.lora_alpha > 0:
+        raise ValueError(
+            f"lora.lora_alpha ({lora.lora_alpha}) must be above 0: adapters count lora_alpha / r "
+            "times, so these would have no effect"
         )
     if load_in_4bit:
         _check_4bit(torch.device(device))
@@ -101,7 +117,15 @@ def load_language_model(
                 "head: choose an encoder-decoder such as 'google/flan-t5-base', or a decoder-only "
                 "one such as 'Qwen/Qwen2.5-0.5B'"
             )
-        model = _load(kind, name, source, dtype=dtype, **kwargs)
+        options = {"use_safetensors": True, "output_loading_info": True}
+        model, report = _load(kind, name, source, dtype=dtype, **options, **kwargs)
+        _check_complete(name, report["missing_keys"])
+    if attention is None and (chosen := text_config(model)._attn_implementation) != "sdpa":
+        warnings.warn(
+            f"{type(model).__name__} has no attention 'sdpa' and is read by {chosen!r}, which is "
+            "slower",
+            stacklevel=2,
+        )
     if load_in_4bit:
         _keep_differentiable(model)
     if gradient_checkpointing:
@@ -152,20 +176,44 @@ def _source(name: str | Path):
 
 
 def _load(kind: type, name: str | Path, source: str | Path, **kwargs):
-    path = Path(source)
-    if path.is_dir() and not (path / "config.json").exists():
-        raise FileNotFoundError(
-            f"name ({str(name)!r}) is a folder without a config.json: it must hold a model and its "
-            "tokenizer, both written by save_pretrained"
-        )
+    path, embedded = Path(source), str(name) in EMBEDDED
+    if path.is_dir() and not embedded:
+        weights = kind in (AutoModelForCausalLM, AutoModelForSeq2SeqLM)
+        check_folder(path, weights=weights)
     try:
-        return kind.from_pretrained(source, **kwargs)
+        return kind.from_pretrained(source, trust_remote_code=False, **kwargs)
     except (OSError, ConnectionError) as error:
         raise FileNotFoundError(
             f"name ({str(name)!r}) could not be loaded: it is none of the embedded models "
             f"{EMBEDDED}, no folder with a model and its tokenizer, and the hub gave none of that "
-            f"id (no network, or no such model). Reason given: {str(error).splitlines()[0]}"
+            f"id (no network, or no such model). Reason given: {_first_line(error)}"
         ) from error
+    except (SafetensorError, RuntimeError) as error:
+        raise ValueError(
+            f"name ({str(name)!r}) has damaged weights, or those of another configuration "
+            f"({_first_line(error)}): copy the model again"
+        ) from error
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ValueError(
+            f"name ({str(name)!r}) brings Python code of its own (auto_map in its configuration), "
+            "which is never run: choose a model that transformers has itself"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _check_complete(name: str | Path, missing: Collection[str]) -> None:
+    """Raises ValueError if the model lacks tensors: it would be part random."""
+    if missing:
+        first = ", ".join(sorted(missing)[:5]) + (", ..." if len(missing) > 5 else "")
+        raise ValueError(
+            f"name ({str(name)!r}) lacks {len(missing)} tensors of the model ({first}), which "
+            "would be random: copy it again, or choose a model with a language-model head"
+        )
 
 
 def _check_4bit(device: torch.device) -> None:
@@ -182,10 +230,8 @@ def _check_4bit(device: torch.device) -> None:
             torch.zeros(64, 64, device=device), quant_type="nf4", compress_statistics=True
         )
     except (RuntimeError, NotImplementedError, AttributeError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(
-            why.format(f"bitsandbytes makes no 4-bit weights on device {str(device)!r} ({reason})")
-        ) from error
+        reason = f"bitsandbytes makes no 4-bit weights on device {str(device)!r}"
+        raise ValueError(why.format(f"{reason} ({_first_line(error)})")) from error
 
 
 def _keep_differentiable(model: PreTrainedModel) -> None:

@@ -16,6 +16,10 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase
 from torchrl_glam.envs.template import PromptTemplate
 from torchrl_glam.envs.text import join_segments
 
+# What a trunk tries its tokenizer on: goals with observations, and actions.
+EXAMPLES = (("Grasp red lion", "You see: red lion, blue cat\nYou are on: nothing"),)
+EXAMPLE_ACTIONS = ("Go to red lion", "Grasp")
+
 
 class PromptBuilder(nn.Module):
     """Puts the prompt together from goal tokens and observation tokens.

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
-from torchrl_glam.models.exactness import check_exactness
 from torchrl_glam.models.trie import CandidateTrie
 from torchrl_glam.models.trunk import CandidateTrunk, check_positions
 
@@ -37,16 +36,15 @@ class RepeatedTrunk(EncoderDecoderTrunk):
 
     def __init__(self, *args, **kwargs) -> None:
         CandidateTrunk.__init__(self, *args, **kwargs)  # candidates have no layout to choose
-        check_exactness(self, self._plain_logits)
+        self.check_exactness()
 
     def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
         model = self.base_model
-        limit = getattr(model.config, "max_position_embeddings", None)
-        check_positions("prompts", prompt.shape[1], limit)
-        check_positions("candidate actions, with the start,", trie.path.shape[-1] + 1, limit)
-        encoded = model.get_encoder()(
-            input_ids=prompt, attention_mask=prompt_mask
-        ).last_hidden_state
+        check_positions("prompts", prompt.shape[1], self.limit)
+        longest = trie.path.shape[-1] + 1
+        check_positions("candidate actions, with the start,", longest, self.limit)
+        seen = prompt_mask.long()  # some models subtract it from 1
+        encoded = model.get_encoder()(input_ids=prompt, attention_mask=seen).last_hidden_state
         state, action = trie.is_target[..., 0].nonzero(as_tuple=True)
         start = trie.targets.new_full((len(state), 1), self._start_id())
         rows = torch.cat([start, trie.targets[state, action]], 1)
@@ -56,7 +54,7 @@ class RepeatedTrunk(EncoderDecoderTrunk):
         hidden = model.get_decoder()(
             input_ids=rows,
             encoder_hidden_states=encoded[state],
-            encoder_attention_mask=prompt_mask[state],
+            encoder_attention_mask=seen[state],
             use_cache=False,
         ).last_hidden_state
         # Of the rows that run through a node, any one: up to there they read the same tokens.

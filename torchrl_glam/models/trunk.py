@@ -18,9 +18,16 @@ from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs.template import PromptTemplate
 from torchrl_glam.models.distinct import distinct_rows
+from torchrl_glam.models.exactness import check_exactness
 from torchrl_glam.models.likelihood import LogLikelihood, Normalisation
 from torchrl_glam.models.passes import token_passes
-from torchrl_glam.models.prompt import PromptBuilder
+from torchrl_glam.models.prompt import (
+    EXAMPLE_ACTIONS,
+    EXAMPLES,
+    PromptBuilder,
+    check_composition,
+)
+from torchrl_glam.models.reach import Limit, check_kind, positions, text_config, turning_points
 from torchrl_glam.models.trie import CandidateTrie, admissible_tokens, build_trie
 
 Part = Literal["scores", "embeddings", "prompt"]
@@ -73,15 +80,19 @@ class CandidateTrunk(TensorDictModuleBase):
 
     Raises:
         ValueError: on construction, for an unknown ``normalisation``, a ``max_tokens_per_pass``
-            or ``pad_to_multiple_of`` below 1, a tokenizer without the tokens needed, or a model of
-            another family; on a call, if an admissible candidate has no tokens or those of another
-            one, or prompt and candidates have more tokens than the model has positions.
+            or ``pad_to_multiple_of`` below 1, a tokenizer without the tokens needed or whose tokens
+            of a prompt are not those of its pieces, or a model of another family or that this trunk
+            does not read as it reads itself; on a call, if an admissible candidate has no tokens or
+            those of another one, or prompt and candidates have more tokens than the model has
+            positions.
     """
 
     # Whether the tokens that the tokenizer puts after a text close the prompt.
     closes_prompt = True
     # Whether candidates stand one after another, or share prefixes.
     packed = False
+    # Width D of the embeddings; what the model writes, whatever its configuration says.
+    embedding_dim: int
 
     def __init__(
         self,
@@ -108,7 +119,15 @@ class CandidateTrunk(TensorDictModuleBase):
         _check_positive("pad_to_multiple_of", pad_to_multiple_of)
         self.model = model
         self._check_family()
+        check_kind(self.base_model)
+        self._text_config = text_config(self.base_model)
+        self._has_windows = bool(turning_points(self.base_model.config))
+        self.limit = self._find_limit()
+        self.special_ids = frozenset(tokenizer.all_special_ids)
         self.prompt = PromptBuilder(tokenizer, template, closed=self.closes_prompt)
+        # Where there is no encoder, actions go on in the text of the prompt.
+        actions = () if self.closes_prompt else EXAMPLE_ACTIONS
+        check_composition(tokenizer, self.prompt.template, EXAMPLES, actions)
         self.likelihood = LogLikelihood(tokenizer, normalisation, score_eos=score_eos)
         self.max_tokens_per_pass = max_tokens_per_pass
         self.autocast = autocast
@@ -123,6 +142,7 @@ class CandidateTrunk(TensorDictModuleBase):
             torch._functorch.config.donated_buffer = False
         self.in_keys = [goal_key, observation_key, action_key, mask_key]
         self.out_keys = [log_likelihood_key, action_embedding_key, prompt_embedding_key]
+        self.register_load_state_dict_post_hook(_check_again)
 
     @property
     def base_model(self) -> nn.Module:
@@ -130,10 +150,19 @@ class CandidateTrunk(TensorDictModuleBase):
         wrapped = hasattr(self.model, "get_base_model")
         return self.model.get_base_model() if wrapped else self.model
 
-    @property
-    def embedding_dim(self) -> int:
-        """Width D of the embeddings."""
-        return self.base_model.config.hidden_size
+    def check_exactness(self) -> None:
+        """Checks, as on construction, that the model is read as it reads itself.
+
+        To be called when its weights have been replaced; ``load_state_dict`` of the trunk, or of a
+        module that holds it, does so by itself.
+
+        Raises:
+            ValueError: if it is not.
+        """
+        check_exactness(self)
+
+    def _find_limit(self) -> Limit | None:
+        return positions(self._text_config)
 
     @abstractmethod
     def _check_family(self) -> None:
@@ -144,8 +173,23 @@ class CandidateTrunk(TensorDictModuleBase):
         """Last hidden states at the nodes, ``[B, N, D]``; at node 0 the one before any action."""
 
     @abstractmethod
+    def _plain_logits(self, prompt: Tensor, candidate: Tensor) -> Tensor:
+        """Logits of the model's own forward, before and after every token of the candidates.
+
+        Prompts ``[K, T]`` and candidates ``[K, W]`` without padding give ``[K, W + 1, V]``.
+        """
+
     def _logits(self, hidden: Tensor) -> Tensor:
         """The vocabulary head: ``[K, D]`` to ``[K, V]``."""
+        config = self._text_config
+        logits = self.base_model.get_output_embeddings()(hidden)
+        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+            logits = cap * torch.tanh(logits / cap)
+        if (factor := getattr(config, "logit_scale", None)) is not None:
+            logits = logits * factor
+        if (divisor := getattr(config, "logits_scaling", None)) is not None:
+            logits = logits / divisor
+        return logits
 
     def _start_id(self) -> int:
         """The token at node 0."""
@@ -178,10 +222,11 @@ class CandidateTrunk(TensorDictModuleBase):
                 # Errors name a state by its place in the batch.
                 admissible_tokens(*inputs[2:], self.prompt.pad_id)
             inputs = tuple(value[rows] for value in inputs)
-        if self.max_tokens_per_pass is None:
-            outputs = self.score(*inputs, only)
-        else:
+        try:
             outputs = self._score_in_passes(inputs, only)
+        except IndexError as error:
+            self._check_ids(inputs, error)
+            raise
         if alike is not None:
             outputs = tuple(None if value is None else value[back] for value in outputs)
         for key, value in zip(self.out_keys, outputs, strict=True):
@@ -252,6 +297,8 @@ class CandidateTrunk(TensorDictModuleBase):
     def _score_in_passes(
         self, inputs: tuple[Tensor, ...], only: Part | None
     ) -> tuple[Tensor | None, ...]:
+        if self.max_tokens_per_pass is None:
+            return self.score(*inputs, only)
         passes = token_passes(*self._count_tokens(*inputs), self.max_tokens_per_pass)
         if len(passes) == 1:
             return self.score(*inputs, only)
@@ -268,6 +315,18 @@ class CandidateTrunk(TensorDictModuleBase):
             None if values[0] is None else torch.cat(values)[back]
             for values in zip(*parts, strict=True)
         )
+
+    def _check_ids(self, inputs: tuple[Tensor, ...], error: IndexError) -> None:
+        """Raises ValueError if a token is not one of the model's."""
+        size = self.base_model.get_input_embeddings().weight.shape[0]
+        for key, tokens in zip(self.in_keys[:3], inputs, strict=False):
+            if tokens.numel() and (tokens.max() >= size or tokens.min() < 0):
+                worst = tokens.max() if tokens.max() >= size else tokens.min()
+                raise ValueError(
+                    f"{key!r} holds the token {int(worst)}, and the model has the tokens 0 to "
+                    f"{size - 1}: tokenise with the model's own tokenizer, or "
+                    "model.resize_token_embeddings for tokens that were added"
+                ) from error
 
     def count_tokens(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Tokens of each prompt and nodes of each trie, ``[*B]`` both, rounded up to multiples."""
@@ -286,15 +345,19 @@ class CandidateTrunk(TensorDictModuleBase):
         return prompts + -prompts % multiple, nodes + -nodes % multiple
 
 
+def _check_again(trunk: CandidateTrunk, keys: Any) -> None:
+    trunk.check_exactness()
+
+
 def _check_positive(name: str, value: int | None, otherwise: str = "") -> None:
     if value is not None and value < 1:
         raise ValueError(f"{name} ({value}) must be at least 1{otherwise}")
 
 
-def check_positions(what: str, tokens: int, limit: int | None) -> None:
-    """Raises ValueError if a text has more tokens than the model has positions."""
-    if limit is not None and tokens > limit:
+def check_positions(what: str, tokens: int, limit: Limit | None, otherwise: str = "") -> None:
+    """Raises ValueError if a text has more tokens than the model can read."""
+    if limit is not None and tokens > limit.tokens:
         raise ValueError(
-            f"{what} have {tokens} tokens, and the model has {limit} positions: shorten goal, "
-            "observation or actions, or choose a model with a longer context"
+            f"{what} have {tokens} tokens, and the model {limit.why}: shorten goal, observation or "
+            f"actions, or choose a model with a longer context{otherwise}"
         )

@@ -1,0 +1,177 @@
+"""How each of many architectures is read, against the plain computation; and the table of it.
+
+python tests/models/test_architectures.py    # writes torchrl_glam/models/architectures.md
+"""
+
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))  # when run by itself
+
+from architectures import ARCHITECTURES, DECODERS, SCALES, make_architecture  # noqa: E402
+from families import ACTIONS, GOALS, OBSERVATIONS, make_states, plain_score  # noqa: E402
+
+from torchrl_glam.models import (  # noqa: E402
+    EncoderDecoderTrunk,
+    RepeatedDecoderOnlyTrunk,
+    RepeatedTrunk,
+    load_tokenizer,
+    make_trunk,
+)
+
+TABLE = ROOT / "torchrl_glam/models/architectures.md"
+# The first is longer than every window and rotary switch of these models, the last shorter.
+LONG = ["You see: " + ", ".join(["red lion", "blue cat", "green rose"] * 10), *OBSERVATIONS[1:]]
+SHORT = ["You see: red lion", "You see: red food", "You see: blue door"]
+REFUSED = {
+    "state-space, recurrent": "refused: layers that read tokens in one line",
+    "experts with room for a share": "refused: experts shared by the states of a batch",
+    "is read exactly by no trunk": "refused: no way of reading it is exact",
+}
+HEADER = """# Architectures
+
+How `make_trunk` reads tiny models of these architectures, fresh and with enlarged weights, in
+float32 and in bfloat16. Scores equal the model's own forward, one candidate at a time, to 1e-4.
+
+- *trie*: one pass a state, candidates merged by prefix;
+- *packed*: one pass a state, candidates one after another;
+- *repeated*: one row a candidate, the prompt encoded or cached once. A warning says so;
+- *refused*: by a message with this reason. Texts beyond a limit are refused as well.
+
+Written by `python tests/models/test_architectures.py`; a test keeps it true.
+
+| architecture | read as | texts beyond |
+|---|---|---|
+"""
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer("tiny")
+
+
+def make(name, tokenizer, **options):
+    """The trunk, or the error that refuses the model."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return make_trunk(make_architecture(name, tokenizer, **options), tokenizer)
+        except ValueError as error:
+            return error
+
+
+def describe(found):
+    """The columns of the table."""
+    if isinstance(found, ValueError):
+        return next(how for words, how in REFUSED.items() if words in str(found)), ""
+    repeated = isinstance(found, (RepeatedTrunk, RepeatedDecoderOnlyTrunk))
+    how = "repeated" if repeated else "packed" if found.packed else "trie"
+    if found.limit is None or "positions" in found.limit.why:
+        return how, "its positions" if found.limit else ""
+    return how, "its window" if "layers that see" in found.limit.why else "its rotary switch"
+
+
+def row(name, columns):
+    return f"| {name} | {columns[0]} | {columns[1]} |"
+
+
+@torch.no_grad()
+def assert_exact(trunk, tokenizer, observations):
+    states = trunk(make_states(tokenizer, observations=observations))
+    model = trunk.base_model
+    assert states["action_embedding"].shape[-1] == trunk.embedding_dim
+    for state, action in states["action_mask"].nonzero().tolist():
+        total, last, first = plain_score(
+            model, tokenizer, GOALS[state], observations[state], ACTIONS[state][action]
+        )
+        for value, expected in (
+            (states["log_likelihood"][state, action], total),
+            (states["action_embedding"][state, action], last),
+            (states["prompt_embedding"][state], first),
+        ):
+            torch.testing.assert_close(value, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_is_exact_or_refused(name, tokenizer):
+    """Past its window and its rotary switch, in batches of prompts of unequal length."""
+    scale = SCALES[name]
+    found = {
+        "fresh": make(name, tokenizer),
+        "scaled": make(name, tokenizer, scale=scale),
+        "bfloat16": make(name, tokenizer, dtype=torch.bfloat16),
+        "scaled bfloat16": make(name, tokenizer, scale=scale, dtype=torch.bfloat16),
+    }
+    columns = {describe(trunk) for trunk in found.values()}
+    assert len(columns) == 1, "how a model is read hangs on its weights or their type"
+    columns = columns.pop()
+    assert row(name, columns) in TABLE.read_text(encoding="utf-8").splitlines()
+    if columns[0].startswith("refused"):
+        return
+    bounded = columns[1] not in ("", "its positions") or "dynamic" in name
+    for trunk in found.values():
+        trunk.model.float()  # weights that were rounded, read without rounding
+        assert_exact(trunk, tokenizer, SHORT if bounded else LONG)
+    if not bounded:
+        return
+    trunk = found["scaled"]
+    with pytest.raises(ValueError, match=r"have \d+ tokens, and the model (has|reads)"):
+        trunk(make_states(tokenizer, observations=LONG))
+    if columns[1] == "its window":
+        assert_exact(RepeatedDecoderOnlyTrunk(trunk.model, tokenizer), tokenizer, LONG)
+
+
+def test_half_precision_rounds_no_more_than_the_model_does(tokenizer):
+    for name in ("gpt2", "llama", "mpt", "flan-t5", "bart"):
+        trunk = make(name, tokenizer, dtype=torch.bfloat16)
+        with torch.no_grad():
+            scores = trunk(make_states(tokenizer, observations=LONG))["log_likelihood"]
+        exact = make(name, tokenizer, dtype=torch.bfloat16)
+        exact.model.float()
+        with torch.no_grad():
+            expected = exact(make_states(tokenizer, observations=LONG))["log_likelihood"]
+        torch.testing.assert_close(scores, expected, atol=0.3, rtol=0.02)
+
+
+def test_the_table_lists_every_architecture_once():
+    lines = TABLE.read_text(encoding="utf-8").splitlines()
+    names = [line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| ")]
+    assert names == ["architecture", *ARCHITECTURES]
+    assert TABLE.read_text(encoding="utf-8").startswith(HEADER)
+    assert len(ARCHITECTURES) >= 45
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bart", "t5"])
+def test_the_plain_computation_of_this_test_sees_a_wrong_position(name, tokenizer, monkeypatch):
+    """The test of the table can fail: with depths off by one, and checks switched off."""
+    trunk = make(name, tokenizer, scale=SCALES[name])
+    read = trunk._read
+
+    def wrong(prompt, mask, trie):
+        return read(prompt, mask, trie._replace(depth=(trie.depth * 2).clamp_max(6)))
+
+    monkeypatch.setattr(trunk, "_read", wrong)
+    with pytest.raises(AssertionError):
+        assert_exact(trunk, tokenizer, LONG)
+
+
+def test_encoder_decoders_and_decoders_are_told_apart(tokenizer):
+    for name in ("gpt2", "t5"):
+        trunk = make(name, tokenizer)
+        assert isinstance(trunk, EncoderDecoderTrunk) == (name not in DECODERS)
+
+
+def write_table():
+    """Writes the table from what is found with fresh weights."""
+    tokenizer = load_tokenizer("tiny")
+    rows = [row(name, describe(make(name, tokenizer))) for name in ARCHITECTURES]
+    TABLE.write_text(HEADER + "\n".join(rows) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_table()

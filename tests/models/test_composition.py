@@ -1,0 +1,106 @@
+"""Prompts put together from pieces against the whole text's tokens, with foreign tokenizers."""
+
+import pytest
+import torch
+from families import make_model
+from tensordict import TensorDict
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from torchrl_glam.envs import PromptTemplate, TokenizeText, encode_text
+from torchrl_glam.models import PromptBuilder, load_tokenizer, make_trunk
+
+WORDS = ["Goal:", "Grasp", "red", "lion", "You", "see:", "Action:", "Go", "to", "on:", "are"]
+WORDS += ["nothing", "blue", "cat", "lion,"]
+
+
+def make_tokenizer(pre_tokenizer, words):
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.Metaspace()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def stray_piece():
+    """As Llama 2's: a space is put before every text, also before the pieces of a prompt."""
+    pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    tokenizer = make_tokenizer(pre_tokenizer, ["▁", "▁\nYou", *("▁" + word for word in WORDS)])
+    normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.backend_tokenizer.normalizer = normalizer
+    return tokenizer
+
+
+def state(goal="Grasp red lion", observation="You see: red lion"):
+    texts = {"goal": [goal], "observation": [observation], "actions": [["Grasp", "Go to red"]]}
+    return TensorDict({key: encode_text(words) for key, words in texts.items()}, [1])
+
+
+def test_the_stray_piece_is_there():
+    """The tokenizer of these tests does what it is for."""
+    tokenizer = stray_piece()
+    whole = tokenizer("Goal: Grasp\nYou see:", add_special_tokens=False).input_ids
+    pieces = [tokenizer(p, add_special_tokens=False).input_ids for p in ("Goal:", " Grasp")]
+    assert whole[: len(pieces[0])] == pieces[0]
+    assert whole[len(pieces[0]) :][: len(pieces[1])] != pieces[1]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_a_trunk_refuses_a_tokenizer_with_a_stray_leading_piece(family):
+    tokenizer = stray_piece()
+    with pytest.raises(ValueError, match="does not compose"):
+        make_trunk(make_model(family, tokenizer), tokenizer)
+
+
+def test_states_are_refused_that_do_not_compose():
+    with pytest.raises(ValueError, match="does not compose"):
+        TokenizeText(stray_piece())(state())
+
+
+def test_a_template_that_does_not_compose_is_refused_by_the_first_states():
+    glued = PromptTemplate("Goal: {goal}\n{observation}Action:")
+    transform = TokenizeText(load_tokenizer("tiny"), template=glued)
+    with pytest.raises(ValueError, match="does not compose"):
+        transform(state(observation="You see: red lion\n"))
+
+
+@pytest.mark.parametrize("goal", ["", "Grasp red lion"])
+@pytest.mark.parametrize("observation", ["", "You see: red lion"])
+def test_an_empty_goal_keeps_its_lead_in(goal, observation):
+    tokenizer = load_tokenizer("tiny")
+    out = TokenizeText(tokenizer)(state(goal, observation))
+    tokens, mask = PromptBuilder(tokenizer)(out["goal_tokens"], out["observation_tokens"])
+    whole = tokenizer(f"Goal: {goal}\n{observation}\nAction:").input_ids
+    assert tokens[0, mask[0]].tolist() == whole
+
+
+def test_a_kind_of_prompt_that_does_not_compose_is_refused_when_it_comes():
+    """Two line ends are one token of this tokenizer, and stand there if nothing is between."""
+    words = ["\n\n", "\n", " ", "Goal:", "Sing", "See", "Action:"]
+    pre_tokenizer = pre_tokenizers.Split("\n\n", "isolated")
+    pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizer, pre_tokenizers.Split(" ", "isolated"), single_line_ends()]
+    )
+    transform = TokenizeText(make_tokenizer(pre_tokenizer, words))
+    transform(state("Sing", "See"))
+    transform(state("", "See"))
+    with pytest.raises(ValueError, match="does not compose"):
+        transform(state("Sing", ""))
+
+
+def single_line_ends():
+    return pre_tokenizers.Split(Regex(r"(?<!\n)\n(?!\n)"), "isolated")
+
+
+def test_empty_actions_and_hindsight_goals_stay_empty():
+    tokenizer = load_tokenizer("tiny")
+    one = state()
+    one["actions"] = encode_text([["Grasp", ""]])
+    one["hindsight", "goal"] = encode_text([["Sing", ""]])
+    out = TokenizeText(tokenizer)(one)
+    pad = tokenizer.pad_token_id
+    assert (out["action_tokens"][0, 1] == pad).all()
+    assert (out["hindsight", "goal_tokens"][0, 1] == pad).all()
+    assert torch.equal(out["action_tokens"][0, 0] != pad, out["action_tokens"][0, 0] > 0)

@@ -1,0 +1,232 @@
+"""Checks that a trunk reads its model as the model does: what they see and what they leave."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from architectures import make_architecture
+from families import make_model, make_states
+from flan_t5 import make_flan_t5
+from peft import LoraConfig
+from torch import nn
+
+from torchrl_glam.models import (
+    DecoderOnlyTrunk,
+    InexactTrunkError,
+    RepeatedDecoderOnlyTrunk,
+    check_gradients,
+    load_language_model,
+    load_tokenizer,
+    make_trunk,
+    score_error,
+)
+
+LONG = ["You see: " + ", ".join(["red lion"] * 30)] * 3
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer("tiny")
+
+
+def test_a_decoder_that_takes_no_trie_falls_back_and_says_so_once(tokenizer):
+    model = make_architecture("mpt", tokenizer, dtype=torch.bfloat16)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        trunk = make_trunk(model, tokenizer)
+    assert type(trunk) is RepeatedDecoderOnlyTrunk
+    said = [str(w.message) for w in said if "takes no token trie" in str(w.message)]
+    assert len(said) == 1 and said[0].startswith("MptForCausalLM takes no token trie: its prompts")
+
+
+class _Slight(nn.Module):
+    """A layer of a model that does, to its head's input, what no trunk knows."""
+
+    def __init__(self, head, size):
+        super().__init__()
+        self.head, self.size = head, size
+        self.weight = head.weight
+
+    def forward(self, hidden):
+        return self.head(hidden + self.size * hidden.roll(1, 1))
+
+
+def test_what_the_model_does_between_tokens_is_seen_at_fresh_weights(tokenizer):
+    """Mixing by position at the head, one hundredth: the trunk's nodes have other neighbours."""
+    model = make_architecture("gpt2", tokenizer)
+    model.lm_head = _Slight(model.lm_head, 0.01)
+    with pytest.raises(InexactTrunkError, match="cannot be read by DecoderOnlyTrunk"):
+        DecoderOnlyTrunk(model, tokenizer)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", ["t5", "gpt2", "bart"])
+def test_a_check_leaves_everything_as_it_was(family, tokenizer, dtype):
+    model = make_model(family, tokenizer).to(dtype).train()
+    before = {name: (p, p.data_ptr(), p.detach().clone()) for name, p in model.named_parameters()}
+    generator = torch.get_rng_state()
+    trunk = make_trunk(model, tokenizer)
+    score_error(trunk, make_states(tokenizer))
+    check_gradients(trunk)
+    assert torch.equal(torch.get_rng_state(), generator)
+    for name, parameter in model.named_parameters():
+        same, place, value = before[name]
+        assert parameter is same and parameter.data_ptr() == place and parameter.grad is None
+        assert torch.equal(parameter, value) and parameter.dtype == dtype
+    assert all(module.training for module in model.modules())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_cap_on_logits_is_seen_at_fresh_weights(tokenizer, monkeypatch):
+    """Gemma 2, read by a trunk that does not know the cap of its configuration."""
+    trunk = make_trunk(make_architecture("gemma2", tokenizer), tokenizer)
+    head = trunk.base_model.get_output_embeddings()
+    monkeypatch.setattr(trunk, "_logits", lambda hidden: head(hidden))
+    with pytest.raises(InexactTrunkError, match="logits differ"):
+        trunk.check_exactness()
+
+
+@pytest.mark.parametrize("family", ["t5", "llama"])
+def test_checks_are_repeated_when_weights_are_loaded(family, tokenizer, monkeypatch):
+    trunk, seen = make_trunk(make_model(family, tokenizer), tokenizer), []
+    monkeypatch.setattr(type(trunk), "check_exactness", lambda self: seen.append(self))
+    trunk.load_state_dict(trunk.state_dict())
+    nn.Sequential(trunk).load_state_dict(nn.Sequential(trunk).state_dict())
+    assert seen == [trunk, trunk]
+    other = copy.deepcopy(trunk)
+    other.load_state_dict(trunk.state_dict())
+    assert seen[-1] is other
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", ["t5", "umt5", "gpt2", "qwen2"])
+@pytest.mark.filterwarnings("ignore:UMT5ForConditionalGeneration takes no")
+def test_the_score_error_is_rounding_where_all_is_well(family, tokenizer, dtype):
+    trunk = make_trunk(make_model(family, tokenizer).to(dtype), tokenizer)
+    states = make_states(tokenizer, masked=((0, 1),))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert score_error(trunk, states, rows=9) < 1e-4
+        assert score_error(trunk, states[1]) < 1e-4  # without a batch dimension
+        assert score_error(trunk, torch.stack([states, states])) < 1e-4
+
+
+def test_the_score_error_is_the_difference_in_nats(tokenizer, monkeypatch):
+    """A head that the trunk scales by 1.5: by hand from the model's own logits."""
+    trunk = make_trunk(make_model("gpt2", tokenizer), tokenizer)
+    logits = trunk._logits
+    monkeypatch.setattr(trunk, "_logits", lambda hidden: 1.5 * logits(hidden))
+    states = make_states(tokenizer)
+    wrong = trunk(states.clone())["log_likelihood"]
+    monkeypatch.setattr(trunk, "_logits", logits)
+    right = trunk(states.clone())["log_likelihood"]
+    monkeypatch.setattr(trunk, "_logits", lambda hidden: 1.5 * logits(hidden))
+    with pytest.warns(UserWarning, match="differ by .* nats .*GPT2LMHeadModel's own forward"):
+        error = score_error(trunk, states, rows=3)
+    assert error == pytest.approx(float((wrong - right).detach().abs().max()), rel=1e-4)
+
+
+def test_prompts_past_a_window_are_refused_by_its_name(tokenizer):
+    trunk = make_trunk(make_architecture("mistral", tokenizer), tokenizer)
+    with pytest.raises(ValueError, match=r"32 tokens only \(sliding_window\).*RepeatedDecoderOnly"):
+        trunk(make_states(tokenizer, observations=LONG))
+
+
+def test_prompts_past_a_rotary_switch_are_refused_by_its_name(tokenizer):
+    trunk = make_trunk(make_architecture("phi3-longrope", tokenizer), tokenizer)
+    with pytest.raises(ValueError, match=r"by another rotary embedding \(32\)"):
+        trunk(make_states(tokenizer, observations=LONG))
+
+
+def test_an_encoder_decoder_without_a_start_token_is_named(tokenizer):
+    model = make_architecture("mbart", tokenizer)
+    model.config.decoder_start_token_id = None
+    with pytest.raises(ValueError, match="set model.config.decoder_start_token_id"):
+        make_trunk(model, tokenizer)
+
+
+def test_the_embedding_has_the_width_of_the_hidden_states(tokenizer):
+    trunk = make_trunk(make_architecture("opt-350m", tokenizer), tokenizer)
+    width = trunk(make_states(tokenizer))["action_embedding"].shape[-1]
+    assert trunk.embedding_dim == width == 16  # of word embeddings; its layers are 32 wide
+
+
+@pytest.mark.parametrize("key", ["goal_tokens", "observation_tokens", "action_tokens"])
+@pytest.mark.parametrize("family", ["t5", "gpt2"])
+def test_tokens_beyond_the_vocabulary_are_named(family, key, tokenizer):
+    trunk, states = make_trunk(make_model(family, tokenizer), tokenizer), make_states(tokenizer)
+    states[key].view(-1)[0] = 70_000
+    with pytest.raises(ValueError, match=f"'{key}' holds the token 70000, and the model has the"):
+        trunk(states)
+
+
+def test_repeated_prompts_and_gradient_checkpointing_exclude_each_other(tokenizer):
+    from torchrl_glam.models.gradient_checkpointing import checkpoint_layers
+
+    model = make_model("gpt2", tokenizer)
+    checkpoint_layers(model)
+    with pytest.raises(ValueError, match="gradient checkpointing on.*max_tokens_per_pass"):
+        RepeatedDecoderOnlyTrunk(model, tokenizer)
+
+
+def test_gradients_of_a_repeated_decoder_are_those_of_a_trie(tokenizer):
+    model, gradients = make_model("llama", tokenizer), []
+    for kind in (DecoderOnlyTrunk, RepeatedDecoderOnlyTrunk):
+        out = kind(model, tokenizer, max_tokens_per_pass=150)(make_states(tokenizer))
+        value = out["log_likelihood"].sin().sum() + out["prompt_embedding"].sin().sum()
+        mask = out["action_mask"]
+        value = value + out["action_embedding"][mask].sin().sum()
+        gradients.append(torch.autograd.grad(value, list(model.parameters())))
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("only", ["scores", "prompt"])
+def test_parts_of_a_repeated_decoder(only, tokenizer):
+    trunk = RepeatedDecoderOnlyTrunk(make_model("gpt2", tokenizer), tokenizer)
+    with torch.no_grad():
+        whole = trunk(make_states(tokenizer, masked=((0, 0),)))
+        part = trunk(make_states(tokenizer, masked=((0, 0),)), only=only)
+    for key in trunk.written_keys(only):
+        torch.testing.assert_close(part[key], whole[key], atol=1e-5, rtol=1e-5)
+
+
+# Gradients
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_flan_t5(tmp_path_factory.mktemp("models") / "flan")
+
+
+@pytest.mark.parametrize("in_4bit", [False, True], ids=["float32", "4-bit"])
+def test_adapters_that_get_gradients_pass(folder, in_4bit):
+    lora = LoraConfig(r=2, target_modules=["q", "v"])
+    model, tokenizer = load_language_model(folder, lora=lora, load_in_4bit=in_4bit)
+    check_gradients(make_trunk(model, tokenizer))
+
+
+def test_weights_that_get_no_gradient_are_named(tokenizer):
+    model = make_model("gpt2", tokenizer)
+    model.unused = nn.Linear(2, 2)
+    with pytest.raises(
+        ValueError, match=r"2 of \d+ trainable weights .* \(unused.weight, unused.b"
+    ):
+        check_gradients(make_trunk(model, tokenizer))
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(ValueError, match="has no weights to train"):
+        check_gradients(make_trunk(model, tokenizer))
+
+
+def test_4_bit_weights_that_pass_no_gradient_on_are_named(folder, monkeypatch):
+    """As bitsandbytes' kernel for repacked weights does, if nothing keeps it from repacking."""
+    from bitsandbytes.nn import Linear4bit
+
+    lora = LoraConfig(r=2, target_modules=["q", "v"])
+    model, tokenizer = load_language_model(folder, lora=lora, load_in_4bit=True)
+    trunk, forward = make_trunk(model, tokenizer), Linear4bit.forward
+    monkeypatch.setattr(Linear4bit, "forward", lambda self, x: forward(self, x).detach())
+    with pytest.raises(ValueError, match="get no gradient|pass on no right gradient"):
+        check_gradients(trunk)

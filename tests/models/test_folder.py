@@ -1,0 +1,195 @@
+"""Model folders from elsewhere: nothing in them runs, hangs or leads out of them."""
+
+import json
+import os
+import pickle
+import warnings
+
+import pytest
+import torch
+from families import make_model
+from peft import LoraConfig
+from safetensors.torch import load_file, save_file
+
+from torchrl_glam.models import export_agent, load_language_model, load_tokenizer
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tokenizer = load_tokenizer("tiny")
+    make_model("gpt2", tokenizer).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"]
+)
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_links_and_pipes_are_refused_before_anything_is_read(folder, tmp_path, name, kind):
+    entry = folder / name
+    if kind == "link":
+        target = tmp_path / "elsewhere"
+        if entry.exists():
+            entry.rename(target)
+        entry.symlink_to(target)
+    else:
+        entry.unlink(missing_ok=True)
+        os.mkfifo(entry)  # opening it would wait for a writer for ever
+    what = "a link" if kind == "link" else "a pipe"
+    for load in (load_language_model, load_tokenizer):
+        with pytest.raises(ValueError, match=f"holds '{name}', which is {what}"):
+            load(folder)
+
+
+def test_a_link_to_a_model_folder_is_followed(folder, tmp_path):
+    (tmp_path / "link").symlink_to(folder)
+    load_language_model(tmp_path / "link")
+
+
+class _Payload:
+    def __reduce__(self):
+        return os.mkdir, (os.environ["PAYLOAD"],)
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside safetensors"])
+def test_a_pickle_is_never_opened(folder, tmp_path, monkeypatch, beside):
+    monkeypatch.setenv("PAYLOAD", str(tmp_path / "ran"))
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(_Payload()))
+    if beside:
+        load_language_model(folder)
+    else:
+        (folder / "model.safetensors").unlink()
+        with pytest.raises(ValueError, match=r"as a pickle \(pytorch_model.bin\)"):
+            load_language_model(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.fixture
+def payload(folder, tmp_path, monkeypatch):
+    """Code in the folder, that leaves a trace if it is run."""
+    monkeypatch.setattr("builtins.input", lambda *a: pytest.fail("a question on the terminal"))
+    monkeypatch.setenv("PAYLOAD", str(tmp_path / "ran"))
+    (folder / "own.py").write_text("import os; os.mkdir(os.environ['PAYLOAD'])")
+    return tmp_path / "ran"
+
+
+def test_code_of_a_model_is_neither_run_nor_offered(folder, payload):
+    auto_map = {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}
+    edit(folder / "config.json", model_type="own", auto_map=auto_map)
+    with pytest.raises(ValueError, match="brings Python code of its own"):
+        load_language_model(folder)
+    assert not payload.exists()
+
+
+def test_code_of_a_tokenizer_is_neither_run_nor_offered(folder, payload):
+    """transformers reads its plain files instead."""
+    auto_map = {"AutoTokenizer": ["own.T", "own.T"]}
+    edit(folder / "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=auto_map)
+    assert load_tokenizer(folder).tokenize(" red") == load_tokenizer("tiny").tokenize(" red")
+    assert not payload.exists()
+
+
+def test_weights_that_lie_elsewhere_are_refused(folder, tmp_path):
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, "../elsewhere.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"names the file '../elsewhere.safetensors'"):
+        load_language_model(folder)
+
+
+def test_a_vocabulary_that_lies_elsewhere_is_refused(folder, tmp_path):
+    edit(folder / "tokenizer_config.json", vocab_file=str(tmp_path / "vocab.json"))
+    with pytest.raises(ValueError, match="tokenizer_config.json: vocab_file"):
+        load_tokenizer(folder)
+
+
+def test_a_model_that_lacks_a_tensor_is_refused(folder):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    tensors.pop("transformer.h.1.mlp.c_fc.weight")
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"lacks 1 tensors .*transformer.h.1.mlp.c_fc.weight"):
+        load_language_model(folder)
+
+
+def test_damaged_weights_are_named(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="has damaged weights"):
+        load_language_model(folder)
+
+
+def test_weights_of_another_size_are_named(folder):
+    edit(folder / "config.json", n_embd=16)
+    with pytest.raises(ValueError, match="those of another configuration"):
+        load_language_model(folder)
+
+
+def test_a_configuration_that_is_no_json_is_named(folder):
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config.json' is not JSON"):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("alpha", [0, -8])
+def test_adapters_without_effect_are_refused(alpha):
+    lora = LoraConfig(r=2, lora_alpha=alpha, target_modules=["q"])
+    with pytest.raises(ValueError, match=rf"lora.lora_alpha \({alpha}\) must be above 0"):
+        load_language_model("tiny", lora=lora)
+
+
+@pytest.mark.parametrize("kinds", [("merged", "adapter"), ("adapter", "merged")])
+def test_a_second_export_leaves_nothing_of_the_first(folder, tmp_path, kinds):
+    """A run that was exported, resumed, and exported as the other kind."""
+    lora = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False)
+    model, tokenizer = load_language_model(folder, lora=lora)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "notes.txt").write_text("mine")
+    for kind in kinds:
+        export_agent(tmp_path / "out", model, tokenizer, kind=kind)
+    export_agent(tmp_path / "alone", model, tokenizer, kind=kinds[-1])
+    names = [{path.name for path in (tmp_path / name).iterdir()} for name in ("out", "alone")]
+    assert names[0] - {"README.md"} == names[1] - {"README.md"}  # which nothing reads
+
+
+def test_adapters_beside_a_whole_model_are_refused(folder, tmp_path):
+    lora = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    model, tokenizer = load_language_model(folder, lora=lora)
+    export_agent(tmp_path / "adapter", model, tokenizer)
+    with pytest.raises(FileNotFoundError, match="it holds adapters alone"):
+        load_language_model(tmp_path / "adapter")
+    for path in (tmp_path / "adapter").glob("adapter*"):
+        path.rename(folder / path.name)
+    with pytest.raises(ValueError, match=r"a whole model .* and adapters"):
+        load_language_model(folder)
+
+
+def test_attention_is_chosen_by_what_the_model_has(tmp_path):
+    tokenizer = load_tokenizer("tiny")
+    from transformers import GPTJConfig, GPTJForCausalLM
+
+    small = {"n_embd": 16, "n_layer": 1, "n_head": 2, "rotary_dim": 4, "pad_token_id": 0}
+    config = GPTJConfig(vocab_size=len(tokenizer), bos_token_id=1, eos_token_id=1, **small)
+    GPTJForCausalLM(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="GPTJForCausalLM has no attention 'sdpa' and is read by"):
+        model, _ = load_language_model(tmp_path)
+    assert model.config._attn_implementation == "eager"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model, _ = load_language_model("tiny")
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_logits_are_finite_of_what_is_loaded(folder):
+    model, tokenizer = load_language_model(folder)
+    ids = tokenizer("Goal: Grasp red lion", return_tensors="pt").input_ids
+    assert torch.isfinite(model(ids).logits).all()

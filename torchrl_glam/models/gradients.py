@@ -1,0 +1,104 @@
+"""A check, before training, that every weight that is to be trained gets a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from torchrl_glam.models.exactness import probe, without_dropout
+
+if TYPE_CHECKING:
+    from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
+    from torchrl_glam.models.trunk import CandidateTrunk
+
+
+def check_gradients(trunk: CandidateTrunk | EncodedActionsTrunk) -> None:
+    """Back-propagates through one small pass, after one without gradient, and looks what arrives.
+
+    Weights in 4 bits pass gradients on by kernels of their own, which depend on the machine and on
+    what ran before: the gradient that passes through each of them is compared with the one that its
+    weights in full would give. Gradients and generators are left as they are.
+
+    Args:
+        trunk: a trunk, as it will be trained.
+
+    Raises:
+        ValueError: if nothing is to be trained, if trainable weights get no gradient, or if 4-bit
+            weights pass on a wrong one. Experts of a mixture that are not asked may get none.
+
+    Examples:
+        >>> from torchrl_glam.models import load_language_model, make_trunk
+        >>> check_gradients(make_trunk(*load_language_model("tiny")))
+    """
+    trunk = getattr(trunk, "trunk", trunk)
+    leaves = {n: p for n, p in trunk.model.named_parameters() if p.requires_grad}
+    if not leaves:
+        raise ValueError(
+            f"model ({type(trunk.base_model).__name__}) has no weights to train: load it with "
+            "lora=, or set requires_grad on those that are"
+        )
+    missed = [
+        name
+        for name, gradient in zip(leaves, _gradients(trunk, list(leaves.values())), strict=True)
+        if not _arrives(name, gradient)
+    ]
+    if missed:
+        first = ", ".join(missed[:5]) + (", ..." if len(missed) > 5 else "")
+        raise ValueError(
+            f"{len(missed)} of {len(leaves)} trainable weights get no gradient ({first}): they "
+            "would stay as they are; choose other lora_target_modules, or freeze them"
+        )
+    _check_quantised(trunk.base_model)
+
+
+def _gradients(trunk: CandidateTrunk, leaves: list[nn.Parameter]) -> Sequence[Tensor | None]:
+    """Gradients of a small pass that follows one without gradient."""
+    inputs = probe(trunk)
+    with without_dropout(trunk.model):
+        with torch.no_grad():
+            trunk._read(*inputs)
+        with torch.enable_grad():
+            hidden = trunk._read(*inputs)
+            # Not their sum, which normalisation holds constant.
+            value = trunk._logits(hidden[:, 1]).float().log_softmax(-1)[:, ::2].sum()
+    if not value.requires_grad:
+        return [None] * len(leaves)
+    return torch.autograd.grad(value, leaves, allow_unused=True)
+
+
+def _arrives(name: str, gradient: Tensor | None) -> bool:
+    if gradient is None:
+        return "expert" in name
+    # B of an adapter starts at 0, so that A's gradient is 0 and B's is not.
+    return "lora_B" not in name or bool((gradient != 0).any()) or "expert" in name
+
+
+def _check_quantised(base: nn.Module) -> None:
+    """Compares the gradient through each shape of 4-bit weights with that through full ones."""
+    seen = set()
+    for name, module in base.named_modules():
+        state = getattr(getattr(module, "weight", None), "quant_state", None)
+        if state is None or "weight" not in module._parameters or state.shape in seen:
+            continue
+        seen.add(state.shape)
+        # Here, because importing it writes a message about kernels, whoever needs 4-bit or not.
+        from bitsandbytes.functional import dequantize_4bit
+
+        weight = dequantize_4bit(module.weight.data, state).float()
+        dtype = getattr(module, "compute_dtype", None) or torch.float32
+        pattern = torch.arange(2 * weight.shape[1], device=weight.device, dtype=torch.float32)
+        inputs = pattern.view(2, -1).sin().to(dtype).requires_grad_()
+        expected = torch.ones(2, len(weight), device=weight.device) @ weight
+        with torch.enable_grad():
+            output = module(inputs)
+            found = torch.zeros_like(inputs)
+            if output.requires_grad:
+                (found,) = torch.autograd.grad(output.float().sum(), inputs)
+        if not (found.float() - expected).norm() <= 0.05 * expected.norm():
+            raise ValueError(
+                f"4-bit weights ({name}) pass on no right gradient, as where bitsandbytes repacks "
+                "them for inference: train with load_in_4bit=False, or another bitsandbytes"
+            )

@@ -1,0 +1,121 @@
+"""What a model can read: kinds that no trunk reads, limits, and where it begins to read otherwise.
+
+Configurations of ``transformers`` say so under many names; this is the one place that knows them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import nn
+from transformers import PretrainedConfig
+
+# Lengths at which some layers stop to see all that is before, or see it otherwise.
+_WINDOWS = (
+    *("sliding_window", "window_size", "local_attention", "attention_window_size"),
+    *("attention_chunk_size", "attention_window", "local_radius", "block_size"),
+)
+# Kinds of layers in which a token takes part by attention alone.
+_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
+
+
+class Limit(NamedTuple):
+    """Most tokens of a text, and what about the model sets it ("has 512 positions")."""
+
+    tokens: int
+    why: str
+
+
+def text_config(base: nn.Module) -> PretrainedConfig:
+    """The part of a model's configuration that is about the text it writes."""
+    config = base.config
+    if getattr(config, "is_encoder_decoder", False):
+        decoder = getattr(config, "decoder", None)
+        return decoder if isinstance(decoder, PretrainedConfig) else config
+    return config.get_text_config()
+
+
+def text_model(base: nn.Module) -> nn.Module:
+    """The part of a decoder-only model that reads tokens, without the vocabulary head."""
+    found = base.get_decoder()
+    if found is base or found is base.get_output_embeddings():  # which some call their decoder
+        return getattr(base, "model", base.base_model)
+    return found
+
+
+def check_kind(base: nn.Module) -> None:
+    """Refuses models whose reading of one text hangs on more than that text's own tokens.
+
+    Raises:
+        ValueError: naming the kind.
+    """
+    config, name = text_config(base), base.__class__.__name__
+    kinds = set(getattr(config, "layer_types", None) or ()) - set(_ATTENTION)
+    convolves = any(isinstance(module, nn.Conv1d) for module in text_model(base).modules())
+    if kinds or getattr(base, "_is_stateful", False) or convolves:
+        layers = f" ({', '.join(sorted(kinds))})" if kinds else ""
+        raise ValueError(
+            f"model ({name}) has state-space, recurrent, convolutional or other layers{layers} "
+            "that read tokens in one line, so candidate actions cannot share a prompt: choose a "
+            "model with attention layers only"
+        )
+    if hasattr(config, "moe_eval_capacity_token_fraction"):
+        raise ValueError(
+            f"model ({name}) has experts with room for a share of a batch's tokens, so the score "
+            "of an action would hang on the other states of the batch: choose another model"
+        )
+
+
+def positions(config: PretrainedConfig) -> Limit | None:
+    """Tokens of the longest text that a model can read at all, and in one way.
+
+    Where a rotary embedding changes with the longest text of a batch (LongRoPE), texts must stay
+    below that length: the score of one would hang on the others.
+    """
+    limits = []
+    for name in ("max_position_embeddings", "max_seq_len"):
+        tokens = getattr(config, name, None)
+        if isinstance(tokens, int) and tokens > 0:  # XLNet says -1
+            limits.append(Limit(tokens, f"has {tokens} positions"))
+    for rope in _ropes(config):
+        if rope.get("rope_type") == "longrope":
+            own = getattr(config, "original_max_position_embeddings", None)
+            tokens = rope.get("original_max_position_embeddings", own)
+            if tokens is not None:
+                why = f"reads batches with longer texts by another rotary embedding ({tokens})"
+                limits.append(Limit(int(tokens), why))
+    return min(limits, default=None)
+
+
+def window(config: PretrainedConfig) -> Limit | None:
+    """The window of layers that see it only because their mask says so, and ours would not."""
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention", "chunked_attention"]
+    limits = []
+    for name, kind in (
+        ("sliding_window", "sliding_attention"),
+        ("local_attention", "sliding_attention"),
+        ("attention_chunk_size", "chunked_attention"),
+    ):
+        tokens = getattr(config, name, None)
+        if tokens is not None and kind in kinds:
+            why = f"has layers that see {tokens} tokens only ({name}), which a token trie is not"
+            limits.append(Limit(tokens, why))
+    return min(limits, default=None)
+
+
+def turning_points(config: PretrainedConfig) -> list[int]:
+    """Lengths from which on some part of the model reads otherwise, the smallest first."""
+    found = set()
+    for part in (config, getattr(config, "encoder", None), getattr(config, "decoder", None)):
+        for name in _WINDOWS:
+            value = getattr(part, name, None)
+            for tokens in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0:
+                    found.add(tokens)
+    return sorted(found)
+
+
+def _ropes(config: PretrainedConfig) -> list[dict]:
+    """Settings of rotary embeddings: one for the model, or one for each kind of layer."""
+    settings = getattr(config, "rope_parameters", None) or {}
+    return [settings, *(value for value in settings.values() if isinstance(value, dict))]
