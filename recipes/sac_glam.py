@@ -205,9 +205,10 @@ def main(cfg: SACGLAMConfig) -> None:
             if at % config.log_every == 0 and terms is not None:
                 row = statistics.summary() | {k: v.item() for k, v in terms.items()}
                 row |= {f"grad_norm/{group}": norm for group, norm in norms.items()}
+                relabelled = stored_entry(buffer.storage, "is_hindsight")
                 row |= {
                     "hindsight_in_batch": batch["is_hindsight"].float().mean().item(),
-                    "hindsight_in_buffer": getattr(buffer.sampler, "hindsight_share", 0.0),
+                    "hindsight_in_buffer": relabelled.float().mean().item(),
                     "buffer_size": len(buffer),
                     "score_error": score_error(trunk, batch),
                 }

@@ -43,9 +43,10 @@ def collect(goals_per_episode, generator):
             "action_mask": torch.ones(*shape, ACTIONS, dtype=torch.bool),
         }
 
-    goal, now, steps = tokens(GOAL), state(), []
+    env, every, now, steps = torch.arange(NUM_ENVS), tokens(4, GOAL), state(), []
     for step in range(count):
-        done = ((step + torch.arange(NUM_ENVS)) % EPISODE == EPISODE - 1).view(*shape, 1)
+        done = ((step + env) % EPISODE == EPISODE - 1).view(*shape, 1)
+        goal = every[env, 0, (step + env) // EPISODE % 4].unsqueeze(1)  # again, when it is repeated
         # goals spread over the episode's steps, as many as asked for in all
         share = torch.rand(*shape, SLOTS, generator=generator)
         named = share < goals_per_episode / EPISODE / SLOTS
@@ -66,7 +67,6 @@ def collect(goals_per_episode, generator):
         action = torch.zeros(shape, dtype=torch.int64)
         steps.append(TensorDict({**now, **goals, "action": action, "next": following}, shape))
         now = {key: torch.where(_like(done, x), state()[key], x) for key, x in later.items()}
-        goal = torch.where(done, tokens(GOAL), goal)
     return steps
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from flan_t5 import make_flan_t5
 from run_metrics import metrics
+from tensordict import TensorDict
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -74,6 +75,20 @@ def test_a_resumed_run_has_the_metrics_of_an_unbroken_one(unbroken, tmp_path):
     second = run("storage=compact", "total_steps=320", "resume=run", cwd=tmp_path)
     assert second.returncode == 0, second.stderr
     assert metrics(tmp_path / "run") == metrics(unbroken[0])
+
+
+def test_the_share_of_hindsight_in_the_buffer_is_that_of_its_rows_whatever_the_sampler(tmp_path):
+    result = run(
+        *("sampling=uniform", "priority_alpha=0.6", "total_steps=80", "output=run", "eval_every=0"),
+        *("checkpoint_every=80", "eval_episodes=1"),
+        cwd=tmp_path,
+    )
+    assert result.returncode == 0, result.stderr
+    [rows] = (tmp_path / "run" / "checkpoints").glob("step_00000080/**/rows")
+    share = TensorDict.load_memmap(rows)["is_hindsight"].float().mean().item()
+    assert share > 0
+    logged = float(metrics(tmp_path / "run")[-1]["hindsight_in_buffer"])
+    assert logged == pytest.approx(share, abs=1e-4)
 
 
 def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(tmp_path):

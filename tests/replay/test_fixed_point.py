@@ -131,7 +131,8 @@ def test_learns_the_soft_values(num_actions, n_steps, ratio, on_policy, strategy
         storage=LazyTensorStorage(20_000),  # less than is stored: the oldest rows are overwritten
         sampler=HindsightRatioSampler(ratio),
         transform=Compose(
-            SegmentMultiStepTransform(n_steps, GAMMA), HindsightTransform(strategy=strategy)
+            SegmentMultiStepTransform(n_steps, GAMMA),
+            HindsightTransform(strategy=strategy, naming="every"),
         ),
         batch_size=BATCH,
         generator=generator,

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from tensordict import TensorDict
-from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.data import LazyTensorStorage, RandomSampler, TensorDictReplayBuffer
 
-from torchrl_glam.replay import GoalKindSampler
+from torchrl_glam.replay import GoalKindSampler, PrioritizedGroupSampler
 
 PRIOR = [0.1, 0.2, 0.3, 0.4]
 
@@ -148,7 +148,42 @@ def test_ratio_out_of_range(ratio):
         GoalKindSampler(PRIOR, ratio)
 
 
+@pytest.mark.parametrize("wrap", [lambda s: s, PrioritizedGroupSampler])
 @pytest.mark.parametrize("kind", [-1, 4])
-def test_kinds_without_a_weight_are_refused(kind):
-    with pytest.raises(ValueError, match=f"'goal_kind' .* from {min(kind, 0)} to {max(kind, 0)}"):
-        make_buffer(GoalKindSampler(PRIOR)).extend(rows([0, kind], False))
+def test_kinds_without_a_weight_are_refused_once_and_never_drawn(kind, wrap):
+    buffer = make_buffer(wrap(GoalKindSampler(PRIOR)), capacity=12)
+    with pytest.raises(ValueError, match=f"'goal_kind' of 1 rows is from {kind} to {kind}, and"):
+        buffer.extend(rows([0, 1, 2, 3, kind], False))
+    assert set(buffer.sample()["goal_kind"].tolist()) == {0, 1, 2, 3}
+    for call in range(3):  # the refused row is overwritten at last
+        buffer.extend(rows([0, 1, 2, 3, 3], False, first=5 * call))
+        assert set(buffer.sample()["goal_kind"].tolist()) == {0, 1, 2, 3}
+
+
+def test_a_buffer_of_refused_rows_says_so():
+    buffer = make_buffer(GoalKindSampler(PRIOR))
+    with pytest.raises(ValueError, match="never drawn"):
+        buffer.extend(rows([7, 7], False))
+    with pytest.raises(RuntimeError, match="refused when they were stored"):
+        buffer.sample()
+
+
+def test_kinds_stored_before_the_sampler_came_are_refused_once():
+    buffer = make_buffer(RandomSampler())
+    buffer.extend(rows([0, 1, 2, 3, 9], False))
+    buffer.set_sampler(GoalKindSampler(PRIOR))
+    with pytest.raises(ValueError, match="'goal_kind' of 1 rows is from 9 to 9"):
+        buffer.sample()
+    assert set(buffer.sample()["goal_kind"].tolist()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("wrap", [lambda s: s, PrioritizedGroupSampler])
+def test_more_kinds_than_a_byte_counts(wrap):
+    """100 kinds alike, two rows of each, half of them hindsight: all are drawn as often."""
+    buffer = make_buffer(wrap(GoalKindSampler([1] * 100, ratio=0.5)), capacity=500, batch_size=400)
+    kinds = torch.arange(100).repeat(2)
+    buffer.extend(rows(kinds, torch.arange(200) < 100))
+    batch = buffer.sample()
+    for is_hindsight in (False, True):
+        drawn = batch["goal_kind"][batch["is_hindsight"] == is_hindsight]
+        assert drawn.long().bincount(minlength=100).tolist() == [2] * 100

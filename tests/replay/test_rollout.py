@@ -35,6 +35,45 @@ def test_a_closed_rollout_ends_everywhere_and_the_one_given_does_not():
     assert (rollout == before).all()
 
 
+def test_a_rollout_of_one_environment_ends_once():
+    for shape in ((5,), (1, 5), (2, 1, 5)):
+        no = torch.zeros(*shape, 1, dtype=torch.bool)
+        ends = {"done": no, "terminated": no, "truncated": no}
+        closed = close_rollout(TensorDict({"next": ends}, batch_size=shape))["next"]
+        for key in ("done", "truncated"):
+            assert not closed[key][..., :-1, :].any() and closed[key][..., -1, :].all()
+        assert not closed["terminated"].any()
+
+
+def test_a_rollout_without_truncated_is_closed_by_done_alone():
+    no = torch.zeros(2, 3, 1, dtype=torch.bool)
+    ends = {"done": no, "terminated": no}
+    closed = close_rollout(TensorDict({"next": ends}, batch_size=[2, 3]))["next"]
+    assert closed["done"][..., 0].tolist() == [[False, False, True]] * 2
+    assert set(closed.keys()) == {"done", "terminated"}
+    for key in ends:
+        left = {other: no for other in ends if other != key}
+        with pytest.raises(KeyError, match=f"{key}.*environment should write it"):
+            close_rollout(TensorDict({"next": left}, batch_size=[2, 3]))
+
+
+def test_a_rollout_without_time_is_refused():
+    with pytest.raises(ValueError, match="dimension of time"):
+        close_rollout(TensorDict({"next": {}}, batch_size=[]))
+
+
+def test_each_trajectory_of_a_row_is_closed():
+    """As with ``cat_results=-1``, where workers' steps stand one after another in a row."""
+    no = torch.zeros(1, 5, 1, dtype=torch.bool)
+    terminated = torch.tensor([0, 1, 0, 0, 0]).bool().view(1, 5, 1)
+    ends = {"done": terminated, "terminated": terminated, "truncated": no}
+    ids = torch.tensor([[0, 0, 2, 7, 7]])
+    rollout = TensorDict({"next": ends, "collector": {"traj_ids": ids}}, batch_size=[1, 5])
+    closed = close_rollout(rollout)["next"]
+    assert closed["done"].flatten().tolist() == [False, True, True, False, True]
+    assert closed["truncated"].flatten().tolist() == [False, False, True, False, True]
+
+
 def test_rows_are_all_steps_of_this_rollout_and_none_is_kept_for_the_next():
     to_rows = HindsightTransform("none")
     for seed in (0, 1):

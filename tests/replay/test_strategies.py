@@ -36,7 +36,9 @@ def test_final_by_hand():
 def test_episode_by_hand(outcome, terminated):
     """Goal 7 is named after the first and second of four steps: the last two do not reach it."""
     line = toy.make_stream([4], [outcome], [[(7, 2)], [(7, 2)], [], []], first_observation=10)
-    rows = relabelled_rows(HindsightTransform(strategy="episode"), toy.to_batch([line]))
+    rows = relabelled_rows(
+        HindsightTransform(strategy="episode", naming="every"), toy.to_batch([line])
+    )
     following = rows["next"]
     assert rows["observation"].flatten().tolist() == [10, 11, 12, 13]
     assert (rows["goal_tokens"][:, 1] == 7).all()
@@ -44,6 +46,53 @@ def test_episode_by_hand(outcome, terminated):
     assert following["done"].flatten().tolist() == [True, True, False, True]
     assert following["terminated"].flatten().tolist() == [True, True, False, terminated]
     assert following["truncated"].flatten().tolist() == [False] * 3 + [not terminated]
+
+
+def test_final_by_hand_with_an_earlier_naming():
+    """Goal 7 is named after the first and the last but one of five steps: both halves count."""
+    named = [[(7, 2)], [(8, 1)], [], [(7, 2)], []]
+    line = toy.make_stream([5], ["timeout"], named, first_observation=10)
+    rows = relabelled_rows(HindsightTransform(strategy="final"), toy.to_batch([line]))
+    assert rows["observation"].flatten().tolist() == [10, 11, 12, 13]
+    assert (rows["goal_tokens"][:, 1] == 7).all()
+    assert rows["next", "reward"].flatten().tolist() == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+def test_a_goal_in_two_slots_of_one_step_counts_once(strategy):
+    named = [[], [(7, 2), (8, 0), (7, 1)]]
+    line = toy.make_stream([2], ["timeout"], named, first_observation=10)
+    transform = HindsightTransform(strategy=strategy, naming="every")
+    rows = relabelled_rows(transform, toy.to_batch([line]))
+    assert rows["goal_tokens"][:, 1].tolist() == [7, 7, 8, 8]
+    assert rows["goal_kind"].tolist() == [2, 2, 0, 0]
+
+
+@pytest.mark.parametrize("goal_dtype", [torch.float16, torch.float32, torch.float64])
+def test_fractional_goals_are_different_goals(goal_dtype):
+    named = [[(1, 0)], [(2, 0)], [(3, 0)]]  # .25, .5, .75
+    line = toy.make_stream([3], ["timeout"], named, 10, number=lambda token: token / 4)
+    rows = relabelled_rows(HindsightTransform(), toy.to_batch([line], goal_dtype))
+    assert rows["goal_tokens"][:, 1].tolist() == [0.25, 0.5, 0.5, 0.75, 0.75, 0.75]
+    assert rows["next", "reward"].flatten().tolist() == [1, 0, 1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("goals", [torch.tensor([1, 2]), torch.tensor([1 + 1j, 1 - 1j])])
+def test_goals_may_be_single_numbers_or_complex(goals):
+    line = toy.make_stream([2], ["timeout"], [[(1, 0)], [(2, 0)]], first_observation=10)
+    batch = toy.to_batch([line])
+    batch["next", "hindsight", "goal_tokens"] = goals.view(1, 2, 1).expand(1, 2, toy.SLOTS)
+    for td in (batch, batch["next"]):
+        td["goal_tokens"] = torch.zeros(1, 2, dtype=goals.dtype)
+    rows = relabelled_rows(HindsightTransform(), batch)
+    assert rows["goal_tokens"].tolist() == goals[[0, 1, 1]].tolist()
+
+
+def test_where_goals_are_named_once_the_episode_strategy_is_refused():
+    for naming in ({}, {"naming": "first"}):
+        with pytest.raises(ValueError, match=r'strategy \("episode"\) .* PlaygroundTextEnv'):
+            HindsightTransform(strategy="episode", **naming)
+    HindsightTransform("none", strategy="episode")  # nothing is relabelled
 
 
 def counted(rows):
@@ -57,25 +106,23 @@ def counted(rows):
     strategy=st.sampled_from(["future", "final", "episode"]),
 )
 def test_at_most_k_goals_of_an_episode(data, limit, strategy):
-    """Segments are those of the strategy, and there are the smaller of k and all of them."""
+    """Goals are drawn, not namings: all rows of a goal, of the smaller of k goals and all."""
     lines, splits = data
-    transform = HindsightTransform(strategy=strategy, goals_per_episode=limit)
-    kept = Counter()  # (first observation of the episode, goal): rows that reach it
-    for batch in toy.batches(lines, splits):
-        rows = transform.inv(batch)
-        if rows is not None:
-            reached = rows[rows["is_hindsight"] & (rows["next", "reward"].squeeze(-1) > 0)]
-            goals = map(tuple, reached["goal_tokens"].tolist())
-            kept.update(zip(reached["observation"].flatten().tolist(), goals, strict=True))
+    transform = Compose(
+        SegmentMultiStepTransform(2, 0.5),
+        HindsightTransform(strategy=strategy, naming="every", goals_per_episode=limit),
+    )
+    rows = [r for b in toy.batches(lines, splits) for r in toy.to_rows(transform.inv(b))]
+    rows = [row for row in rows if row.hindsight]
     for line in lines:
         for episode in toy.episodes_of(line):
-            ends = [segment[-1] for segment in toy.relabelled(episode, "all", strategy)]
-            possible = Counter((end.observation, end.goal) for end in ends if end.reward)
-            drawn = Counter({key: n for key, n in kept.items() if key in possible})
-            assert drawn <= possible
-            assert drawn.total() == min(limit, possible.total())
-            kept -= drawn
-    assert not kept
+            steps = range(episode[0].observation, episode[-1].observation + 1)
+            own = [row for row in rows if row.observation in steps]
+            possible = toy.reference_rows(episode, "all", 2, 0.5, strategy)
+            possible = [row for row in possible if row.hindsight]
+            drawn = {row.goal for row in own}
+            assert len(drawn) == min(limit, len({row.goal for row in possible}))
+            assert toy.as_multiset(own) == toy.as_multiset(r for r in possible if r.goal in drawn)
 
 
 @settings(deadline=None, max_examples=40)
@@ -89,12 +136,12 @@ def test_at_most_k_goals_with_a_transition(data, limit, n_steps, strategy):
     """Rows are those of the strategy, n-step returns included, and the smaller of k and all."""
     lines, splits = data
     transform = Compose(
-        SegmentMultiStepTransform(n_steps, 0.9),
-        HindsightTransform(strategy=strategy, goals_per_transition=limit),
+        SegmentMultiStepTransform(n_steps, 0.5),
+        HindsightTransform(strategy=strategy, naming="every", goals_per_transition=limit),
     )
     rows = [r for b in toy.batches(lines, splits) for r in toy.to_rows(transform.inv(b))]
     possible = [
-        row for line in lines for row in toy.reference_rows(line, "all", n_steps, 0.9, strategy)
+        row for line in lines for row in toy.reference_rows(line, "all", n_steps, 0.5, strategy)
     ]
     assert counted(rows) <= counted(possible)
     for hindsight, most in ((True, limit), (False, 1)):

@@ -1,7 +1,9 @@
 """Random episodes, and the buffer's content computed from them one step at a time.
 
-The reference knows nothing of tensors: it takes each environment's list of steps, cuts it into
-episodes, repeats them under each goal named, and looks n steps ahead, with plain loops.
+The reference knows nothing of tensors, and follows the words of the papers: Hindsight Experience
+Replay (Andrychowicz et al., 2017, section 4.5) says with which goals a transition is replayed,
+SAC-GLAM (Gaven et al., 2024, section 2.3) what reward and end it then has. For every transition and
+every such goal it walks ahead step by step, with plain loops.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ class Step:
 
     observation: int
     next_observation: int
-    goal: tuple[int, int]
+    goal: tuple[float, float]
     kind: int
     reward: float
     done: bool
     terminated: bool
     truncated: bool
-    named: tuple[tuple[tuple[int, int], int], ...]  # (goal, kind) of each goal named
+    named: tuple[tuple[tuple[float, float], int] | None, ...]  # slots: (goal, kind), or empty
     count: int
 
 
@@ -36,8 +38,8 @@ class Row:
 
     observation: int
     next_observation: int
-    goal: tuple[int, int]
-    next_goal: tuple[int, int]
+    goal: tuple[float, float]
+    next_goal: tuple[float, float]
     kind: int
     reward: float
     done: bool
@@ -47,31 +49,48 @@ class Row:
     hindsight: bool
 
 
-def make_stream(lengths, outcomes, named, first_observation):
+SUCCESS, FAILURE, TIMEOUT, RUNNING = "success", "failure", "timeout", "running"
+OUTCOMES = (SUCCESS, FAILURE, TIMEOUT, "success at the time limit", "failure at the time limit")
+
+
+def make_stream(
+    lengths, outcomes, named, first_observation, shaped=None, scale=(0.0, 1.0), number=int
+):
     """Steps of one environment: episodes of the given lengths, outcomes and named goals.
 
     Args:
         lengths: Steps of each episode; the last one may stay unfinished, see ``outcomes``.
-        outcomes: "success", "failure" (terminal without reward), "timeout" or "running", each.
-        named: Per step (over all episodes) the goals named, as (token, kind) pairs.
+        outcomes: Of each episode, one of ``OUTCOMES`` (a failure is terminal without reward; at the
+            time limit, terminated and truncated), or "running".
+        named: Per step (over all episodes) the goals named, as (token, kind) pairs. Token 0 stands
+            for the goal that the episode pursues; None for an empty slot.
         first_observation: Where to start numbering observations.
+        shaped: Per step the reward of one that does not end in success; None for ``scale[0]``.
+        scale: Reward of a step that does not reach the goal pursued, and of one that does.
+        number: Makes the second number of a goal from its token.
     """
-    steps, named = [], iter(named)
+    steps, named, plain = [], iter(named), type(number(0))
+    shaped = iter([scale[0]] * sum(lengths) if shaped is None else shaped)
     observation = first_observation
     for episode, (length, outcome) in enumerate(zip(lengths, outcomes, strict=True)):
+        pursued = (plain(100 + episode), number(0))
         for t in range(length):
-            last = t == length - 1 and outcome != "running"
+            last = t == length - 1 and outcome != RUNNING
+            reward = next(shaped)
             steps.append(
                 Step(
                     observation=observation,
                     next_observation=observation + 1,
-                    goal=(100 + episode, 0),
+                    goal=pursued,
                     kind=episode % 4,
-                    reward=float(last and outcome == "success"),
+                    reward=scale[1] if last and outcome.startswith(SUCCESS) else reward,
                     done=last,
-                    terminated=last and outcome in ("success", "failure"),
-                    truncated=last and outcome == "timeout",
-                    named=tuple(((1, token), kind) for token, kind in next(named)),
+                    terminated=last and not outcome.startswith(TIMEOUT),
+                    truncated=last and "time" in outcome,
+                    named=tuple(
+                        goal and ((plain(1), number(goal[0])) if goal[0] else pursued, goal[1])
+                        for goal in next(named)
+                    ),
                     count=t,
                 )
             )
@@ -80,19 +99,16 @@ def make_stream(lengths, outcomes, named, first_observation):
     return steps
 
 
-def to_batch(columns):
+def to_batch(columns, goal_dtype=torch.int16):
     """Collector batch [N, T] from N lists of T steps each."""
 
     def tensor(field, dtype=None):
         return torch.tensor([[field(step) for step in line] for line in columns], dtype=dtype)
 
-    def pad(step):
-        return [goal for goal, _ in step.named] + [(0, 0)] * (SLOTS - len(step.named))
+    def slots(step):
+        return [slot or ((7, 7), -1) for slot in (*step.named, *[None] * (SLOTS - len(step.named)))]
 
-    def pad_kind(step):
-        return [kind for _, kind in step.named] + [-1] * (SLOTS - len(step.named))
-
-    goal = tensor(lambda s: s.goal, torch.int16)
+    goal = tensor(lambda s: s.goal, goal_dtype)
     kind = tensor(lambda s: s.kind, torch.int8)
     shape = kind.shape
     return TensorDict(
@@ -103,7 +119,7 @@ def to_batch(columns):
             "goal_kind": kind,
             "step_count": tensor(lambda s: [s.count]),
             "hindsight": {
-                "goal_tokens": torch.zeros(*shape, SLOTS, WIDTH, dtype=torch.int16),
+                "goal_tokens": torch.zeros(*shape, SLOTS, WIDTH, dtype=goal_dtype),
                 "kind": torch.full((*shape, SLOTS), -1, dtype=torch.int8),
             },
             "next": {
@@ -115,8 +131,8 @@ def to_batch(columns):
                 "terminated": tensor(lambda s: [s.terminated]),
                 "truncated": tensor(lambda s: [s.truncated]),
                 "hindsight": {
-                    "goal_tokens": tensor(pad, torch.int16),
-                    "kind": tensor(pad_kind, torch.int8),
+                    "goal_tokens": tensor(lambda s: [goal for goal, _ in slots(s)], goal_dtype),
+                    "kind": tensor(lambda s: [kind for _, kind in slots(s)], torch.int8),
                 },
             },
         },
@@ -124,21 +140,28 @@ def to_batch(columns):
     )
 
 
-def batches(streams, splits):
+def batches(streams, splits, goal_dtype=torch.int16):
     """Cuts equally long streams [N][T] into the batches of successive ``extend`` calls."""
     start = 0
     for size in splits:
-        yield to_batch([line[start : start + size] for line in streams])
+        yield to_batch([line[start : start + size] for line in streams], goal_dtype)
         start += size
 
 
-def reference_rows(stream, relabel, n_steps, gamma, strategy="future"):
+def reference_rows(
+    stream, relabel="all", n_steps=1, gamma=1.0, strategy="future", scale=(0.0, 1.0)
+):
     """Rows that one environment's steps must give."""
     rows = []
     for episode in episodes_of(stream):
-        rows += n_step(episode, n_steps, gamma, hindsight=False)
-        for segment in relabelled(episode, relabel, strategy):
-            rows += n_step(segment, n_steps, gamma, hindsight=True)
+        rows += [plain_row(episode, t, n_steps, gamma) for t in range(len(episode))]
+        failed = episode[-1].reward <= scale[0]
+        if relabel == "all" or (relabel == "failed" and failed):
+            rows += [
+                hindsight_row(episode, t, goal, n_steps, gamma, scale)
+                for t in range(len(episode))
+                for goal in goals_to_replay_with(episode, t, strategy)
+            ]
     return rows
 
 
@@ -152,58 +175,80 @@ def episodes_of(stream):
             episode = []
 
 
-def relabelled(episode, relabel, strategy):
-    """An episode's segments under the goals named in it, lists of steps."""
-    end = episode[-1]
-    if relabel == "none" or (relabel == "failed" and end.reward > 0):
-        return []
-    segments = []
-    named = [(t, *g) for t, step in enumerate(episode) for g in step.named if g[0] != step.goal]
-    for t, goal, kind in named:
-        if strategy == "final" and t < max(s for s, _, _ in named):
-            continue
-        begin = max((s + 1 for s, other, _ in named if s < t and other == goal), default=0)
-        segments.append(under_goal(episode[begin : t + 1], goal, kind))
-        segments[-1][-1] = replace(segments[-1][-1], reward=1.0, done=True, terminated=True)
-        again = any(s > t and other == goal for s, other, _ in named)
-        if strategy == "episode" and not again and t + 1 < len(episode):
-            failed = end.terminated and end.reward <= 0
-            segments.append(under_goal(episode[t + 1 :], goal, kind))
-            segments[-1][-1] = replace(
-                segments[-1][-1], done=True, terminated=failed, truncated=not failed
-            )
-    return segments
+def reached(step):
+    """The goals, {goal: kind}, that a step reaches, without the one that is pursued anyway."""
+    named = [slot for slot in reversed(step.named) if slot is not None]
+    return {goal: kind for goal, kind in named if goal != step.goal}
 
 
-def under_goal(steps, goal, kind):
-    """The same steps as if ``goal`` had been pursued, without reward and end."""
-    return [
-        replace(s, goal=goal, kind=kind, reward=0.0, done=False, terminated=False, truncated=False)
-        for s in steps
-    ]
+def goals_to_replay_with(episode, t, strategy):
+    """Different goals that a strategy replays transition t with.
+
+    "future": states which come from the same episode as the transition and were observed after it.
+    "episode": states coming from the same episode. "final": the final state of the episode, which
+    is, with a partner who does not name something after every step, the last one named.
+    """
+    ends = [s for s, step in enumerate(episode) if reached(step)]
+    steps = {
+        "future": [s for s in ends if s >= t],
+        "episode": ends,
+        "final": [s for s in ends[-1:] if s >= t],
+    }[strategy]
+    return dict.fromkeys(goal for s in steps for goal in reached(episode[s]))
 
 
-def n_step(steps, n_steps, gamma, hindsight):
-    """n-step rows of one segment that ends with done."""
-    rows = []
-    for t, step in enumerate(steps):
-        window = steps[t : t + n_steps]
-        rows.append(
-            Row(
-                observation=step.observation,
-                next_observation=window[-1].next_observation,
-                goal=step.goal,
-                next_goal=window[-1].goal,
-                kind=step.kind,
-                reward=sum(gamma**k * s.reward for k, s in enumerate(window)),
-                done=window[-1].done,
-                terminated=window[-1].terminated,
-                truncated=window[-1].truncated,
-                steps=len(window),
-                hindsight=hindsight,
-            )
-        )
-    return rows
+def plain_row(episode, t, n_steps, gamma):
+    """The n-step transition from step t on, as it was."""
+    window = episode[t : t + n_steps]
+    end = window[-1]
+    return Row(
+        observation=episode[t].observation,
+        next_observation=end.next_observation,
+        goal=episode[t].goal,
+        next_goal=end.goal,
+        kind=episode[t].kind,
+        reward=sum(gamma**k * step.reward for k, step in enumerate(window)),
+        done=end.done,
+        terminated=end.terminated,
+        truncated=end.truncated,
+        steps=len(window),
+        hindsight=False,
+    )
+
+
+def hindsight_row(episode, t, goal, n_steps, gamma, scale):
+    """The n-step transition from step t on, had ``goal`` been pursued.
+
+    Under a goal, an episode ends with the step that reaches it. If none does, it ends where the
+    real one ended; a terminal state is one under every goal, unless it is that of a success, which
+    goes on under another goal.
+    """
+    unreached, reward, total = scale[0], scale[1], 0.0
+    for steps, step in enumerate(episode[t : t + n_steps], start=1):
+        success = goal in reached(step)
+        total += gamma ** (steps - 1) * (reward if success else unreached)
+        if success or step.done:
+            break
+    failed = step.done and step.terminated and step.reward <= unreached
+    later = [other for other in episode[t:] if goal in reached(other)]
+    kind = (
+        reached(later[0])[goal]
+        if later
+        else next(reached(other)[goal] for other in reversed(episode) if goal in reached(other))
+    )
+    return Row(
+        observation=episode[t].observation,
+        next_observation=step.next_observation,
+        goal=goal,
+        next_goal=goal,
+        kind=kind,
+        reward=total,
+        done=success or step.done,
+        terminated=success or failed,
+        truncated=step.done and not success and not failed,
+        steps=steps,
+        hindsight=True,
+    )
 
 
 def to_rows(data):

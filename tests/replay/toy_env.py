@@ -15,10 +15,14 @@ class ToyEnv(EnvBase):
 
     The observation is 10,000 * environment + 100 * episode + step; the goal (episode + 1, 0). After
     each step the partner names goal (100, step).
+
+    Args:
+        first: Number of the first environment, in observations only.
     """
 
-    def __init__(self):
+    def __init__(self, first=0):
         super().__init__(batch_size=[NUM_ENVS])
+        self.first = first
         goal = Unbounded((NUM_ENVS, toy.WIDTH), dtype=torch.int16)
         kind = Unbounded((NUM_ENVS,), dtype=torch.int8)
         slots = (NUM_ENVS, toy.SLOTS)
@@ -49,7 +53,7 @@ class ToyEnv(EnvBase):
         named[:, 0, 0], named[:, 0, 1] = 100, self.step_index
         kind = torch.full((NUM_ENVS, toy.SLOTS), -1, dtype=torch.int8)
         kind[:, 0] = torch.where(self.step_index > 0, 3, -1)
-        number = 10_000 * self.env_index + 100 * self.episode + self.step_index
+        number = 10_000 * (self.first + self.env_index) + 100 * self.episode + self.step_index
         return {
             "observation": number.unsqueeze(-1),
             "goal_tokens": goal.to(torch.int16),

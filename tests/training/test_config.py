@@ -165,6 +165,7 @@ def test_hindsight_needs_goals_that_are_named():
         ("max_tokens_per_pass", 0, r"max_tokens_per_pass \(0\) must be at least 1"),
         ("hindsight_relabel", "none", r"hindsight_relabel \(none\) must be one of"),
         ("hindsight_strategy", "past", r"hindsight_strategy \(past\) must be one of"),
+        ("hindsight_strategy", "episode", r"hindsight_strategy \(episode\) must be one of"),
         ("hindsight_goals_per_episode", 0, r"hindsight_goals_per_episode \(0\) must be at least 1"),
         ("sampling", "half", r"sampling \(half\) must be one of \('uniform', 'ratio', 'prior'"),
         ("storage", "tape", r"storage \(tape\) must be one of \('ram', 'memmap', 'compact'\)"),

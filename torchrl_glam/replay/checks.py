@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+import torch
 from tensordict import NestedKey, TensorDictBase
+
+from torchrl_glam.replay.indexing import rows_differ
+
+# of the distance between the rewards of a step that reaches its goal and one that does not
+REWARD_SLACK = 1e-4
 
 
 def check_strategy(
@@ -12,8 +19,9 @@ def check_strategy(
     strategy: str,
     goals_per_episode: int | None,
     goals_per_transition: int | None,
+    naming: str,
 ) -> None:
-    """Refuses unknown names, numbers of goals below 1, and two limits at once.
+    """Refuses unknown names, numbers of goals below 1, two limits at once, and false failures.
 
     Raises:
         ValueError: naming the argument, its value and what was expected.
@@ -22,6 +30,15 @@ def check_strategy(
         raise ValueError(f'relabel ({relabel!r}) must be "all", "failed" or "none".')
     if strategy not in ("future", "final", "episode"):
         raise ValueError(f'strategy ({strategy!r}) must be "future", "final" or "episode".')
+    if naming not in ("first", "every"):
+        raise ValueError(f'naming ({naming!r}) must be "first" or "every".')
+    if strategy == "episode" and naming == "first" and relabel != "none":
+        raise ValueError(
+            'strategy ("episode") takes a goal that is not named again for not reached again, '
+            'which is false where a goal is named once an episode (naming="first", as in '
+            'PlaygroundTextEnv): use "future" or "final", or an environment that names a goal '
+            'after every step that reaches it, and naming="every".'
+        )
     for name, value in (
         ("goals_per_episode", goals_per_episode),
         ("goals_per_transition", goals_per_transition),
@@ -37,39 +54,116 @@ def check_strategy(
         )
 
 
-def check_steps(batch: TensorDictBase, writers: Mapping[NestedKey, str]) -> None:
-    """Refuses a batch of steps without two dimensions, or without an entry.
+def check_entries(batch: TensorDictBase, writers: Mapping[NestedKey, str]) -> None:
+    """Refuses a batch of steps without an entry.
 
     Args:
         batch: What a collector gave.
         writers: The entries it must have, each with who should have written it.
 
     Raises:
-        ValueError: on another number of dimensions.
         KeyError: on a missing entry.
     """
-    if batch.ndim != 2:
-        raise ValueError(
-            f"The data's batch size ({list(batch.shape)}) must be [num_envs, num_steps], as "
-            "collectors give it; add a dimension of size 1 where one is missing, and use "
-            "extend rather than add."
-        )
     for key, writer in writers.items():
         if batch.get(key, None) is None:
             raise KeyError(f"The data has no entry {key!r}: {writer} should write it.")
 
 
-def check_widths(batch: TensorDictBase, goal_key: NestedKey, named_key: NestedKey) -> None:
-    """Refuses goals named that are not as wide as the goal pursued, which they are to replace.
+def check_same_goal(goals: torch.Tensor, first: torch.Tensor, goal_key: NestedKey) -> None:
+    """Refuses episodes in which the goal pursued changes: they are parts of several.
+
+    Args:
+        goals: The goal pursued at each step, [R, ...], episode by episode.
+        first: First step of every episode, int64 [E].
+        goal_key: Its entry, for the message.
 
     Raises:
-        ValueError: if the widths differ.
+        ValueError: if it changes.
     """
-    width, named_width = batch.get(goal_key).shape[-1], batch.get(named_key).shape[-1]
-    if width != named_width:
+    changes = rows_differ(goals[1:], goals[:-1])
+    changes[first[1:] - 1] = False
+    if changes.any():
+        step = int(changes.nonzero()[0]) + 1
         raise ValueError(
-            f"{named_key!r} is {named_width} tokens wide and {goal_key!r} is {width}: both must be "
-            "padded to one width."
+            f"{goal_key!r} changes from {goals[step - 1].tolist()} to {goals[step].tolist()} "
+            f"between two steps of one trajectory without an end, so these are of two episodes. "
+            "Give every trajectory a number of its own in trajectory_key, as TorchRL's collectors "
+            "do (several collectors count alike), or clear() the transform where environments are "
+            "reset in mid-episode."
+        )
+
+
+def check_named(
+    pursued: torch.Tensor,
+    named: torch.Tensor,
+    kinds: torch.Tensor,
+    key: NestedKey,
+    named_key: NestedKey,
+) -> None:
+    """Refuses what is named if it cannot stand where it is to replace what is pursued.
+
+    Args:
+        pursued: Entry of the goal pursued, [K, ...].
+        named: The same of the goals named, [K, H, ...].
+        kinds: Kinds of the goals named, [K, H]; slots below 0 do not count.
+        key, named_key: Their names, for the message.
+
+    Raises:
+        ValueError: if one value's shape differs, or a value is none of the other's type.
+    """
+    if named.shape[2:] != pursued.shape[1:]:
+        raise ValueError(
+            f"{named_key!r} is {list(named.shape[2:])} a goal and {key!r} is "
+            f"{list(pursued.shape[1:])}: both must have one shape; pad tokens to one width."
+        )
+    if named.dtype == pursued.dtype:
+        return
+    values = named[kinds >= 0]
+    cast = values.to(pursued.dtype)
+    wrong = (cast.to(named.dtype) != values) | (cast != values)
+    if wrong.any():
+        raise ValueError(
+            f"{named_key!r} ({named.dtype}) holds {values[wrong][0].item()}, which {key!r} "
+            f"({pursued.dtype}) cannot hold: write both with one type."
+        )
+
+
+def check_rewards(reward: torch.Tensor, scale: tuple[float, float]) -> None:
+    """Refuses rewards that are not of the scale on which relabelled steps are rewarded.
+
+    Args:
+        reward: The environment's rewards, [K, ...].
+        scale: Reward of a step that does not reach its goal, and of one that does.
+
+    Raises:
+        ValueError: if one is below the first or above the second, or not a number; or if these
+            are no values of the rewards' type.
+    """
+    unreached, reached = scale
+    exact = reward if reward.is_floating_point() else reward.double()
+    low, high = (float(x) for x in exact.aminmax()) if reward.numel() else scale
+    slack = REWARD_SLACK * (reached - unreached)
+    if not unreached - slack <= low <= high <= reached + slack:
+        raise ValueError(
+            f"The environment's rewards are from {low:g} to {high:g}, and reward_scale ({scale}) "
+            "says that a step gets the first number, or the second where it reaches its goal, or "
+            "one between: relabelled steps would be rewarded on another scale. Give the "
+            "environment's reward_scale, or rescale its rewards."
+        )
+    if not reward.is_floating_point() and scale != tuple(map(int, scale)):
+        raise ValueError(f"reward_scale ({scale}) must be whole numbers, as rewards are.")
+
+
+def check_scale(scale: tuple[float, float]) -> None:
+    """Refuses a reward scale that is not two finite numbers, the second above the first.
+
+    Raises:
+        ValueError: naming the argument, its value and what was expected.
+    """
+    if len(scale) != 2 or not -math.inf < scale[0] < scale[1] < math.inf:
+        raise ValueError(
+            f"reward_scale ({scale}) must be two finite numbers: the reward of a step that does "
+            "not reach its goal, and a larger one of a step that does."
         )
 
 

@@ -1,43 +1,41 @@
-"""Gathers the steps of a vectorised environment until their episodes end.
+"""Gathers steps until their episodes end, whatever order the trajectories come in.
 
-Notation: N environments, T steps of one collector batch, L slots of the ring, E finished episodes.
-Times count the steps every environment has made since the ring was created: the environments of a
-collector move in lockstep, so one clock serves all, and an episode is (environment, first time,
-last time), both ends included.
+Notation: K steps of one call, S slots of the log, R steps of finished episodes, E such episodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import KeysView
+import warnings
 from typing import Any, NamedTuple
 
 import torch
 from tensordict import NestedKey
 
-_SMALLEST_RING = 16
+_SMALLEST_LOG = 64
+_GROWTH = 4  # slots for each pending step: the more, the seldomer pending steps are moved
+_PATIENCE = 256  # calls; more than a slow worker of an asynchronous collector may lag behind
 
 
 class Spans(NamedTuple):
-    """Runs of consecutive steps, one per entry; every field has shape [E], int64."""
+    """Runs of neighbours in a line, one per entry; every field has shape [E], int64."""
 
-    env: torch.Tensor
     first: torch.Tensor
     last: torch.Tensor
 
     @property
     def lengths(self) -> torch.Tensor:
-        """Number of steps of each span, [E]."""
+        """Number of places in each span, [E]."""
         return self.last - self.first + 1
 
-    def steps(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Enumerates the steps of all spans, one span after another.
+    def places(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Enumerates the places of all spans, one span after another.
 
         Returns:
-            The span's index and the time of every step, both of shape [sum of lengths].
+            The span's index and every place, both int64 of shape [sum of lengths].
 
         Examples:
-            >>> spans = Spans(torch.tensor([0, 3]), torch.tensor([5, 0]), torch.tensor([7, 0]))
-            >>> spans.steps()
+            >>> spans = Spans(torch.tensor([5, 0]), torch.tensor([7, 0]))
+            >>> spans.places()
             (tensor([0, 0, 0, 1]), tensor([5, 6, 7, 0]))
         """
         lengths = self.lengths
@@ -46,137 +44,175 @@ class Spans(NamedTuple):
         return span, torch.arange(span.shape[0], device=span.device) + offset[span]
 
 
-def finished_spans(done: torch.Tensor, first: torch.Tensor, clock: int) -> Spans:
-    """Finds the episodes that end within a batch of steps.
+class Episodes(NamedTuple):
+    """Finished episodes, whose R steps stand in one line, episode by episode.
 
     Args:
-        done: Whether the episode ends with this step, bool [N, T].
-        first: Time of the first step of the episode each environment is in, int64 [N].
-        clock: Time of the batch's first column.
-
-    Returns:
-        The finished episodes, by environment and then by time.
-
-    Examples:
-        >>> done = torch.tensor([[False, True, True], [False, False, False]])
-        >>> finished_spans(done, first=torch.tensor([7, 2]), clock=10)
-        Spans(env=tensor([0, 0]), first=tensor([ 7, 12]), last=tensor([11, 12]))
+        slots: Where in the log each step is, int64 [R].
+        episode: Episode of each step, int64 [R].
+        spans: Places of each episode's steps in the line, E spans.
     """
-    env, column = done.nonzero(as_tuple=True)
-    last = column + clock
-    begin = first[env]
-    same_env = env[1:] == env[:-1]
-    begin[1:] = torch.where(same_env, last[:-1] + 1, begin[1:])
-    return Spans(env, begin, last)
+
+    slots: torch.Tensor
+    episode: torch.Tensor
+    spans: Spans
 
 
-class StepRing:
-    """Steps of unfinished episodes, for N environments that move in lockstep.
+class StepLog:
+    """Steps of unfinished episodes, in the order in which they came.
 
-    The ring holds every step since the start of the oldest unfinished episode and doubles when
-    that does not fit, so a call costs what its own steps cost, however long the episodes are.
-    Entries are kept as plain tensors, {key: [N, L, ...]}: for a few dozen steps a call, most of a
-    tensordict's cost is in handling its nesting.
+    Every step belongs to a trajectory; an episode is what a trajectory holds up to a ``done``, so
+    one that goes on after it begins another episode. New steps are written behind the others; when
+    the log is full, those that are still pending move to its front, or into one four times their
+    number. So a call costs what its own steps cost, amortised, and their bookkeeping some integers
+    a pending step. Entries are kept as plain tensors, {key: [S, ...]}: for a few dozen steps a
+    call, most of a tensordict's cost is in handling its nesting.
+
+    A trajectory that nothing was added to in 256 calls has been cut by a reset. It is forgotten,
+    and a warning says so.
     """
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all steps and the number of environments."""
-        self.steps: dict[NestedKey, torch.Tensor] = {}  # each [N, L, ...]
-        self.length = 0  # L
-        self.first: torch.Tensor | None = None  # [N]
-        self.clock = 0
+        """Forgets all steps."""
+        self.steps: dict[NestedKey, torch.Tensor] = {}  # each [S, ...]
+        self.length = 0  # slots in use
+        self._track = torch.empty(0, dtype=torch.int64)  # [S], -1 for steps let out
+        self._done = torch.empty(0, dtype=torch.bool)  # [S]
+        self._begin = 0  # slot of this call's first step
+        self._calls, self._heard = 0, 0  # since trajectories were last looked through; slot then
 
     @property
     def pending(self) -> int:
-        """Number of steps, over all environments, that belong to unfinished episodes."""
-        return 0 if self.first is None else int((self.clock - self.first).sum())
+        """Number of steps that belong to unfinished episodes."""
+        return int((self._track[: self.length] >= 0).sum())
+
+    def begin(self) -> None:
+        """What is appended from now on is what :meth:`take_back` removes."""
+        self._begin = self.length
 
     def append(
-        self,
-        steps: dict[NestedKey, torch.Tensor],
-        done: torch.Tensor,
-        step_count: torch.Tensor | None = None,
-    ) -> Spans:
-        """Adds a batch of steps and says which episodes they end.
-
-        The steps of the episodes returned stay readable until the next call.
+        self, steps: dict[NestedKey, torch.Tensor], track: torch.Tensor, done: torch.Tensor
+    ) -> None:
+        """Adds the steps of a call; those of a trajectory stand in the order of time.
 
         Args:
-            steps: Entries, each [N, T, ...], with the same keys in every call.
-            done: Whether the episode ends with this step, bool [N, T].
-            step_count: Place of each step in its episode, 0 for the first, integers [N, T]; None
-                to do without this check.
-
-        Returns:
-            The finished episodes.
+            steps: Entries, each [K, ...], with the same keys, shapes and types in every call.
+            track: The trajectory of each, int64 [K], at least 0.
+            done: Whether its episode ends with this step, bool [K].
 
         Raises:
-            ValueError: if the number of environments changed, or ``step_count`` is not what
-                follows from the steps before. Nothing is added then.
-            KeyError: if the entries changed. Nothing is added then.
+            ValueError, KeyError: if the entries changed. Nothing is added then.
         """
-        self._check_layout(done.shape[0], steps.keys())
-        if step_count is not None:
-            self._check_order(step_count, done)
-        num_envs, num_steps = done.shape
-        if self.first is None:
-            self.first = torch.zeros(num_envs, dtype=torch.int64, device=done.device)
-        elif self.first.device != done.device:  # restored from a checkpoint on another device
-            self.first = self.first.to(done.device)
-            self.steps = {key: value.to(done.device) for key, value in self.steps.items()}
-        self._make_room(steps, num_steps)
-        slot = self.clock % self.length
-        head = min(num_steps, self.length - slot)
+        self._check_layout(steps)
+        self._make_room(steps, track)
+        self.begin()
+        self.length += track.shape[0]
         for key, value in steps.items():
-            self.steps[key][:, slot : slot + head] = value[:, :head]
-            self.steps[key][:, : num_steps - head] = value[:, head:]
-        spans = finished_spans(done, self.first, self.clock)
-        # an environment may end several episodes in one batch: the latest one counts
-        self.first = self.first.scatter_reduce(0, spans.env, spans.last + 1, "amax")
-        self.clock += num_steps
-        return spans
+            self.steps[key][self._begin : self.length] = value
+        self._track[self._begin : self.length] = track
+        self._done[self._begin : self.length] = done
 
-    def rows(self, env: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        """Index in :meth:`flat` of the steps that environments ``env`` made at ``time``."""
-        return env * self.length + time % self.length
+    def finished(self) -> Episodes | None:
+        """Finds the episodes that this call's steps ended, in the order of these steps."""
+        ends = self._done[self._begin : self.length].nonzero().squeeze(-1) + self._begin
+        if not ends.numel():
+            return None
+        track = self._track[: self.length]
+        touched = torch.isin(track, track[ends]).nonzero().squeeze(-1)
+        line, closes = self._by_episode(touched)
+        last = closes.nonzero().squeeze(-1)
+        first = torch.cat([last.new_zeros(1), last[:-1] + 1])
+        order = line[last]
+        if last.shape[0] > ends.shape[0]:  # what trajectories go on with after an end stays
+            order = torch.where(self._done[order], order, self.length)
+        order = order.argsort()[: ends.shape[0]]
+        spans = Spans(first[order], last[order])
+        episode, place = spans.places()
+        after = spans.lengths.cumsum(0)
+        return Episodes(line[place], episode, Spans(after - spans.lengths, after - 1))
 
-    def flat(self, key: NestedKey) -> torch.Tensor:
-        """All slots of an entry as one line, [N * L, ...], for :meth:`rows`; shares memory."""
-        return self.steps[key].flatten(0, 1)
+    def take_back(self) -> None:
+        """Removes the steps of this call."""
+        self.length = self._begin
 
-    def _make_room(self, steps: dict[NestedKey, torch.Tensor], num_steps: int) -> None:
-        """Creates the ring, or enlarges it, so that ``num_steps`` more steps fit."""
-        oldest = int(self.first.min())
-        needed = self.clock - oldest + num_steps
-        if needed <= self.length:
+    def forget(self, slots: torch.Tensor) -> None:
+        """Lets steps go, int64 [R]; they can be read until the next call."""
+        self._track[slots] = -1
+
+    def places(self) -> torch.Tensor:
+        """Place of each step of this call in its episode, from 0, int64 [K]."""
+        slots, closes = self._by_episode(self._alive())
+        line = torch.arange(slots.shape[0], device=slots.device)
+        begins = torch.zeros_like(line)
+        begins[1:] = torch.where(closes[:-1], line[1:], 0)
+        place = torch.zeros_like(self._track[: self.length])
+        place[slots] = line - begins.cummax(0).values
+        return place[self._begin :]
+
+    def _alive(self) -> torch.Tensor:
+        return (self._track[: self.length] >= 0).nonzero().squeeze(-1)
+
+    def _by_episode(self, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sorts slots by episode, in order of time, and marks the last of each that there is."""
+        slots = slots[self._track[slots].argsort(stable=True)]
+        track = self._track[slots]
+        closes = self._done[slots]
+        closes[:-1] |= track[1:] != track[:-1]
+        closes[-1:] = True
+        return slots, closes
+
+    def _make_room(self, steps: dict[NestedKey, torch.Tensor], track: torch.Tensor) -> None:
+        """Moves pending steps together, or into a larger log, so that more steps fit."""
+        if self._track.device != track.device:  # new, or restored on another device
+            self._track, self._done = self._track.to(track.device), self._done.to(track.device)
+            self.steps = {key: value.to(track.device) for key, value in self.steps.items()}
+        self._calls += 1
+        if self._calls > _PATIENCE:
+            self._forget_unheard()
+        if self.steps and self.length + track.shape[0] <= self._track.shape[0]:
             return
-        length = max(2 * needed, _SMALLEST_RING)
-        ring = {k: x.new_zeros((x.shape[0], length, *x.shape[2:])) for k, x in steps.items()}
-        for key, live in self._live(oldest).items():
-            ring[key][:, : live.shape[1]] = live
-        self.steps, self.length = ring, length
-        self.first = self.first - oldest
-        self.clock -= oldest
+        kept = self._alive()
+        needed = kept.shape[0] + track.shape[0]
+        self._heard = int((kept < self._heard).sum())
+        self._begin = self.length = kept.shape[0]
+        own = {"track": self._track, "done": self._done}
+        if not self.steps or 2 * needed > self._track.shape[0]:
+            size = max(_GROWTH * needed, _SMALLEST_LOG)
+            self.steps = {
+                key: _moved(self.steps.get(key, x[:0]), kept, size) for key, x in steps.items()
+            }
+            own = {key: _moved(x, kept, size) for key, x in own.items()}
+        else:
+            for x in (*self.steps.values(), *own.values()):
+                x[: kept.shape[0]] = x.index_select(0, kept)
+        self._track, self._done = own["track"], own["done"]
 
-    def _live(self, oldest: int) -> dict[NestedKey, torch.Tensor]:
-        """Copies of the steps since ``oldest`` in order of time, each [N, clock - oldest, ...]."""
-        if self.clock == oldest:
-            return {}
-        slots = torch.arange(oldest, self.clock, device=self.first.device) % self.length
-        return {key: value[:, slots] for key, value in self.steps.items()}
+    def _forget_unheard(self) -> None:
+        """Lets trajectories go that nothing was added to since this was last done."""
+        track = self._track[: self.length]
+        old = (track >= 0) & ~torch.isin(track, track[self._heard :])
+        self._calls, self._heard = 0, self.length
+        if old.any():
+            warnings.warn(
+                f"{int(old.sum())} steps of {track[old].unique().numel()} trajectories that never "
+                f"ended are left out: nothing was added to them in {_PATIENCE} calls, so their "
+                "environments were reset in mid-episode. To keep what such a reset cuts off, end "
+                "it: set_truncated=True in TorchRL's collectors.",
+                stacklevel=2,
+            )
+            track[old] = -1
 
     def state_dict(self) -> dict[str, Any]:
-        """Pending steps as dictionaries of tensors, independent of the ring's memory."""
-        if self.first is None:
+        """Pending steps as dictionaries of tensors, independent of the log's memory."""
+        kept = self._alive()
+        if not kept.numel():
             return {}
-        oldest = int(self.first.min())
         return {
-            "first": self.first - oldest,
-            "clock": self.clock - oldest,
-            "steps": self._live(oldest),
+            "track": self._track[kept],
+            "steps": {key: value.index_select(0, kept) for key, value in self.steps.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -184,38 +220,34 @@ class StepRing:
         self.clear()
         if not state:
             return
-        self.first = state["first"].clone()
-        self.clock = self.length = int(state["clock"])
+        self._track = state["track"].clone()
+        self._done = torch.zeros_like(self._track, dtype=torch.bool)
+        self._begin = self.length = self._track.shape[0]
         self.steps = {key: value.clone() for key, value in state["steps"].items()}
 
-    def _check_layout(self, num_envs: int, given: KeysView[NestedKey]) -> None:
-        """Refuses a batch that does not continue the steps gathered so far."""
-        if self.first is not None and self.first.shape[0] != num_envs:
-            raise ValueError(
-                f"The data holds {num_envs} environments and earlier calls held "
-                f"{self.first.shape[0]}, so steps cannot be told apart. Use one replay buffer "
-                "transform per collector, or clear() it first, which forgets the pending steps."
-            )
-        held = self.steps.keys()
-        if self.steps and held != given:
+    def _check_layout(self, given: dict[NestedKey, torch.Tensor]) -> None:
+        """Refuses steps that are not like those before."""
+        if not self.steps:
+            return
+        held = self.steps
+        if held.keys() != given.keys():
             raise KeyError(
-                f"The data's entries changed between calls: {sorted(map(str, given - held))} are "
-                f"new and {sorted(map(str, held - given))} are missing. Every call must bring the "
-                "same entries."
+                "The data's entries changed between calls: "
+                f"{sorted(map(str, given.keys() - held.keys()))} are new and "
+                f"{sorted(map(str, held.keys() - given.keys()))} are missing. Every call must "
+                "bring the same entries."
             )
+        for key, value in given.items():
+            if value.dtype != held[key].dtype or value.shape[1:] != held[key].shape[1:]:
+                raise ValueError(
+                    f"Entry {key!r} is {value.dtype} of shape {list(value.shape[1:])} a step, and "
+                    f"was {held[key].dtype} of shape {list(held[key].shape[1:])} in earlier "
+                    "calls: steps must keep their layout."
+                )
 
-    def _check_order(self, step_count: torch.Tensor, done: torch.Tensor) -> None:
-        """Refuses steps that are not where the steps before say they should be."""
-        time = torch.arange(self.clock, self.clock + done.shape[1], device=done.device)
-        first = done.new_zeros(done.shape[0], 1) if self.first is None else self.first[:, None]
-        starts = torch.where(done[:, :-1], time[1:], 0)
-        expected = time - torch.cat([first.to(time), starts], 1).cummax(1).values
-        wrong = (step_count != expected).nonzero()
-        if wrong.numel():
-            env, column = wrong[0].tolist()
-            raise ValueError(
-                f"The step count of environment {env} is {step_count[env, column]} in column "
-                f"{column}, where {expected[env, column]} was expected: steps are missing, "
-                "repeated or out of order, or the environment was reset in mid-episode (then "
-                "clear() the transform first)."
-            )
+
+def _moved(x: torch.Tensor, kept: torch.Tensor, size: int) -> torch.Tensor:
+    """The rows ``kept`` of an entry, at the front of a new one of ``size`` rows."""
+    out = x.new_empty((size, *x.shape[1:]))
+    out[: kept.shape[0]] = x.index_select(0, kept)
+    return out

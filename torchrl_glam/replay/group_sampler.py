@@ -38,7 +38,13 @@ class GroupSampler(StateFile, Sampler):
 
     @abstractmethod
     def _groups_of(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
-        """Group of the rows given, int64 [k], integers [k] from 0 to G - 1."""
+        """Group of the rows given, int64 [k]: integers [k] from 0 to G - 1, or -1 for refused."""
+
+    def _refuse(self, storage: Storage, rows: torch.Tensor) -> None:
+        """Raises an error that says why these rows, int64 [k], have no group.
+
+        They are in the storage by then, and are never drawn.
+        """
 
     @abstractmethod
     def _counts(self, batch_size: int, sizes: list[int]) -> list[int]:
@@ -75,18 +81,34 @@ class GroupSampler(StateFile, Sampler):
         """Takes note of rows that were written; the replay buffer calls it on every write."""
         if storage is None:
             return
-        if self._groups is None or self._groups.capacity != storage.max_size:
-            self._groups = self._groups_type(self._num_groups, storage.max_size)
         rows = torch.as_tensor(index).reshape(-1).cpu()
         if rows.shape[0] > storage.max_size:  # some were written twice in one call
             rows = rows.unique()
-        self._groups.assign(rows, self._groups_of(storage, rows).long().cpu())
+        refused = self._note(storage, rows)
+        if refused.numel():
+            self._refuse(storage, refused)
+
+    def _note(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
+        """Puts rows, int64 [k], into their groups, and returns those that belong to none."""
+        if self._groups is None or self._groups.capacity != storage.max_size:
+            self._groups = self._groups_type(self._num_groups, storage.max_size)
+        groups = self._groups_of(storage, rows).long().cpu()
+        self._groups.assign(rows, groups)
+        refused = rows[groups < 0]
+        if refused.numel():
+            self._left_out = len(storage) - len(self._groups)
+        return refused
 
     def _keep_up_with(self, storage: Storage) -> None:
         """Reads all rows, if some were written before this sampler was attached."""
-        if self._groups is None or len(self._groups) != len(storage):
-            self._groups = None
-            self.mark_update(torch.arange(len(storage)), storage=storage)
+        if self._groups is None or len(self._groups) + self._left_out != len(storage):
+            unseen = self._groups is None
+            self._groups, self._left_out = None, 0
+            refused = self._note(storage, torch.arange(len(storage)))
+            if unseen and refused.numel():
+                self._refuse(storage, refused)
+        if not len(self._groups):
+            raise RuntimeError("Cannot sample: all stored rows were refused when they were stored.")
 
     def _column(
         self, storage: Storage, rows: torch.Tensor, key: NestedKey, writer: str
@@ -104,6 +126,7 @@ class GroupSampler(StateFile, Sampler):
 
     def _empty(self) -> None:
         self._groups: RowGroups | PriorityGroups | None = None
+        self._left_out = 0  # rows stored that belong to no group
         self._warned = False
 
     def state_dict(self) -> dict[str, Any]:

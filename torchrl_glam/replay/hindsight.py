@@ -1,11 +1,12 @@
 """Hindsight relabelling with the goals that a social partner names.
 
-Notation: N environments, T steps of a collector batch, H slots for named goals, R rows of the
-finished episodes, S relabelled segments, M rows let out, Tg tokens of a goal.
+Notation: *B batch size of a collector's tensordict, K steps in it, H slots for named goals, R steps
+of the finished episodes, S relabelled segments, M rows let out, Tg tokens of a goal.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -14,67 +15,81 @@ from torchrl.envs.transforms import Transform
 
 from torchrl_glam.replay.checks import (
     check_capacity,
-    check_steps,
+    check_entries,
+    check_named,
+    check_rewards,
+    check_same_goal,
+    check_scale,
     check_strategy,
-    check_widths,
 )
-from torchrl_glam.replay.episodes import Spans, StepRing
+from torchrl_glam.replay.collected import check_order, mask_key, trajectories
+from torchrl_glam.replay.episodes import Episodes, StepLog
+from torchrl_glam.replay.indexing import rows_differ
+from torchrl_glam.replay.layout import Layout, under_next
 from torchrl_glam.replay.strategies import (
+    Namings,
+    choose,
     draw_from_each,
-    named_last,
+    namings,
     relabelled_spans,
+    without_success,
     write_ends,
 )
-
-
-def _under_next(key: NestedKey) -> NestedKey:
-    return unravel_key(("next", key))
 
 
 class HindsightTransform(Transform):
     """Lets finished episodes into a replay buffer, with copies under the goals they reached.
 
-    A replay-buffer transform that works on ``extend``. It gathers each environment's steps until
-    the episode ends. Then it lets out the episode as it was and, for every goal that the social
-    partner named after step t, the steps 0..t once more under that goal, with reward 1 and
-    ``terminated`` at t and 0 before (SAC-GLAM, Gaven et al., 2024, section 2.3; the "future"
-    strategy with all goals named, Appendix E). If the same goal was named before, after step s,
-    these are the steps s + 1..t: step s has reached it, so no reward of 0 would be true there.
+    A replay-buffer transform that works on ``extend``. It gathers each trajectory's steps until the
+    episode ends. Then it lets out the episode as it was and, for every goal that the social
+    partner named after step t, the steps 0..t once more under that goal, with reward 1 (or what
+    ``reward_scale`` says) and ``terminated`` at t and 0 before (SAC-GLAM, Gaven et al., 2024,
+    section 2.3; the "future" strategy with all goals named, Appendix E). If the same goal was named
+    before, after step s, these are the steps s + 1..t: step s has reached it, so no reward of 0
+    would be true there.
     While no episode has ended there is nothing to store, and ``extend`` stores nothing.
 
     Other strategies are those of Hindsight Experience Replay (Andrychowicz et al., 2017, section
     4.5), in which each transition is replayed with goals reached in its episode:
 
     - ``"future"``: every step with the goals named after it or after a later one, as above.
-    - ``"final"``: every step with the goal reached at the end. A partner does not name a goal
+    - ``"final"``: every step with the goals reached at the end. A partner does not name a goal
       after every step, so the end is the last step after which any goal but the pursued one was
-      named; only the goals named then are used.
+      named, and the goals are those named then; the steps after it are not repeated.
     - ``"episode"``: every step with the goals named anywhere in the episode: as "future" and, for
       a goal that is not named again after step t, the steps from t + 1 to the episode's end too,
-      where this goal is not reached: reward 0, and at the end ``truncated``, or ``terminated``
-      if the episode ended in a terminal state without reward.
+      where this goal is not reached: at the end ``truncated``, or ``terminated`` if the episode
+      ended in a terminal state without reward. It needs a partner that names a goal after every
+      step that reaches it, see ``naming``.
 
-    Of the pairs that a strategy gives, all are used, or at most ``goals_per_episode`` goals of an
-    episode, or at most ``goals_per_transition`` goals with each of its transitions (the k of
-    Andrychowicz et al.), drawn at random without replacement. In the last case whole segments are
-    still let out, because n-step returns need the steps that follow; rows that were not drawn
-    have ``is_context`` set, and
+    A goal is used once with a step, however often it is named. Of the pairs that a strategy gives,
+    all are used, or at most ``goals_per_episode`` goals of an episode, or at most
+    ``goals_per_transition`` goals with each of its transitions (the k of Andrychowicz et al.),
+    drawn at random without replacement. In the last case whole segments are still let out, because
+    n-step returns need the steps that follow; rows that were not drawn have ``is_context`` set, and
     :class:`~torchrl_glam.replay.SegmentMultiStepTransform` drops them.
 
-    Reads batches as collectors give them, [N, T] with any T, in any split into calls:
+    Reads batches as TorchRL's collectors give them, in any split into calls, and puts the steps of
+    each trajectory together by the numbers that collectors write. A batch without such numbers is
+    [N, T], and its row i goes on where row i of the last one ended.
 
-    - ``goal_tokens`` [N, T, Tg] and ``goal_kind`` [N, T], the goal pursued and its kind;
-    - ``("next", "hindsight", "goal_tokens")`` [N, T, H, Tg] and ``("next", "hindsight", "kind")``
-      [N, T, H]: the goals named after the step and their kinds, -1 marking an empty slot. The goal
+    - ``goal_tokens`` [*B, Tg] and ``goal_kind`` [*B], the goal pursued and its kind, which stay
+      the same until the episode ends; goals may be of any type and shape;
+    - ``("next", "hindsight", "goal_tokens")`` [*B, H, Tg] and ``("next", "hindsight", "kind")``
+      [*B, H]: the goals named after the step and their kinds, -1 marking an empty slot. The goal
       pursued is never relabelled, even if it is named;
     - ``("next", "reward")``, ``("next", "done")``, ``("next", "terminated")`` and, if there,
-      ``("next", "truncated")``, all [N, T, 1].
+      ``("next", "truncated")``, all [*B, 1].
+
+    A trajectory that a reset cuts off without ``done`` (``reset_at_each_iter=True``) never gets
+    in, unless the collector is told ``set_truncated=True``; a warning says so after a while.
 
     Lets out rows [M], first all episodes, then all relabelled segments; each is a run of
     consecutive rows that ends with ``("next", "done")``. They hold what came in without the
     ``"hindsight"`` entries and without the root's ends, which are of the step before and always
-    False, plus ``is_hindsight`` bool [M]; goal and kind are replaced under ``"next"`` too, where
-    they are present.
+    False, plus ``is_hindsight`` bool [M]. Goal and kind are replaced, and so is every other entry
+    that says which goal is pursued (``goal_entries``) by the one of its name in ``"hindsight"``;
+    where there is none, it is left out of all rows. The same holds under ``"next"``.
 
     TorchRL's :class:`~torchrl.data.HERReplayBuffer` relabels when it samples, and for one step
     with one achieved goal. It is not used here because it cannot be followed by n-step returns,
@@ -87,8 +102,8 @@ class HindsightTransform(Transform):
 
     Args:
         relabel: ``"all"``: every episode (the paper). ``"failed"``: episodes whose last reward is
-            not positive. ``"none"``: no hindsight; the hindsight entries need not exist. Defaults
-            to ``"all"``.
+            no more than that of a step that reaches nothing. ``"none"``: no hindsight; the
+            hindsight entries need not exist. Defaults to ``"all"``.
         strategy: ``"future"`` (the paper), ``"final"`` or ``"episode"``, see above. Defaults to
             ``"future"``.
         goals_per_episode: Most goals of an episode to relabel with, at least 1. Defaults to None,
@@ -99,27 +114,34 @@ class HindsightTransform(Transform):
             Defaults to 0.
         capacity: Capacity of the replay buffer, to refuse a batch that is larger before anything
             is written. Defaults to None, no check.
-        goal_key: The goal pursued. Defaults to ``"goal_tokens"``.
-        kind_key: Its kind. Defaults to ``"goal_kind"``.
+        naming: ``"every"`` if goals are named after every step that reaches them, ``"first"`` if
+            once an episode, as by ``PlaygroundTextEnv``: then the "episode" strategy is refused,
+            for "not named again" does not say "not reached again". Defaults to ``"first"``.
+        reward_scale: Reward of a relabelled step that does not reach its goal, and of one that
+            does. The environment's own rewards must lie between. Defaults to ``(0.0, 1.0)``.
+        goal_key, kind_key: The goal pursued and its kind. Default to ``"goal_tokens"`` and
+            ``"goal_kind"``.
+        goal_entries: Other entries that say which goal is pursued; they need not exist. Defaults
+            to ``("goal", "goal_id")``.
         hindsight_key: The group of entries to leave out of the rows. Defaults to ``"hindsight"``.
-        hindsight_goal_key: Goals named, under ``"next"``. Defaults to
-            ``("hindsight", "goal_tokens")``.
-        hindsight_kind_key: Their kinds, under ``"next"``. Defaults to ``("hindsight", "kind")``.
+        hindsight_goal_key, hindsight_kind_key: Goals named and their kinds, under ``"next"``.
+            Default to ``("hindsight", "goal_tokens")`` and ``("hindsight", "kind")``.
         is_hindsight_key: Entry to write. Defaults to ``"is_hindsight"``.
-        is_context_key: Entry to write with ``goals_per_transition``. Defaults to
-            ``"is_context"``.
-        reward_key: Reward, under ``"next"``. Defaults to ``"reward"``.
-        done_key: End of episode, under ``"next"``. Defaults to ``"done"``.
-        terminated_key: Terminal state, under ``"next"``. Defaults to ``"terminated"``.
-        truncated_key: Time-out, under ``"next"``. Defaults to ``"truncated"``.
-        step_count_key: Steps made since the last reset, [N, T, 1] or [N, T], as
+        is_context_key: Entry to write with ``goals_per_transition``. Default: ``"is_context"``.
+        reward_key, done_key, terminated_key, truncated_key: Reward, end of episode, terminal state
+            and time-out, under ``"next"``. Default to these names.
+        trajectory_key: Which trajectory a step belongs to, integers [*B], -1 for none; a
+            ``"mask"`` beside it, bool [*B], says which steps count. They need not exist. Defaults
+            to ``("collector", "traj_ids")``.
+        step_count_key: Steps made since the last reset, [*B, 1] or [*B], as
             :class:`~torchrl.envs.transforms.StepCounter` writes them; when given, steps that are
             missing, repeated or follow an unseen reset are found. Defaults to None, no check.
 
     Raises:
-        ValueError: on settings out of range, on data that is not [N, T], has another number of
-            environments than before or steps out of order, on goals of unequal width, on more rows
-            than ``capacity``, and when used in an environment.
+        ValueError: on settings out of range, on steps of trajectories that cannot be told apart or
+            are out of order, on goals named that cannot stand where the pursued one is, on rewards
+            of another scale, on more rows than ``capacity``, and when used in an environment. A
+            batch that is refused changes nothing.
         KeyError: on missing entries, saying who should write them.
 
     Examples:
@@ -169,8 +191,11 @@ class HindsightTransform(Transform):
         goals_per_transition: int | None = None,
         seed: int = 0,
         capacity: int | None = None,
+        naming: Literal["first", "every"] = "first",
+        reward_scale: tuple[float, float] = (0.0, 1.0),
         goal_key: NestedKey = "goal_tokens",
         kind_key: NestedKey = "goal_kind",
+        goal_entries: Sequence[NestedKey] = ("goal", "goal_id"),
         hindsight_key: NestedKey = "hindsight",
         hindsight_goal_key: NestedKey = ("hindsight", "goal_tokens"),
         hindsight_kind_key: NestedKey = ("hindsight", "kind"),
@@ -180,59 +205,83 @@ class HindsightTransform(Transform):
         done_key: NestedKey = "done",
         terminated_key: NestedKey = "terminated",
         truncated_key: NestedKey = "truncated",
+        trajectory_key: NestedKey = ("collector", "traj_ids"),
         step_count_key: NestedKey | None = None,
     ) -> None:
         super().__init__()
-        check_strategy(relabel, strategy, goals_per_episode, goals_per_transition)
+        check_strategy(relabel, strategy, goals_per_episode, goals_per_transition, naming)
+        check_scale(reward_scale)
         self.relabel = relabel
         self.strategy = strategy
         self.goals_per_episode = goals_per_episode
         self.goals_per_transition = goals_per_transition
         self._rng = torch.Generator().manual_seed(seed)
         self.capacity = capacity
+        self.reward_scale = tuple(reward_scale)
         self.goal_key = unravel_key(goal_key)
         self.kind_key = unravel_key(kind_key)
         self.hindsight_key = hindsight_key
-        self.hindsight_goal_key = _under_next(hindsight_goal_key)
-        self.hindsight_kind_key = _under_next(hindsight_kind_key)
+        self.hindsight_goal_key = under_next(hindsight_goal_key)
+        self.hindsight_kind_key = under_next(hindsight_kind_key)
         self.is_hindsight_key = is_hindsight_key
         self.is_context_key = is_context_key
-        self.reward_key = _under_next(reward_key)
-        self.done_key = _under_next(done_key)
-        self.terminated_key = _under_next(terminated_key)
-        self.truncated_key = _under_next(truncated_key)
+        self.reward_key = under_next(reward_key)
+        self.done_key = under_next(done_key)
+        self.terminated_key = under_next(terminated_key)
+        self.truncated_key = under_next(truncated_key)
+        self.trajectory_key = unravel_key(trajectory_key)
         self.step_count_key = step_count_key
-        self._left_out = [
-            *(hindsight_key, _under_next(hindsight_key)),
-            *(done_key, terminated_key, truncated_key),
-        ]
-        self._ring = StepRing()
+        ends, mask = (done_key, terminated_key, truncated_key), mask_key(trajectory_key)
+        self._left_out = [hindsight_key, under_next(hindsight_key), *ends, *filter(None, [mask])]
+        # by which entry of the goals named each entry of the pursued one is replaced
+        self._replaced: dict[NestedKey, NestedKey] = {}
+        if relabel != "none":
+            self._replaced = {
+                **{unravel_key(k): under_next((hindsight_key, k)) for k in goal_entries},
+                self.goal_key: self.hindsight_goal_key,
+                self.kind_key: self.hindsight_kind_key,
+            }
+        # the entries it reads, with who writes them
+        tokenizer, env = "the environment's text and the TokenizeText transform", "the environment"
+        self._writers = {self.goal_key: tokenizer, self.kind_key: env, self.reward_key: env}
+        self._writers |= {self.done_key: env, self.terminated_key: env}
+        if relabel != "none":
+            self._writers[self.hindsight_goal_key] = f"the social partner, through {tokenizer},"
+            self._writers[self.hindsight_kind_key] = "the environment's social partner"
+        if step_count_key is not None:
+            self._writers[step_count_key] = "a StepCounter transform in the environment"
+        self._layout: Layout | None = None
+        self._log = StepLog()
+        self._num_envs: int | None = None  # where rows stand for environments
 
     @property
     def pending(self) -> int:
         """Number of steps gathered, over all environments, whose episodes have not ended."""
-        return self._ring.pending
+        return self._log.pending
 
     def clear(self) -> None:
         """Forgets the pending steps: to be called when the environments are reset midway."""
-        self._ring.clear()
+        self._log.clear()
+        self._num_envs = None
 
     def clone(self) -> HindsightTransform:
         """A transform with the same settings and a copy of the pending steps and generator."""
         clone = super().clone()
-        clone._ring, clone._rng = StepRing(), torch.Generator()
+        clone._log, clone._rng = StepLog(), torch.Generator()
         clone.set_extra_state(self.get_extra_state())
         return clone
 
     def get_extra_state(self) -> dict[str, Any]:
         """The pending steps and the generator's state, for ``state_dict``."""
-        return self._ring.state_dict() | {"generator": self._rng.get_state()}
+        own = {"generator": self._rng.get_state(), "num_envs": self._num_envs}
+        return self._log.state_dict() | own
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restores the pending steps and the generator's state."""
         state = dict(state)
         self._rng.set_state(state.pop("generator").cpu())
-        self._ring.load_state_dict(state)
+        self._num_envs = state.pop("num_envs")
+        self._log.load_state_dict(state)
 
     def _reset(
         self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase
@@ -242,141 +291,108 @@ class HindsightTransform(Transform):
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase | None:
         if self.parent is not None:
             raise ValueError(self.ENV_ERR)
-        check_steps(tensordict, self._required())
-        if self.relabel != "none":
-            check_widths(tensordict, self.goal_key, self.hindsight_goal_key)
-        episodes = self._gather(tensordict)
-        if not episodes.env.numel():
-            return None
-        episode, time = episodes.steps()
-        rows = self._ring.rows(episodes.env[episode], time)
-        step, goals, kinds = self._named(rows, episode, episodes)
-        named_in, named_at = episode[step], time[step]
-        spans, goal, reached = relabelled_spans(
-            episodes, named_in, named_at, goals, unreached=self.strategy == "episode"
-        )
-        chosen = self._choose(named_in, named_at, episodes.env.shape[0])[goal]
-        segments = Spans(*(field[chosen] for field in spans))
-        goal, reached = goal[chosen], reached[chosen]
-        return self._emit(rows, segments, goals[goal], kinds[goal], reached)
+        check_entries(tensordict, self._writers)
+        drawn_from = self._rng.get_state()
+        self._log.begin()
+        try:
+            self._gather(tensordict)
+            episodes = self._log.finished()
+            rows = None if episodes is None else self._let_out(episodes)
+        except BaseException:
+            self._log.take_back()
+            self._rng.set_state(drawn_from)
+            raise
+        if episodes is not None:
+            self._log.forget(episodes.slots)
+        return rows
 
-    def _choose(self, episode: torch.Tensor, time: torch.Tensor, num_episodes: int) -> torch.Tensor:
-        """Says which of the goals named in these episodes at these times are used, bool [S]."""
-        chosen = torch.ones_like(episode, dtype=torch.bool)
-        if self.strategy == "final":
-            chosen = named_last(episode, time, num_episodes)
-        if self.goals_per_episode is not None:
-            candidates = chosen.nonzero().squeeze(-1)
-            chosen = torch.zeros_like(chosen)
-            chosen[candidates] = draw_from_each(
-                episode[candidates], self.goals_per_episode, self._rng
+    def _gather(self, batch: TensorDictBase) -> None:
+        """Adds a batch's steps to the pending ones."""
+        done = batch.get(self.done_key).reshape(-1)
+        track, counted = trajectories(batch, self.trajectory_key, done)
+        num_envs = batch.shape[0] if batch.get(self.trajectory_key, None) is None else None
+        if None not in (self._num_envs, num_envs) and num_envs != self._num_envs:
+            raise ValueError(
+                f"The data holds {num_envs} environments and earlier calls held {self._num_envs}, "
+                "so steps cannot be told apart. Use one replay buffer transform per collector, or "
+                "clear() it first, which forgets the pending steps."
             )
-        return chosen
+        entries = dict(batch.items(True, True))
+        if self._layout is None or self._layout.given != entries.keys():
+            self._layout = Layout.of(entries, self._left_out, self._replaced)
+        steps = {key: entries[key].flatten(0, batch.ndim - 1) for key in self._layout.gathered}
+        if counted is not None:
+            steps = {key: value[counted] for key, value in steps.items()}
+            track, done = track[counted], done[counted]
+        if self.relabel != "none":
+            check_rewards(steps[self.reward_key], self.reward_scale)
+            kinds = steps[self.hindsight_kind_key]
+            for named, places in self._layout.goals.items():
+                for key in places:
+                    check_named(steps[key], steps[named], kinds, key, named)
+        self._log.append(steps, track, done)
+        if self.step_count_key is not None:
+            step_count = batch.get(self.step_count_key)
+            check_order(step_count, counted, self._log.places(), batch.shape)
+        self._num_envs = num_envs
 
-    def _named(
-        self, rows: torch.Tensor, episode: torch.Tensor, episodes: Spans
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Finds the goals that finished episodes can be relabelled with.
-
-        Args:
-            rows: Place in the ring of every step of the finished episodes, [R].
-            episode: Index in ``episodes`` of every such step, [R].
-            episodes: The finished episodes.
-
-        Returns:
-            For each goal: the index in ``rows`` of the step after which it was named, [S], its
-            tokens, [S, Tg], and its kind, [S].
-        """
-        flat = self._ring.flat
-        pursued = flat(self.goal_key)
+    def _let_out(self, episodes: Episodes) -> TensorDictBase:
+        """Makes rows of finished episodes."""
+        slots, episode, spans = episodes
+        steps = self._log.steps
+        pursued = steps[self.goal_key].index_select(0, slots)
+        check_same_goal(pursued, spans.first, self.goal_key)
         if self.relabel == "none":
-            return rows[:0], pursued[:0], flat(self.kind_key)[:0]
-        kind = flat(self.hindsight_kind_key).index_select(0, rows)
-        named = kind >= 0
+            return self._copy(slots, slots.shape[0])
+        filled = steps[self.hindsight_kind_key].index_select(0, slots) >= 0
         if self.relabel == "failed":
-            end = self._ring.rows(episodes.env, episodes.last)
-            failed = flat(self.reward_key)[end].reshape(end.shape) <= 0
-            named &= failed[episode].unsqueeze(-1)
-        step, slot = named.nonzero(as_tuple=True)
-        goals = flat(self.hindsight_goal_key)[rows[step], slot]
-        other = (goals != pursued[rows[step]]).any(-1)
-        step, slot = step[other], slot[other]
-        return step, goals[other], kind[step, slot]
+            end = steps[self.reward_key][slots[spans.last]]
+            filled &= without_success(end, self.reward_scale)[episode].unsqueeze(-1)
+        step, slot = filled.nonzero(as_tuple=True)
+        named = steps[self.hindsight_goal_key][slots[step], slot].to(pursued.dtype)
+        other = rows_differ(named, pursued[step])
+        step, slot, named = step[other], slot[other], named[other]
+        found = namings(spans, episode[step], step, named)
+        limit = self.goals_per_episode
+        found = choose(found, spans.first.shape[0], self.strategy, limit, self._rng)
+        return self._relabel(episodes, found, slot[found.source])
 
-    def _emit(
-        self,
-        rows: torch.Tensor,
-        segments: Spans,
-        goals: torch.Tensor,
-        kinds: torch.Tensor,
-        reached: torch.Tensor,
-    ) -> TensorDictBase:
-        """Copies episodes and relabelled segments out of the ring.
+    def _relabel(self, episodes: Episodes, found: Namings, slot: torch.Tensor) -> TensorDictBase:
+        """Copies episodes and, under the goals that they reached, parts of them out of the log.
 
-        Args:
-            rows: Place in the ring of every step of the finished episodes, [R].
-            segments: The steps to repeat for each goal, S spans.
-            goals: Their goals, [S, Tg].
-            kinds: The kinds of these, [S].
-            reached: Whether the last step of each reaches its goal, bool [S].
-
-        Returns:
-            Rows [M], the episodes first.
+        ``slot`` is which of the goals named after its step each of those is, int64 [S].
         """
-        segment, time = segments.steps()
-        copies = self._ring.rows(segments.env[segment], time)
-        begin, total = rows.shape[0], rows.shape[0] + copies.shape[0]
-        is_context = torch.zeros(total, dtype=torch.bool, device=copies.device)
+        unreached = self.strategy == "episode"
+        spans, goal, num_reached = relabelled_spans(found, episodes.spans, unreached)
+        span, place = spans.places()
+        goal = goal[span]
+        begin, copies = episodes.slots.shape[0], episodes.slots[place]
+        total = begin + copies.shape[0]
+        is_context = None
         if self.goals_per_transition is not None:
+            is_context = torch.zeros(total, dtype=torch.bool, device=copies.device)
             is_context[begin:] = ~draw_from_each(copies, self.goals_per_transition, self._rng)
-        check_capacity(total - int(is_context.sum()), self.capacity)
-        picked = torch.cat([rows, copies])
-        out = TensorDict(
-            {
-                key: self._ring.flat(key).index_select(0, picked)
-                for key in self._ring.steps
-                if key not in (self.hindsight_goal_key, self.hindsight_kind_key)
-            },
-            batch_size=[total],
-            device=picked.device,
-        )
-        for key, value in ((self.goal_key, goals), (self.kind_key, kinds)):
-            for place in (key, _under_next(key)):
-                if out.get(place, None) is not None:
-                    out.get(place)[begin:] = value[segment].to(out.get(place).dtype)
+            total -= int(is_context.sum())
+        check_capacity(total, self.capacity)
+        rows = self._copy(torch.cat([episodes.slots, copies]), begin)
+        named_at = episodes.slots[found.place]
+        for key, places in self._layout.goals.items():
+            goals = self._log.steps[key][named_at, slot].index_select(0, goal)
+            for place in places:
+                entry = rows.get(place)
+                entry[begin:] = goals.to(entry.dtype)
+        last = begin + spans.lengths.cumsum(0) - 1
         ends = (self.done_key, self.terminated_key, self.truncated_key)
-        last = begin + segments.lengths.cumsum(0) - 1
-        write_ends(out, begin, last, reached, self.reward_key, *ends)
-        if self.goals_per_transition is not None:
-            out.set(self.is_context_key, is_context)
-        is_hindsight = torch.arange(total, device=picked.device) >= begin
-        return out.set(self.is_hindsight_key, is_hindsight)
+        write_ends(rows, begin, last, num_reached, self.reward_scale, self.reward_key, *ends)
+        return rows if is_context is None else rows.set(self.is_context_key, is_context)
 
-    def _gather(self, batch: TensorDictBase) -> Spans:
-        """Adds steps to the pending ones and returns the episodes that ended."""
-        done = batch.get(self.done_key).reshape(batch.shape)
-        step_count = None
-        if self.step_count_key is not None:
-            step_count = batch.get(self.step_count_key).reshape(batch.shape)
-        both = [self.hindsight_goal_key, self.hindsight_kind_key]
-        steps = dict(batch.exclude(*self._left_out, *both).items(True, True))
-        if self.relabel != "none":
-            steps |= {key: batch.get(key) for key in both}
-        return self._ring.append(steps, done, step_count)
-
-    def _required(self) -> dict[NestedKey, str]:
-        """Entries the transform reads, with who writes them."""
-        tokenizer = "the environment's text and the TokenizeText transform"
-        keys = {
-            self.goal_key: tokenizer,
-            self.kind_key: "the environment",
-            self.reward_key: "the environment",
-            self.done_key: "the environment",
-            self.terminated_key: "the environment",
-        }
-        if self.relabel != "none":
-            keys[self.hindsight_goal_key] = f"the social partner, through {tokenizer},"
-            keys[self.hindsight_kind_key] = "the environment's social partner"
-        if self.step_count_key is not None:
-            keys[self.step_count_key] = "a StepCounter transform in the environment"
-        return keys
+    def _copy(self, slots: torch.Tensor, begin: int) -> TensorDict:
+        """Rows [M] of the steps in these slots, int64 [M], hindsight from the row ``begin`` on."""
+        steps = self._log.steps
+        rows = TensorDict(
+            {key: steps[key].index_select(0, slots) for key in self._layout.let_out},
+            batch_size=slots.shape,
+            device=slots.device,
+        )
+        is_hindsight = torch.arange(slots.shape[0], device=slots.device) >= begin
+        return rows.set(self.is_hindsight_key, is_hindsight)

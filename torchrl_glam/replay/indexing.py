@@ -61,3 +61,14 @@ def last_of_each(
     place = torch.arange(rows.shape[0])
     last = torch.zeros_like(different).scatter_reduce(0, which, place, "amax", include_self=False)
     return different, {key: x[last] for key, x in entries.items()}
+
+
+def rows_differ(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Which rows of two entries [k, ...] are not equal, bool [k].
+
+    Examples:
+        >>> rows_differ(torch.tensor([[1, 2], [3, 4]]), torch.tensor([[1, 2], [3, 5]]))
+        tensor([False,  True])
+    """
+    unlike = one != other
+    return unlike.flatten(1).any(1) if unlike.ndim > 1 else unlike

@@ -24,7 +24,7 @@ class PriorityGroups:
     Every row has a weight, and every group a tree over all rows with the sums of its own rows'
     weights in each block, in each block of blocks, and so on. Changing k rows takes O(k) time and
     drawing k rows O(k), whatever C is (the number of levels is its logarithm to base 64). Memory
-    is 9 bytes a row and G / 8 bytes for the sums.
+    is 10 bytes a row and G / 8 bytes for the sums.
 
     Args:
         num_groups: Number of groups G.
@@ -46,7 +46,7 @@ class PriorityGroups:
         self.default = default
         self.sizes = [0] * num_groups
         blocks = -(-capacity // _BLOCK)
-        self._group = torch.full((blocks * _BLOCK,), -1, dtype=torch.int8)
+        self._group = torch.full((blocks * _BLOCK,), -1, dtype=torch.int16)
         self._weight = torch.zeros(blocks * _BLOCK, dtype=torch.float64)
         # sums of blocks of rows, [G, blocks, padded to whole blocks], then of blocks of these
         self._sums: list[torch.Tensor] = []
@@ -67,12 +67,12 @@ class PriorityGroups:
 
         Args:
             rows: Different rows, int64 [k]; their weight becomes the default.
-            groups: Their groups, integers [k] from 0 to G - 1.
+            groups: Their groups, integers [k] from 0 to G - 1, or -1 for none.
         """
         before = self._group[rows]
         for group in range(len(self.sizes)):
             self.sizes[group] += int((groups == group).sum()) - int((before == group).sum())
-        self._group[rows] = groups.to(torch.int8)
+        self._group[rows] = groups.to(self._group.dtype)
         self._weight[rows] = self.default
         self._add_up(rows)
 

@@ -21,6 +21,9 @@ import torch
 from tensordict import NestedKey, TensorDictBase, unravel_key
 from torchrl.envs.transforms import Transform
 
+from torchrl_glam.replay.checks import check_entries
+from torchrl_glam.replay.layout import under_next
+
 
 def close_rollout(
     rollout: TensorDictBase,
@@ -28,18 +31,26 @@ def close_rollout(
     done_key: NestedKey = "done",
     terminated_key: NestedKey = "terminated",
     truncated_key: NestedKey = "truncated",
+    trajectory_key: NestedKey = ("collector", "traj_ids"),
 ) -> TensorDictBase:
-    """Marks the last step of every environment as an end, truncated if its episode would go on.
+    """Marks the last step of every trajectory as an end, truncated if its episode would go on.
 
     An estimator of advantages bootstraps there as it does where a rollout is cut, and the
     hindsight transform keeps no step back for the next rollout, which another policy makes.
 
     Args:
-        rollout: a collector's batch, ``[N, T]``.
-        done_key, terminated_key, truncated_key: ends, under ``"next"``, each ``[N, T, 1]``.
+        rollout: a collector's batch, ``[*B, T]``; ``[T]`` is one environment's.
+        done_key, terminated_key, truncated_key: ends, under ``"next"``, each ``[*B, T, 1]``. The
+            last need not exist: what is done and not terminated is truncated.
+        trajectory_key: number of each step's trajectory, ``[*B, T]``: a row may hold several, as
+            with ``cat_results=-1``. It need not exist. Defaults to ``("collector", "traj_ids")``.
 
     Returns:
         The rollout with other ends; entries are shared with the one given, which stays as it was.
+
+    Raises:
+        ValueError: if the rollout has no dimension of time.
+        KeyError: if ``done`` or ``terminated`` is missing.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -49,12 +60,26 @@ def close_rollout(
         >>> closed["next", "done"].flatten(), closed["next", "truncated"].flatten()
         (tensor([False, False,  True]), tensor([False, False,  True]))
     """
+    if not rollout.ndim:
+        raise ValueError(
+            "The rollout's batch size ([]) must have a last dimension of time, [*B, T]."
+        )
+    writer = "the environment"
+    check_entries(rollout, {under_next(done_key): writer, under_next(terminated_key): writer})
     closed = rollout.clone(recurse=False)
     following = closed["next"]
-    done, truncated = following[done_key].clone(), following[truncated_key].clone()
-    truncated[:, -1] |= ~following[terminated_key][:, -1]
-    done[:, -1] = True
-    following.set(done_key, done).set(truncated_key, truncated)
+    done = following[done_key].clone()
+    last = torch.zeros(rollout.shape, dtype=torch.bool, device=done.device)
+    last[..., -1] = True
+    track = rollout.get(trajectory_key, None)
+    if track is not None:
+        track = track.reshape(rollout.shape)
+        last[..., :-1] |= track[..., 1:] != track[..., :-1]
+    last = last.reshape(done.shape)
+    following.set(done_key, done | last)
+    truncated = following.get(truncated_key, None)
+    if truncated is not None:
+        following.set(truncated_key, truncated | (last & ~following[terminated_key]))
     return closed
 
 

@@ -31,7 +31,7 @@ class RowGroups:
         self.sizes = [0] * num_groups
         self._members = torch.zeros(num_groups, capacity, dtype=torch.int64)
         self._place = torch.zeros(capacity, dtype=torch.int64)
-        self._group = torch.full((capacity,), -1, dtype=torch.int8)
+        self._group = torch.full((capacity,), -1, dtype=torch.int16)
 
     def __len__(self) -> int:
         return sum(self.sizes)
@@ -45,7 +45,7 @@ class RowGroups:
 
         Args:
             rows: Different rows, int64 [k].
-            groups: Their groups, integers [k] from 0 to G - 1.
+            groups: Their groups, integers [k] from 0 to G - 1, or -1 for none.
         """
         before = self._group[rows]
         moved = before != groups

@@ -114,7 +114,8 @@ class GoalKindSampler(GroupSampler):
             ``"is_hindsight"``.
 
     Raises:
-        ValueError: on weights or a ratio out of range, and on rows with another kind.
+        ValueError: on weights or a ratio out of range, and when rows with another kind are stored;
+            these are never drawn.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -162,14 +163,19 @@ class GoalKindSampler(GroupSampler):
 
     def _groups_of(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
         kind = self._column(storage, rows, self.goal_kind_key, "the environment").long()
-        if kind.numel() and not 0 <= int(kind.min()) <= int(kind.max()) < len(self.prior):
-            raise ValueError(
-                f"{self.goal_kind_key!r} of the rows written is from {int(kind.min())} to "
-                f"{int(kind.max())}, and must be from 0 to {len(self.prior) - 1}: prior gives one "
-                "weight for each kind."
-            )
         is_hindsight = self._column(storage, rows, self.is_hindsight_key, _WRITER).long()
-        return kind + len(self.prior) * is_hindsight
+        groups = kind + len(self.prior) * is_hindsight
+        if kind.numel() and not 0 <= int(kind.min()) <= int(kind.max()) < len(self.prior):
+            groups[(kind < 0) | (kind >= len(self.prior))] = -1
+        return groups
+
+    def _refuse(self, storage: Storage, rows: torch.Tensor) -> None:
+        kind = self._column(storage, rows, self.goal_kind_key, "the environment")
+        raise ValueError(
+            f"{self.goal_kind_key!r} of {rows.shape[0]} rows is from {int(kind.min())} to "
+            f"{int(kind.max())}, and must be from 0 to {len(self.prior) - 1}: prior gives one "
+            "weight for each kind. They are stored, and are never drawn."
+        )
 
     def _counts(self, batch_size: int, sizes: list[int]) -> list[int]:
         kinds = len(self.prior)

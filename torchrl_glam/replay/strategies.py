@@ -1,121 +1,178 @@
 """Which of the goals named in an episode its steps are relabelled with.
 
-Notation: S goals named in finished episodes, each after one step of one episode. The strategies
-are those of Hindsight Experience Replay (Andrychowicz et al., 2017, section 4.5), with goals that
-a partner names instead of goals read off states.
+Notation: E finished episodes, whose steps stand in one line; S goals reached in them, each by one
+step. The strategies are those of Hindsight Experience Replay (Andrychowicz et al., 2017, section
+4.5), with goals that a partner names instead of goals read off states.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from tensordict import NestedKey, TensorDictBase
 
+from torchrl_glam.replay.checks import REWARD_SLACK
 from torchrl_glam.replay.episodes import Spans
 
 
-def named_last(episode: torch.Tensor, time: torch.Tensor, num_episodes: int) -> torch.Tensor:
-    """Finds the goals that are the last ones named in their episode.
+class Namings(NamedTuple):
+    """Goals reached in finished episodes, each at one step and once; every field is [S].
 
     Args:
-        episode: Episode in which each goal was named, int64 [S].
-        time: Time of the step after which it was named, int64 [S].
-        num_episodes: Number of episodes E; ``episode`` is below it.
-
-    Returns:
-        Whether no goal was named later in the same episode, bool [S].
-
-    Examples:
-        >>> named_last(torch.tensor([0, 0, 1, 1]), torch.tensor([2, 5, 9, 9]), num_episodes=2)
-        tensor([False,  True,  True,  True])
+        episode: Episode of each, int64.
+        place: Place of the step that reaches it in the line of all episodes' steps, int64.
+        goal: Number of the goal, int64: the same for the same goal in the same episode.
+        before: Place of the last earlier step of the episode that reaches it, or of the last step
+            before the episode, int64.
+        again: Whether a later step of the episode reaches it, bool.
+        source: Which of the goals named it is, int64.
     """
-    latest = time.new_zeros(num_episodes).scatter_reduce(
-        0, episode, time, "amax", include_self=False
-    )
-    return time == latest[episode]
+
+    episode: torch.Tensor
+    place: torch.Tensor
+    goal: torch.Tensor
+    before: torch.Tensor
+    again: torch.Tensor
+    source: torch.Tensor
+
+    def where(self, chosen: torch.Tensor) -> Namings:
+        """Some of them."""
+        return Namings(*(field[chosen] for field in self))
 
 
-def other_times_named(
-    episode: torch.Tensor, time: torch.Tensor, goals: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Finds when goals were named before, and whether they are named again, in their episode.
+def namings(
+    episodes: Spans, episode: torch.Tensor, place: torch.Tensor, goals: torch.Tensor
+) -> Namings:
+    """Finds out which of the goals named in episodes are the same.
 
     Args:
-        episode: Episode in which each goal was named, int64 [S].
-        time: Time of the step after which it was named, int64 [S].
-        goals: The goals' tokens, integers [S, Tg].
+        episodes: Where the episodes' steps stand in a line, E spans.
+        episode: Episode in which each goal was named, int64 [S'].
+        place: Place of the step after which it was named, int64 [S'], ascending.
+        goals: The goals themselves, any type, [S', ...]; they are compared exactly.
 
     Returns:
-        The last earlier time at which the same goal was named in the episode, -1 if it was not,
-        int64 [S]; and whether it is named again at a later time, bool [S].
+        One entry per step and goal; of a goal in two slots of one step, the first.
 
     Examples:
-        >>> goals = torch.tensor([[7, 1], [7, 2], [7, 1], [7, 1]])
-        >>> other_times_named(torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 2, 3]), goals)
-        (tensor([-1, -1,  0, -1]), tensor([ True, False, False, False]))
+        >>> episodes = Spans(torch.tensor([0, 3]), torch.tensor([2, 5]))
+        >>> goals = torch.tensor([[0.25], [0.5], [0.25], [0.25], [0.25]])
+        >>> found = namings(
+        ...     episodes, torch.tensor([0, 0, 0, 0, 1]), torch.tensor([0, 1, 2, 2, 3]), goals
+        ... )
+        >>> found.place, found.before, found.again
+        (tensor([0, 1, 2, 3]), tensor([-1, -1,  0,  2]), tensor([ True, False, False, False]))
     """
     if not episode.numel():
-        return time, episode.bool()
-    content = torch.cat([episode.unsqueeze(-1), goals.to(torch.int64), time.unsqueeze(-1)], -1)
-    namings, which = torch.unique(content, dim=0, return_inverse=True)  # sorted, by time at last
-    same = (namings[1:, :-1] == namings[:-1, :-1]).all(-1)
-    before = torch.full_like(namings[:, -1], -1)
-    before[1:] = torch.where(same, namings[:-1, -1], -1)
-    again = torch.zeros_like(before, dtype=torch.bool)
-    again[:-1] = same
-    return before[which], again[which]
+        return Namings(episode, place, episode, place, episode.bool(), episode)
+    if goals.is_complex():
+        goals = torch.view_as_real(goals)
+    wide = torch.float64 if goals.is_floating_point() else torch.int64  # each holds all of its kind
+    content = torch.cat(
+        [episode.unsqueeze(1).to(wide), goals.reshape(goals.shape[0], -1).to(wide)], 1
+    )
+    different, goal = torch.unique(content, dim=0, return_inverse=True)
+    source = torch.arange(goal.shape[0], device=goal.device)
+    before, again = episodes.first[episode] - 1, torch.zeros_like(goal, dtype=torch.bool)
+    if different.shape[0] == goal.shape[0]:
+        return Namings(episode, place, goal, before, again, source)
+    order = goal.argsort(stable=True)  # by goal, then by place, then by slot
+    same = goal[order[1:]] == goal[order[:-1]]
+    repeated = same & (place[order[1:]] == place[order[:-1]])
+    if repeated.any():
+        first = torch.ones_like(goal, dtype=torch.bool)
+        first[order[1:][repeated]] = False
+        kept = first.nonzero().squeeze(1)
+        found = namings(episodes, episode[kept], place[kept], goals[kept])
+        return found._replace(source=kept)
+    before[order[1:][same]] = place[order[:-1][same]]
+    again[order[:-1][same]] = True
+    return Namings(episode, place, goal, before, again, source)
+
+
+def choose(
+    found: Namings,
+    num_episodes: int,
+    strategy: str,
+    goals_per_episode: int | None,
+    generator: torch.Generator,
+) -> Namings:
+    """Chooses the goals that episodes are relabelled with, each with all the steps that reach it.
+
+    Args:
+        found: The goals reached.
+        num_episodes: Number of episodes E.
+        strategy: ``"final"`` chooses those that the last step that reaches any reaches; others
+            all.
+        goals_per_episode: How many goals of an episode to draw of these; None for all.
+        generator: Source of randomness.
+
+    Examples:
+        >>> episodes, at = Spans(torch.tensor([0]), torch.tensor([5])), torch.tensor([0, 1, 1, 4])
+        >>> found = namings(episodes, at * 0, at, torch.tensor([[7], [7], [8], [7]]))
+        >>> choose(found, 1, "final", None, torch.Generator()).source
+        tensor([0, 1, 3])
+    """
+    if not found.goal.numel() or (strategy != "final" and goals_per_episode is None):
+        return found
+    count = int(found.goal.max()) + 1
+    episode = found.goal.new_zeros(count)
+    episode[found.goal] = found.episode
+    chosen = torch.ones_like(episode, dtype=torch.bool)
+    if strategy == "final":
+        latest = found.place.new_full((num_episodes,), -1)
+        latest = latest.scatter_reduce(0, found.episode, found.place, "amax")
+        chosen[:] = False
+        chosen[found.goal[found.place == latest[found.episode]]] = True
+    if goals_per_episode is not None:
+        candidates = chosen.nonzero().squeeze(1)
+        chosen[candidates] = draw_from_each(episode[candidates], goals_per_episode, generator)
+    return found.where(chosen[found.goal])
 
 
 def relabelled_spans(
-    episodes: Spans,
-    episode: torch.Tensor,
-    time: torch.Tensor,
-    goals: torch.Tensor,
-    unreached: bool,
-) -> tuple[Spans, torch.Tensor, torch.Tensor]:
-    """Finds the steps to repeat under each goal: up to the one after which it was named.
+    found: Namings, episodes: Spans, unreached: bool
+) -> tuple[Spans, torch.Tensor, int]:
+    """Finds the steps to repeat under each goal: up to the one that reaches it.
 
-    They begin with the episode, or after the step at which the same goal was named before: that
-    step reaches it too, so under this goal an episode ends there.
+    They begin with the episode, or after the step that reached the same goal before: under this
+    goal an episode ends there.
 
     Args:
-        episodes: Finished episodes, E spans.
-        episode: Episode in which each goal was named, int64 [S].
-        time: Time of the step after which it was named, int64 [S].
-        goals: The goals' tokens, integers [S, Tg].
-        unreached: Add the steps after the one at which a goal is named for the last time.
+        found: The goals reached, S of them.
+        episodes: Where the episodes' steps stand in a line, E spans.
+        unreached: Add the steps after the last one that reaches a goal.
 
     Returns:
-        The spans to repeat; for each of them the index of its goal, int64, and whether its last
-        step reaches the goal, bool.
+        The spans to repeat; for each of them the index of its goal in ``found``, int64; and how
+        many of them, the first ones, reach it with their last step.
 
     Examples:
-        >>> one = torch.tensor([0])
-        >>> episodes = Spans(env=one, first=one + 4, last=one + 9)
-        >>> spans, goal, reached = relabelled_spans(episodes, one, one + 6, one[None], True)
-        >>> spans.first, spans.last, goal, reached
-        (tensor([4, 7]), tensor([6, 9]), tensor([0, 0]), tensor([ True, False]))
+        >>> episodes, one = Spans(torch.tensor([4]), torch.tensor([9])), torch.tensor([0])
+        >>> found = namings(episodes, one, one + 6, one[None])
+        >>> spans, goal, num_reached = relabelled_spans(found, episodes, unreached=True)
+        >>> spans.first, spans.last, goal, num_reached
+        (tensor([4, 7]), tensor([6, 9]), tensor([0, 0]), 1)
     """
-    env, first, last = (field[episode] for field in episodes)
-    before, again = other_times_named(episode, time, goals)
-    first = torch.where(before >= 0, before + 1, first)
-    goal = torch.arange(episode.shape[0], device=episode.device)
+    spans = Spans(found.before + 1, found.place)
+    goal = torch.arange(found.place.shape[0], device=found.place.device)
     if not unreached:
-        return Spans(env, first, time), goal, torch.ones_like(goal, dtype=torch.bool)
-    rest = goal[~again & (time < last)]
+        return spans, goal, goal.shape[0]
+    last = episodes.last[found.episode]
+    rest = goal[~found.again & (found.place < last)]
     spans = Spans(
-        torch.cat([env, env[rest]]),
-        torch.cat([first, time[rest] + 1]),
-        torch.cat([time, last[rest]]),
+        torch.cat([spans.first, found.place[rest] + 1]), torch.cat([spans.last, last[rest]])
     )
-    both = torch.cat([goal, rest])
-    return spans, both, torch.arange(both.shape[0], device=both.device) < goal.shape[0]
+    return spans, torch.cat([goal, rest]), goal.shape[0]
 
 
 def write_ends(
     rows: TensorDictBase,
     begin: int,
     ends: torch.Tensor,
-    reached: torch.Tensor,
+    num_reached: int,
+    scale: tuple[float, float],
     reward_key: NestedKey,
     done_key: NestedKey,
     terminated_key: NestedKey,
@@ -127,8 +184,9 @@ def write_ends(
         rows: Rows [M], changed in place.
         begin: First row of a repeated step; all that follow are.
         ends: Last row of each span, int64 [S].
-        reached: Whether it reaches the span's goal, bool [S]. Where it does not, it is terminated
-            if the episode failed there, else truncated.
+        num_reached: How many of them, the first ones, reach the span's goal. The others are
+            terminated if the episode failed there, else truncated.
+        scale: Reward of a step that does not reach its goal, and of one that does.
         reward_key, done_key, terminated_key, truncated_key: Entries to write, [M, 1]; the last
             need not exist.
 
@@ -137,25 +195,40 @@ def write_ends(
         >>> end = torch.tensor([[False], [True], [False], [True]])
         >>> rows = TensorDict({"reward": end.float(), "done": end, "terminated": end.clone()}, [4])
         >>> write_ends(
-        ...     rows, 2, torch.tensor([2]), torch.tensor([True]),
+        ...     rows, 2, torch.tensor([2]), 1, (0.0, 1.0),
         ...     "reward", "done", "terminated", "truncated",
         ... )
         >>> rows["reward"].flatten(), rows["terminated"].flatten()
         (tensor([0., 1., 1., 0.]), tensor([False,  True,  True, False]))
     """
+    reached, rest = ends[:num_reached], ends[num_reached:]
+    reward, terminated = rows.get(reward_key), rows.get(terminated_key)
     # the end of an episode that reached its own goal is no end under another goal
-    failed = rows.get(reward_key)[ends].reshape(-1) <= 0
-    failed &= rows.get(terminated_key)[ends].reshape(-1)
-    for key, at_end in (
-        (reward_key, reached),
-        (done_key, torch.ones_like(reached)),
-        (terminated_key, reached | failed),
-        (truncated_key, ~(reached | failed)),
+    failed = terminated[rest] & without_success(reward[rest], scale).view_as(terminated[rest])
+    reward[begin:] = scale[0]
+    reward[reached] = scale[1]
+    for key, where, value in (
+        (done_key, ends, True),
+        (terminated_key, reached, True),
+        (truncated_key, rest, ~failed),
     ):
         entry = rows.get(key, None)
         if entry is not None:
-            entry[begin:] = 0
-            entry[ends] = at_end.to(entry.dtype).view(-1, *[1] * (entry.ndim - 1))
+            entry[begin:] = False
+            entry[where] = value
+    if rest.numel():
+        terminated[rest] = failed
+
+
+def without_success(reward: torch.Tensor, scale: tuple[float, float]) -> torch.Tensor:
+    """Whether rewards [k, 1] are no more than those of a step that reaches nothing, bool [k].
+
+    Examples:
+        >>> without_success(torch.tensor([[-1.0], [0.0]]), scale=(-1.0, 0.0))
+        tensor([ True, False])
+    """
+    unreached, reached = scale
+    return reward.reshape(-1) <= unreached + REWARD_SLACK * (reached - unreached)
 
 
 def draw_from_each(groups: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:

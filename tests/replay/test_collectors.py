@@ -1,0 +1,174 @@
+"""What every collector of TorchRL gives, put together by trajectory, against the reference."""
+
+from functools import partial
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
+from torchrl.envs import Compose
+
+from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
+
+from . import toy
+from .toy_env import NUM_ENVS, ToyEnv
+
+N_STEPS, GAMMA, WORKERS, STEPS, CALLS = 2, 0.5, 2, 4, 7
+
+
+def collect(kind, **kwargs):
+    """Batches of a collector whose environments' observations tell trajectories apart."""
+    frames = NUM_ENVS * STEPS
+    if kind is Collector:
+        env = ToyEnv()
+    else:
+        env = [partial(ToyEnv, first=NUM_ENVS * worker) for worker in range(WORKERS)]
+        frames *= WORKERS if kind is MultiSyncCollector else 1
+    kwargs = {"frames_per_batch": frames, "total_frames": CALLS * frames} | kwargs
+    collector = kind(env, None, **kwargs)
+    data = [batch.clone() for batch in collector]
+    collector.shutdown()
+    return data
+
+
+def expected_rows(data):
+    """The reference's rows of all episodes that end, told apart by their observations alone."""
+    episodes = {}
+    for batch in data:
+        steps = batch.reshape(-1)
+        for step in steps[steps["collector", "mask"]] if mask_of(batch) else steps:
+            number, following = int(step["observation"]), step["next"]
+            end = [bool(following[key]) for key in ("done", "terminated", "truncated")]
+            named = following["hindsight"]
+            slots = zip(named["goal_tokens"].tolist(), named["kind"].tolist(), strict=True)
+            episodes.setdefault(number // 100, {})[number] = toy.Step(
+                number,
+                int(following["observation"]),
+                tuple(step["goal_tokens"].tolist()),
+                int(step["goal_kind"]),
+                float(following["reward"]),
+                *end,
+                tuple((tuple(goal), kind) if kind >= 0 else None for goal, kind in slots),
+                number % 100,
+            )
+    lines = [[steps[number] for number in sorted(steps)] for steps in episodes.values()]
+    return [row for line in lines for row in toy.reference_rows(line, n_steps=N_STEPS, gamma=GAMMA)]
+
+
+def mask_of(batch):
+    return ("collector", "mask") in batch.keys(True)
+
+
+def make_transform():
+    return Compose(SegmentMultiStepTransform(N_STEPS, GAMMA), HindsightTransform())
+
+
+def rows_of(data, transform=None):
+    transform = transform or make_transform()
+    return [row for batch in data for row in toy.to_rows(transform.inv(batch))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "kwargs"),
+    [
+        (Collector, {}),
+        (Collector, {"reset_at_each_iter": True}),
+        (Collector, {"reset_at_each_iter": True, "set_truncated": True}),
+        (Collector, {"trajs_per_batch": 5, "traj_format": "padded"}),
+        (Collector, {"trajs_per_batch": 5, "traj_format": "cat"}),
+        (MultiSyncCollector, {"cat_results": "stack"}),
+        (MultiSyncCollector, {"cat_results": 0}),
+        (MultiSyncCollector, {"cat_results": -1}),
+        (MultiAsyncCollector, {}),
+    ],
+    ids=lambda x: x.__name__ if isinstance(x, type) else "-".join(f"{k}={v}" for k, v in x.items()),
+)
+def test_rows_are_those_of_whole_trajectories(kind, kwargs):
+    data = collect(kind, **kwargs)
+    expected = expected_rows(data)
+    assert len(expected) > 40
+    assert toy.as_multiset(rows_of(data)) == toy.as_multiset(expected)
+
+
+def test_numbers_of_several_collectors_are_not_mistaken_for_one_another():
+    """Two workers that count alike, and a row of two trajectories without numbers."""
+    lines = [
+        toy.make_stream([4], ["timeout"], [[]] * 4, first_observation=10 * worker)
+        for worker in range(2)
+    ]
+    first, second = (toy.to_batch([line]) for line in lines)
+    for td in (second, second["next"]):
+        td["goal_tokens"] = td["goal_tokens"] + 1
+    mixed = [first[:, :2], second[:, :2], first[:, 2:], second[:, 2:]]
+    for ids in (None, (0, 0)):
+        data = mixed if ids is None else with_ids(mixed, ids)
+        with pytest.raises(ValueError, match="two steps of one trajectory without an end"):
+            rows_of(data)
+        with pytest.raises(ValueError, match="two steps of one trajectory without an end"):
+            rows_of([torch.cat(data, 1)])
+    rows = rows_of(with_ids(mixed, (0, 1)))
+    assert sorted(row.observation for row in rows) == [0, 1, 2, 3, 10, 11, 12, 13]
+
+
+def with_ids(batches, ids):
+    out = []
+    for index, batch in enumerate(batches):
+        numbers = torch.full(batch.shape, ids[index % len(ids)])
+        out.append(
+            batch.clone(False).set("collector", TensorDict({"traj_ids": numbers}, batch.shape))
+        )
+    return out
+
+
+def test_a_trajectory_may_go_on_after_an_end_and_in_any_shape():
+    """Numbers of environments instead of episodes, one step a row, and a key of one's own."""
+    line = toy.make_stream([2, 3, 2], ["success", "timeout", "success"], [[(1, 0)]] * 7, 0)
+    batch = toy.to_batch([line])
+    batch["env"] = torch.full(batch.shape, 5)
+    expected = toy.as_multiset(toy.reference_rows(line))
+    for shape in ((7,), (7, 1), (1, 7, 1)):
+        transform = HindsightTransform(trajectory_key="env", step_count_key="step_count")
+        transform = Compose(SegmentMultiStepTransform(1, 1.0), transform)
+        assert toy.as_multiset(rows_of([batch.reshape(shape)], transform)) == expected
+        transform[1].clear()
+        steps = batch.reshape(shape).split(1)
+        assert toy.as_multiset(rows_of(steps, transform)) == expected
+
+
+def test_steps_that_a_collector_did_not_make_are_left_out():
+    """Number -1 of a preempted worker, or padding that a mask marks."""
+    line = toy.make_stream([4], ["timeout"], [[(1, 0)]] * 4, first_observation=0)
+    [batch] = with_ids([toy.to_batch([line])], (3,) * 2)
+    broken = torch.cat([batch[:, :2], batch[:, :2], batch[:, 2:]], 1)
+    broken["collector", "traj_ids"][:, 2:4] = -1
+    expected = toy.as_multiset(rows_of([batch]))
+    assert toy.as_multiset(rows_of([broken])) == expected
+    padded = torch.cat([batch, batch[:, :2]], 1)
+    padded["collector", "mask"] = torch.arange(6).expand(1, 6) < 4
+    assert toy.as_multiset(rows_of([padded])) == expected
+
+
+def test_parts_of_trajectories_are_refused():
+    data = collect(Collector, split_trajs=True)
+    with pytest.raises(ValueError, match="leave split_trajs=True out"):
+        rows_of(data)
+
+
+@pytest.mark.parametrize("ids", [torch.zeros(1, 4), torch.zeros(1, 4, 2, dtype=torch.int64)])
+def test_numbers_must_be_one_integer_a_step(ids):
+    line = toy.make_stream([4], ["timeout"], [[]] * 4, first_observation=0)
+    batch = toy.to_batch([line]).set("collector", TensorDict({"traj_ids": ids}, [1, 4]))
+    with pytest.raises(ValueError, match="must be integers of shape"):
+        rows_of([batch])
+
+
+def test_trajectories_that_never_end_are_forgotten_with_a_warning():
+    transform = HindsightTransform()
+    goes_on = toy.make_stream([1000], ["running"], [[]] * 1000, first_observation=0)
+    [step] = toy.to_batch([goes_on[:1]]).unsqueeze(0)
+    steps = toy.to_batch([goes_on])
+    with pytest.warns(UserWarning, match="1 steps of 1 trajectories that never ended"):
+        transform.inv(with_ids([step], (9,))[0])
+        for t in range(600):
+            transform.inv(with_ids([steps[:, t : t + 1]], (1,))[0])
+    assert transform.pending == 600
