@@ -1,4 +1,4 @@
-"""Rows of integers that are alike, found without comparing every two of them."""
+"""Rows that are alike: found, so that one is read, or added, so that few numbers of rows occur."""
 
 from __future__ import annotations
 
@@ -52,3 +52,13 @@ def distinct_rows(*parts: Tensor) -> tuple[Tensor, Tensor] | None:
     rows, place = first.sort()
     back = place.argsort()[back]
     return (rows, back) if torch.equal(whole[rows][back], whole) else None
+
+
+def repeat_last(rows: Tensor, times: int) -> Tensor:
+    """Adds copies of the last row.
+
+    Examples:
+        >>> repeat_last(torch.tensor([[1, 2], [3, 4]]), 2).tolist()
+        [[1, 2], [3, 4], [3, 4], [3, 4]]
+    """
+    return torch.cat((rows, rows[-1:].expand(times, *rows.shape[1:]))) if times else rows

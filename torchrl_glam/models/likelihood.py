@@ -27,6 +27,8 @@ class LogLikelihood(nn.Module):
             ``"word_mean"``, the sum divided by the number of words. Default: ``"sum"``.
         score_eos: whether the end-of-sequence token after a candidate is scored too; it counts as
             a token and not as a word. Default: False.
+        pad_to_multiple_of: the vocabulary head reads a multiple of this many nodes, the last ones
+            for nothing, so that few shapes occur. Default: 1.
 
     Raises:
         ValueError: for an unknown ``normalisation``, or a tokenizer without the tokens needed.
@@ -46,6 +48,7 @@ class LogLikelihood(nn.Module):
         normalisation: Normalisation = "sum",
         *,
         score_eos: bool = False,
+        pad_to_multiple_of: int = 1,
     ) -> None:
         super().__init__()
         if normalisation not in get_args(Normalisation):
@@ -59,6 +62,7 @@ class LogLikelihood(nn.Module):
             )
         self.normalisation = normalisation
         self.eos_id: int | None = tokenizer.eos_token_id if score_eos else None
+        self.pad_to_multiple_of = pad_to_multiple_of
         self._count_words = WordCounter(tokenizer) if normalisation == "word_mean" else None
 
     def forward(
@@ -84,9 +88,11 @@ class LogLikelihood(nn.Module):
         predicts = slot.new_zeros(len(slot), hidden.shape[1] + 1, dtype=torch.bool)
         predicts.scatter_(1, slot, True)[:, -1] = False
         row = (predicts.flatten().cumsum(0).view_as(predicts) - 1).gather(1, slot).clamp_min(0)
-        values = logits(hidden[predicts[:, :-1]])
-        if not len(values):
+        read = hidden[predicts[:, :-1]]
+        if not len(read):
             return hidden.new_zeros(trie.end.shape, dtype=torch.float32)
+        spare = -len(read) % self.pad_to_multiple_of
+        values = logits(torch.nn.functional.pad(read, (0, 0, 0, spare)) if spare else read)
         chosen = values[row, target.flatten(1)].float() - _log_sum_exp(values)[row]
         total = chosen.view_as(target).masked_fill(~scored, 0).sum(-1)
         return total if self.normalisation == "sum" else total / self._units(trie)

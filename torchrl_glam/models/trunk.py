@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs.template import PromptTemplate
-from torchrl_glam.models.distinct import distinct_rows
+from torchrl_glam.models.distinct import distinct_rows, repeat_last
 from torchrl_glam.models.exactness import check_exactness
 from torchrl_glam.models.likelihood import LogLikelihood, Normalisation
 from torchrl_glam.models.passes import token_passes
@@ -67,7 +67,9 @@ class CandidateTrunk(TensorDictModuleBase):
             its arguments. It pays on a GPU. Shapes that were not seen are compiled anew, except for
             the number of states, so pad. Default: False.
         pad_to_multiple_of: prompts and tries are padded to multiples of this many tokens and
-            nodes, so that few shapes occur. Default: 1, as long as the longest.
+            nodes, so that few shapes occur: kernels are compiled, and by oneDNN for bfloat16 on the
+            CPU generated, for each of them. Above 1, and unless compiled, states and scored
+            positions are rounded up too. Default: 1, as long as the longest.
         goal_key, observation_key, action_key, mask_key: inputs. Tokens of goal ``[*B, Tg]``,
             observation ``[*B, To]`` and candidates ``[*B, A, Ta]``, all padded on the right, and
             the admissible candidates ``[*B, A]`` (bool). Defaults: ``"goal_tokens"``,
@@ -128,7 +130,12 @@ class CandidateTrunk(TensorDictModuleBase):
         # Where there is no encoder, actions go on in the text of the prompt.
         actions = () if self.closes_prompt else EXAMPLE_ACTIONS
         check_composition(tokenizer, self.prompt.template, EXAMPLES, actions)
-        self.likelihood = LogLikelihood(tokenizer, normalisation, score_eos=score_eos)
+        self.likelihood = LogLikelihood(
+            tokenizer,
+            normalisation,
+            score_eos=score_eos,
+            pad_to_multiple_of=1 if pad_to_multiple_of == 1 else 256,
+        )
         self.max_tokens_per_pass = max_tokens_per_pass
         self.autocast = autocast
         self.pad_to_multiple_of = pad_to_multiple_of
@@ -217,18 +224,20 @@ class CandidateTrunk(TensorDictModuleBase):
         )
         alike = distinct_rows(*(inputs[:2] if only == "prompt" else inputs))
         if alike is not None:
-            rows, back = alike
+            rows, _ = alike
             if only != "prompt":  # which reads no candidates
                 # Errors name a state by its place in the batch.
                 admissible_tokens(*inputs[2:], self.prompt.pad_id)
             inputs = tuple(value[rows] for value in inputs)
+        num_states = len(inputs[-1])
+        inputs = tuple(repeat_last(value, self._spare_states(num_states)) for value in inputs)
         try:
             outputs = self._score_in_passes(inputs, only)
         except IndexError as error:
             self._check_ids(inputs, error)
             raise
-        if alike is not None:
-            outputs = tuple(None if value is None else value[back] for value in outputs)
+        back = slice(num_states) if alike is None else alike[1]
+        outputs = tuple(None if value is None else value[back] for value in outputs)
         for key, value in zip(self.out_keys, outputs, strict=True):
             if value is not None:
                 tensordict.set(key, value.reshape(*batch, *value.shape[1:]))
@@ -315,6 +324,12 @@ class CandidateTrunk(TensorDictModuleBase):
             None if values[0] is None else torch.cat(values)[back]
             for values in zip(*parts, strict=True)
         )
+
+    def _spare_states(self, number: int) -> int:
+        """States to add, copies of the last, so that few numbers of states occur."""
+        if self.pad_to_multiple_of == 1 or self._compiled_read is not None or not number:
+            return 0
+        return -number % (8 if number <= 64 else 32)
 
     def _check_ids(self, inputs: tuple[Tensor, ...], error: IndexError) -> None:
         """Raises ValueError if a token is not one of the model's."""

@@ -136,6 +136,9 @@ def make_recipe_trunk(
         >>> make_recipe_trunk(config, *load_language_model("tiny")).likelihood.normalisation
         'token_mean'
     """
+    # Few shapes, for each is compiled, or by oneDNN a kernel generated, which takes longer than
+    # to use it once.
+    generated = autocast is not None and model.device.type == "cpu"
     trunk = make_trunk(
         model,
         tokenizer,
@@ -145,7 +148,7 @@ def make_recipe_trunk(
         max_tokens_per_pass=config.max_tokens_per_pass,
         autocast=autocast,
         compile=config.compile,
-        pad_to_multiple_of=16 if config.compile else 1,  # few shapes, so few compilations
+        pad_to_multiple_of=16 if config.compile else 4 if generated else 1,
     )
     check_gradients(trunk)
     return trunk
