@@ -235,7 +235,7 @@ def playground_lengths(
         >>> from torchrl_glam.envs import PlaygroundTextEnv
         >>> from torchrl_glam.models.loading import load_tokenizer
         >>> playground_lengths(PlaygroundTextEnv(num_objects=3), load_tokenizer("tiny"))
-        {'goal_length': 9, 'observation_length': 20, 'action_length': 3}
+        {'goal_length': 6, 'observation_length': 12, 'action_length': 2}
     """
     template = PromptTemplate() if template is None else template
 

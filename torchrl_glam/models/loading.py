@@ -153,7 +153,7 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
     Examples:
         >>> load_tokenizer("tiny").tokenize(" Go to red lion")
-        [' Go to', ' red', ' lion']
+        [' Go to', ' red lion']
     """
     with _source(name) as source:
         tokenizer = _load(AutoTokenizer, name, source)
