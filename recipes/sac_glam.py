@@ -141,8 +141,7 @@ def main(cfg: SACGLAMConfig) -> None:
     statistics, coverage = EpisodeStatistics(), GoalCoverage()
     table = MetricsTable(folder, config.loggers, name="sac_glam")
     state = {"loss": loss, "optimizer": optimizer, "buffer": buffer, "collector": collector}
-    state |= {"counters": counters, "statistics": statistics, "metrics": table}
-    state |= {"coverage": coverage}
+    state |= dict(counters=counters, statistics=statistics, coverage=coverage, metrics=table)
     if config.resume:
         checkpoints.load(state, asdict(config), MAY_CHANGE_ON_RESUME)
         trunk.check_exactness()
@@ -189,6 +188,7 @@ def main(cfg: SACGLAMConfig) -> None:
             rescue.whole = True
 
             if len(buffer) >= config.batch_size:
+                loss.target_entropy.fill_(config.target_entropy_at(counters["steps"]))
                 for _ in range(config.num_updates):
                     with timeit("time/sample"):
                         batch = buffer.sample().to(device)

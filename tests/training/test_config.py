@@ -74,6 +74,25 @@ def test_paper_has_the_values_of_the_paper():
     assert (without.alpha_init, without.target_entropy) == (0.005, 0.0)
 
 
+def test_sequential_plays_the_papers_task_with_the_embedded_model():
+    config, paper = load("sequential"), load("paper")
+    config.check()
+    for key in ("num_objects", "sequential", "max_steps", "num_envs", "hindsight"):
+        assert getattr(config, key) == getattr(paper, key)
+    assert config.model == "tiny"
+
+
+def test_the_target_of_the_entropy_falls_in_a_line_and_stays():
+    config = load("quickstart", "target_entropy=1.0", "target_entropy_end=0.5")
+    config.check()
+    assert config.target_entropy_at(0) == 1.0
+    assert config.target_entropy_at(config.target_entropy_steps // 4) == 0.875
+    assert config.target_entropy_at(10 * config.target_entropy_steps) == 0.5
+    paper = load("paper")
+    paper.check()
+    assert paper.target_entropy_at(200_000) == 0.01
+
+
 def test_ppo_has_the_values_of_the_paper():
     """Table 1 of SAC-GLAM."""
     config = load("paper", recipe="ppo_glam")
@@ -156,6 +175,9 @@ def test_hindsight_needs_goals_that_are_named():
         ("tau", 0.0, r"tau \(0.0\) must be in \(0, 1\]"),
         ("alpha_init", 0.0, r"alpha_init \(0.0\) must be above 0|be above 0"),
         ("target_entropy", 5.0, r"target_entropy \(5.0\) must be in"),
+        ("target_entropy_end", 5.0, r"target_entropy_end \(5.0\) must be in"),
+        ("target_entropy_steps", 0, r"target_entropy_steps \(0\) must be at least 1"),
+        ("probe_episodes", -1, r"probe_episodes \(-1\) must be at least 0"),
         ("n_step", 0, r"n_step \(0\) must be at least 1"),
         ("warmup_updates", -1, r"warmup_updates \(-1\) must be at least 0"),
         ("warmup_updates", 10**6, r"warmup_updates \(1000000\) must be at most the 4800 updates"),

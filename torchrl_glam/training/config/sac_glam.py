@@ -45,6 +45,8 @@ class SACGLAMConfig(RecipeConfig):
     tau: float = 0.1
     alpha_init: float | None = None
     target_entropy: float | None = None
+    target_entropy_end: float | None = None
+    target_entropy_steps: int = 20_000
     num_updates: int = 8
     warmup_updates: int = 50
     lr_trunk_actor: float = 3e-4
@@ -77,7 +79,7 @@ class SACGLAMConfig(RecipeConfig):
             self.alpha_init = 0.05 if self.hindsight else 0.005
         if self.target_entropy is None:
             self.target_entropy = 0.01 if self.hindsight else 0.0
-        for key in ("n_step", "num_updates", "capacity"):
+        for key in ("n_step", "num_updates", "capacity", "target_entropy_steps"):
             at_least(self, key, 1)
         for key in ("warmup_updates", "probe_episodes"):
             at_least(self, key, 0)
@@ -86,7 +88,10 @@ class SACGLAMConfig(RecipeConfig):
         require(0 < self.tau <= 1, "tau", self.tau, "be in (0, 1]")
         finite = 0 < self.alpha_init < math.inf
         require(finite, "alpha_init", self.alpha_init, "be above 0 and finite")
-        within(self, "target_entropy", 0.0, math.log(self.num_objects + 2))
+        if self.target_entropy_end is None:
+            self.target_entropy_end = self.target_entropy
+        for key in ("target_entropy", "target_entropy_end"):
+            within(self, key, 0.0, math.log(self.num_objects + 2))
         for key in ("lr_trunk_actor", "lr_trunk_critic", "lr_alpha"):
             learning_rate(self, key)
         choice(self, "critic_input", get_args(CriticInput))
@@ -128,3 +133,18 @@ class SACGLAMConfig(RecipeConfig):
             f"be at least {rows}: {self.num_envs} instances (num_envs) end episodes of "
             f"{self.max_steps} steps (max_steps) at a time, and hindsight adds as much again",
         )
+
+    def target_entropy_at(self, step: int) -> float:
+        """The entropy to keep after so many environment steps: a line, then level.
+
+        By environment steps, so that it does not hang on how many updates there are to a step.
+
+        Examples:
+            >>> config = SACGLAMConfig(
+            ...     target_entropy=1.0, target_entropy_end=0.2, target_entropy_steps=100
+            ... )
+            >>> [round(config.target_entropy_at(step), 2) for step in (0, 50, 100, 200)]
+            [1.0, 0.6, 0.2, 0.2]
+        """
+        share = min(1.0, step / self.target_entropy_steps)
+        return (1 - share) * self.target_entropy + share * self.target_entropy_end
