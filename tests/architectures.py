@@ -4,6 +4,7 @@ Windows, chunks and rotary switches are so small that prompts of the tests are l
 """
 
 import torch
+from families import BART_SIZES, T5_SIZES
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 _COMMON = {
@@ -16,25 +17,6 @@ _COMMON = {
     "max_position_embeddings": 256,
 }
 _GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}
-_BART = {
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "max_position_embeddings": 256,
-}
-_T5 = {
-    "d_model": 32,
-    "d_kv": 8,
-    "d_ff": 48,
-    "num_layers": 2,
-    "num_heads": 4,
-    "relative_attention_num_buckets": 8,
-    "relative_attention_max_distance": 12,
-}
 _FALCON = {k: v for k, v in _COMMON.items() if k != "head_dim"} | {"ffn_hidden_size": 48}
 _MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 _WINDOW = {"sliding_window": 32}
@@ -221,44 +203,44 @@ DECODERS = {
     ),
 }
 ENCODER_DECODERS = {
-    "t5": ("t5", _T5),
-    "flan-t5": ("t5", _T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
-    "mt5": ("mt5", _T5),
-    "umt5": ("umt5", _T5),
-    "longt5-local": ("longt5", _T5 | {"encoder_attention_type": "local", "local_radius": 7}),
+    "t5": ("t5", T5_SIZES),
+    "flan-t5": ("t5", T5_SIZES | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "mt5": ("mt5", T5_SIZES),
+    "umt5": ("umt5", T5_SIZES),
+    "longt5-local": ("longt5", T5_SIZES | {"encoder_attention_type": "local", "local_radius": 7}),
     "longt5-global": (
         "longt5",
-        _T5
+        T5_SIZES
         | {"encoder_attention_type": "transient-global", "local_radius": 7}
         | {"global_block_size": 4},
     ),
     "switch_transformers": (
         "switch_transformers",
-        _T5
+        T5_SIZES
         | {"num_decoder_layers": 2, "num_experts": 4, "expert_capacity": 8}
         | {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1},
     ),
-    "bart": ("bart", _BART),
-    "mbart": ("mbart", _BART),
-    "pegasus": ("pegasus", _BART),
-    "pegasus_x": ("pegasus_x", _BART | {"block_size": 8, "num_global_tokens": 4}),
-    "marian": ("marian", _BART),
-    "blenderbot": ("blenderbot", _BART),
-    "blenderbot-small": ("blenderbot-small", _BART),
-    "m2m_100": ("m2m_100", _BART),
-    "plbart": ("plbart", _BART),
-    "mvp": ("mvp", _BART),
+    "bart": ("bart", BART_SIZES),
+    "mbart": ("mbart", BART_SIZES),
+    "pegasus": ("pegasus", BART_SIZES),
+    "pegasus_x": ("pegasus_x", BART_SIZES | {"block_size": 8, "num_global_tokens": 4}),
+    "marian": ("marian", BART_SIZES),
+    "blenderbot": ("blenderbot", BART_SIZES),
+    "blenderbot-small": ("blenderbot-small", BART_SIZES),
+    "m2m_100": ("m2m_100", BART_SIZES),
+    "plbart": ("plbart", BART_SIZES),
+    "mvp": ("mvp", BART_SIZES),
     "bigbird_pegasus": (
         "bigbird_pegasus",
-        _BART | {"block_size": 4, "num_random_blocks": 1, "attention_type": "original_full"},
+        BART_SIZES | {"block_size": 4, "num_random_blocks": 1, "attention_type": "original_full"},
     ),
     "led": (
         "led",
-        _BART
+        BART_SIZES
         | {"attention_window": [8, 8]}
         | {"max_encoder_position_embeddings": 256, "max_decoder_position_embeddings": 256},
     ),
-    "fsmt": ("fsmt", _BART),
+    "fsmt": ("fsmt", BART_SIZES),
     "prophetnet": (
         "prophetnet",
         {
@@ -272,7 +254,7 @@ ENCODER_DECODERS = {
             "max_position_embeddings": 256,
         },
     ),
-    "nllb-moe": ("nllb-moe", _BART | {"num_experts": 4, "expert_capacity": 64}),
+    "nllb-moe": ("nllb-moe", BART_SIZES | {"num_experts": 4, "expert_capacity": 64}),
     "t5gemma": (
         "t5gemma",
         {side: _COMMON | _WINDOW | {"query_pre_attn_scalar": 8} for side in ("encoder", "decoder")},

@@ -21,7 +21,7 @@ from transformers import (
     UMT5ForConditionalGeneration,
 )
 
-_T5 = {
+T5_SIZES = {
     "d_model": 32,
     "d_kv": 8,
     "d_ff": 48,
@@ -41,7 +41,7 @@ _ROTARY = {
     "initializer_range": 0.3,
 }
 _GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "initializer_range": 0.3}
-_BART = {
+BART_SIZES = {
     "d_model": 32,
     "encoder_layers": 2,
     "decoder_layers": 2,
@@ -50,14 +50,17 @@ _BART = {
     "encoder_ffn_dim": 48,
     "decoder_ffn_dim": 48,
     "max_position_embeddings": 256,
-    "init_std": 0.3,
 }
 _GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 FAMILIES = {
-    "t5": (T5ForConditionalGeneration, T5Config, _T5 | {"tie_word_embeddings": True}),
-    "flan-t5": (T5ForConditionalGeneration, T5Config, _T5 | _GATED),
-    "umt5": (UMT5ForConditionalGeneration, UMT5Config, _T5),
-    "bart": (BartForConditionalGeneration, BartConfig, _BART),
+    "t5": (T5ForConditionalGeneration, T5Config, T5_SIZES | {"tie_word_embeddings": True}),
+    "flan-t5": (T5ForConditionalGeneration, T5Config, T5_SIZES | _GATED),
+    "umt5": (UMT5ForConditionalGeneration, UMT5Config, T5_SIZES),
+    "bart": (
+        BartForConditionalGeneration,
+        BartConfig,
+        BART_SIZES | {"init_std": 0.3},
+    ),
     "gpt2": (GPT2LMHeadModel, GPT2Config, _GPT2),
     "llama": (LlamaForCausalLM, LlamaConfig, _ROTARY),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config, _ROTARY),
