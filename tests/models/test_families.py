@@ -216,8 +216,8 @@ def test_gradients_of_scores_alone(family, tokenizer):
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "bart"])
 def test_more_tokens_than_positions_are_refused(family, tokenizer):
-    model = make_model(family, tokenizer, **({"max_position_embeddings": 16}))
-    with pytest.raises(ValueError, match=r"have \d+ tokens, and the model has 16 positions"):
+    model = make_model(family, tokenizer, **({"max_position_embeddings": 8}))
+    with pytest.raises(ValueError, match=r"have \d+ tokens, and the model has 8 positions"):
         trunk_of(family, tokenizer, model)(make_states(tokenizer))
 
 

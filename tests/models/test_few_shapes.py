@@ -60,12 +60,12 @@ def test_states_of_any_number_have_few_shapes(trunks, states, monkeypatch):
 
         monkeypatch.setattr(type(trunk), "_read", watched)
         with torch.no_grad():
-            for step in range(6):
-                for number in range(40, 75, 5):
+            for step in range(0, 6, 2):
+                for number in range(65, 76):
                     trunk(states[:number, step].clone())
         monkeypatch.undo()
-    assert len(shapes[1]) > 20
-    assert len(shapes[4]) < 10
+    assert len(shapes[1]) > 10
+    assert len(shapes[4]) <= 4
 
 
 def test_no_states_are_added_to_none_or_to_whole_multiples(trunks):
