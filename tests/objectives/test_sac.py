@@ -55,6 +55,26 @@ def test_next_states_leave_no_gradient():
     assert "log_likelihood" not in batch.keys()
 
 
+def test_policy_and_values_are_softmax_and_least_critic_row_by_row():
+    critics = [toy.make_critic(), toy.make_critic()]
+    loss = toy.make_loss(critic=critics)
+    batch = toy.make_batch()
+    before = batch.clone()
+    probabilities, q_values = loss.policy_and_values(batch)
+    assert (batch == before).all() and set(batch.keys()) == set(before.keys())
+    assert not probabilities.requires_grad and not q_values.requires_grad
+    for row in range(len(batch)):
+        inputs = [batch[key][row] for key in toy.STATE_KEYS]
+        score, embedding, _ = loss.trunk.module(*inputs)
+        mask = inputs[-1]
+        expected = torch.zeros_like(score)
+        expected[mask] = score[mask].softmax(-1)
+        torch.testing.assert_close(probabilities[row], expected.detach())
+        each = [critic.to(torch.float64).module.mlp(embedding).squeeze(-1) for critic in critics]
+        least = torch.stack(each).min(0).values
+        torch.testing.assert_close(q_values[row][mask], least[mask].detach())
+
+
 def test_batch_of_two_dimensions():
     loss, _ = loss_with_updater()
     batch = toy.make_batch(14)
