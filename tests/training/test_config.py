@@ -181,7 +181,7 @@ def test_hindsight_needs_goals_that_are_named():
         ("probe_episodes", -1, r"probe_episodes \(-1\) must be at least 0"),
         ("n_step", 0, r"n_step \(0\) must be at least 1"),
         ("warmup_updates", -1, r"warmup_updates \(-1\) must be at least 0"),
-        ("warmup_updates", 10**6, r"warmup_updates \(1000000\) must be at most the 4800 updates"),
+        ("warmup_updates", 10**6, r"warmup_updates \(1000000\) must be at most the 1600 updates"),
         ("capacity", 100, r"capacity \(100\) must be at least batch_size \(128\)"),
         ("update_every", 33, r"update_every \(33\) must be a multiple of num_envs \(32\)"),
         ("log_every", 100, r"log_every \(100\) must be a multiple of update_every \(32\)"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from tensordict import NestedKey, TensorDict
+from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import unravel_key
-from torch import nn
+from torch import Tensor, nn
 
 
 def trainable_leaves(trunk: nn.Module) -> TensorDict:
@@ -27,3 +27,9 @@ def state_keys(
     read = [unravel_key(key) for head in heads for key in head.in_keys]
     keys = [*map(unravel_key, trunk.in_keys), *(key for key in read if key not in made)]
     return list(dict.fromkeys(keys))
+
+
+def flat_items(params: TensorDictBase) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Names, as tuples, and tensors of nested parameters."""
+    for key, value in params.items(include_nested=True, leaves_only=True):
+        yield (key if isinstance(key, tuple) else (key,)), value

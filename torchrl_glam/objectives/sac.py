@@ -26,7 +26,7 @@ from torchrl.objectives.utils import ValueEstimators, distance_loss
 
 from torchrl_glam.models.trunk import Part
 from torchrl_glam.objectives._checks import check_action, check_arguments, check_finite
-from torchrl_glam.objectives._trunk import state_keys, trainable_leaves
+from torchrl_glam.objectives._trunk import flat_items, state_keys, trainable_leaves
 
 
 class SACGLAMLoss(DiscreteSACLoss):
@@ -57,12 +57,11 @@ class SACGLAMLoss(DiscreteSACLoss):
     ``requires_grad`` when the loss is built, once each if tied) are trained where they are, so a
     policy made of the same trunk follows every update; they are ``loss.trunk_params``, and
     ``loss.target_trunk_params`` holds a copy of them only, a few MB with LoRA. Frozen and quantised
-    weights are neither copied nor saved by ``state_dict()``. Of the critics the loss owns *copies*,
-    ``loss.qvalue_network_params``: the modules passed in are not trained. Optimisers take
-    :meth:`trunk_parameters`, :meth:`critic_parameters` and ``loss.log_alpha``; to step them
-    together see :class:`~torchrl_glam.objectives.SharedTrunkOptimizer`. Targets are moved by
-    ``SoftUpdate(loss, tau=...)``. Dropout of the trunk follows the trunk's own ``train()`` and
-    ``eval()``, which the loss does not touch; ``loss.to(...)`` moves the trunk too.
+    weights are neither copied nor saved by ``state_dict()``. The critics passed in are not trained:
+    the loss owns copies, ``loss.qvalue_network_params``. Optimisers take :meth:`trunk_parameters`,
+    :meth:`critic_parameters` and ``loss.log_alpha``, or see
+    :class:`~torchrl_glam.objectives.SharedTrunkOptimizer`. ``SoftUpdate(loss, tau=...)`` moves the
+    targets. Dropout follows the trunk's own ``train()`` and ``eval()``; ``loss.to(...)`` moves it.
 
     Args:
         trunk (TensorDictModuleBase): the language model; it writes what actor and critic read,
@@ -243,11 +242,7 @@ class SACGLAMLoss(DiscreteSACLoss):
 
     @torch.no_grad()
     def policy_and_values(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Probabilities of the candidates and their Q-values, the least of the critics'.
-
-        Returns:
-            ``[*B, A]`` both. Runs the trunk itself; the input is left as it is.
-        """
+        """Probabilities of the candidates, and the least of the critics' Q-values, ``[*B, A]``."""
         state = self._read_state(tensordict)
         return self._policy(state).probs, self._q_values(state).min(0).values
 
@@ -271,7 +266,7 @@ class SACGLAMLoss(DiscreteSACLoss):
         if not target:
             return self.trunk(inputs, **options)
         # Unlike to_module, which fills one slot per entry, this also replaces tied copies.
-        weights = {".".join(k): v for k, v in _flat_items(self.target_trunk_params)}
+        weights = {".".join(k): v for k, v in flat_items(self.target_trunk_params)}
         return functional_call(self.trunk, weights, (inputs,), options, tie_weights=True)
 
     def _read_state(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -403,8 +398,3 @@ class SACGLAMLoss(DiscreteSACLoss):
     def reset_parameters_recursive(self) -> None:
         """Re-initialises the critics and their targets. The trunk keeps its pretrained weights."""
         self._reset_module_parameters("qvalue_network", self.qvalue_network)
-
-
-def _flat_items(params: TensorDictBase) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    for key, value in params.items(include_nested=True, leaves_only=True):
-        yield (key if isinstance(key, tuple) else (key,)), value

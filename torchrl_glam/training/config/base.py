@@ -42,7 +42,7 @@ class RecipeConfig:
     device: str = "auto"
     output: str = "runs"
     resume: str | None = None
-    total_steps: int = 19_200
+    total_steps: int = 6_400
 
     num_envs: int = 32
     num_objects: int = 3
@@ -72,11 +72,11 @@ class RecipeConfig:
     lr_heads: float = 1e-3
     max_grad_norm: float = 0.3
 
-    eval_every: int = 1_600
+    eval_every: int = 800
     eval_episodes: int = 500
     log_every: int = 800
     loggers: list[str] = field(default_factory=lambda: ["tensorboard"])
-    checkpoint_every: int = 3_200
+    checkpoint_every: int = 1_600
     keep_checkpoints: int = 2
     export: str = "auto"
 
