@@ -125,7 +125,9 @@ class TokenizeText(Transform):
         super().set_container(container)
         self._goal_table = None
 
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+    def _call(
+        self, next_tensordict: TensorDictBase, counts: Tensor | None = None
+    ) -> TensorDictBase:
         for key, out_key, cache in zip(self.in_keys[:3], self.out_keys, self._caches, strict=False):
             text = next_tensordict.get(key, None)
             if text is None:
@@ -136,7 +138,7 @@ class TokenizeText(Transform):
             # Goal and observation are part of the prompt, whatever they say.
             always = cache is not self._caches[2]
             next_tensordict.set(out_key, cache.tokens_of(text, always_lead=always))
-        self._check_composition(*(next_tensordict.get(key) for key in self.in_keys[:2]))
+        self._check_composition(*(next_tensordict.get(key) for key in self.in_keys[:2]), counts)
         text = next_tensordict.get(self.in_keys[3], None)
         ids = next_tensordict.get(self.in_keys[4], None)
         if text is not None:
@@ -150,14 +152,20 @@ class TokenizeText(Transform):
     def _reset(
         self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        return self._call(tensordict_reset)
+        # What a reset returns counts where it resets: elsewhere texts may be empty.
+        return self._call(tensordict_reset, tensordict.get("_reset", None))
 
-    def _check_composition(self, goal: Tensor, observation: Tensor) -> None:
+    def _check_composition(
+        self, goal: Tensor, observation: Tensor, counts: Tensor | None = None
+    ) -> None:
         """Checks one prompt of each kind: with and without a goal, with and without an observation.
 
         Whether pieces compose hangs on how they begin, which is the same for all texts of a kind.
+        Of the prompts, those count where ``counts`` (``[*B]`` or ``[*B, 1]``) is True.
         """
         goal, observation = (text.reshape(-1, text.shape[-1]) for text in (goal, observation))
+        if counts is not None:
+            goal, observation = goal[counts.flatten()], observation[counts.flatten()]
         kinds = torch.stack([goal[:, 0] == 0, observation[:, 0] == 0], -1).tolist()
         for row, kind in enumerate(map(tuple, kinds)):
             if kind not in self._composes:

@@ -76,18 +76,34 @@ def test_an_empty_goal_keeps_its_lead_in(goal, observation):
     assert tokens[0, mask[0]].tolist() == whole
 
 
-def test_a_kind_of_prompt_that_does_not_compose_is_refused_when_it_comes():
+@pytest.fixture
+def line_ends():
     """Two line ends are one token of this tokenizer, and stand there if nothing is between."""
     words = ["\n\n", "\n", " ", "Goal:", "Sing", "See", "Action:"]
     pre_tokenizer = pre_tokenizers.Split("\n\n", "isolated")
     pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizer, pre_tokenizers.Split(" ", "isolated"), single_line_ends()]
     )
-    transform = TokenizeText(make_tokenizer(pre_tokenizer, words))
-    transform(state("Sing", "See"))
-    transform(state("", "See"))
+    return TokenizeText(make_tokenizer(pre_tokenizer, words))
+
+
+def test_a_kind_of_prompt_that_does_not_compose_is_refused_when_it_comes(line_ends):
+    line_ends(state("Sing", "See"))
+    line_ends(state("", "See"))
     with pytest.raises(ValueError, match="does not compose"):
-        transform(state("Sing", ""))
+        line_ends(state("Sing", ""))
+
+
+def test_what_a_reset_leaves_empty_elsewhere_is_no_prompt(line_ends):
+    states = torch.cat([state("Sing", "See"), state("Sing", "See")])
+    states["observation"][1] = 0
+    for reset, refused in (([True, False], False), ([True, True], True)):
+        mask = TensorDict({"_reset": torch.tensor(reset).unsqueeze(1)}, batch_size=[2])
+        if refused:
+            with pytest.raises(ValueError, match="does not compose"):
+                line_ends._reset(mask, states.clone())
+        else:
+            line_ends._reset(mask, states.clone())
 
 
 def single_line_ends():

@@ -178,7 +178,7 @@ def test_every_option_of_the_language_model_at_once(tmp_path):
         cwd=tmp_path,
     )
     assert result.returncode == 0, result.stderr
-    assert "Memory: language model 4.3 MB (trained 0.0), critics" in result.stdout
+    assert "Memory: language model 3.9 MB (trained 0.0), critics" in result.stdout
     last = metrics(tmp_path / "run")[-1]
     assert int(last["updates"]) > 0 and float(last["grad_norm/critic"]) > 0
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run" / "model")

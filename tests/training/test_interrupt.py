@@ -12,6 +12,14 @@ from torchrl_glam.training.interrupt import Rescue, StopSignal
 from torchrl_glam.training.program import program
 
 
+@pytest.fixture(autouse=True)
+def started_from_a_terminal():
+    """Where the tests themselves run under nohup, a hang-up would be ignored by them and theirs."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_the_first_signal_asks_to_stop_and_is_answered_at_once(name, capfd):
     before = signal.getsignal(getattr(signal, name))

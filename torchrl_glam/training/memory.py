@@ -60,7 +60,7 @@ def memory_report(loss: SACGLAMLoss, optimizer: SharedTrunkOptimizer) -> dict[st
         >>> report["model"] == report["trained"], report["targets"] - report["trained"]
         (True, 8324)
         >>> print(describe_memory(report))
-        language model 4.3 MB (trained 4.3), critics 0.0, targets 4.3, optimizer 17.2
+        language model 3.8 MB (trained 3.8), critics 0.0, targets 3.9, optimizer 15.4
     """
     model = list(loss.trunk.base_model.parameters())
     states = [p.quant_state for p in model if getattr(p, "quant_state", None) is not None]
