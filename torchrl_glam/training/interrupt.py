@@ -41,12 +41,7 @@ class StopSignal:
             self._earlier[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for number, handler in self._earlier.items():
             signal.signal(number, handler)
 
