@@ -173,7 +173,7 @@ def main(cfg: PPOGLAMConfig) -> None:
             with timeit("time/prepare"):
                 rollout = rollout.reshape(config.num_envs, -1)
                 rows = to_rows.inv(close_rollout(rollout))
-                rows = loss.prepare(rows, config.batch_size)
+                rows = loss.prepare(rows)
                 hindsight = rows["is_hindsight"].float().mean().item()
                 rows = rows.select(*loss.in_keys)
             with timeit("time/update"):

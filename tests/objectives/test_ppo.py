@@ -244,6 +244,15 @@ def test_normalised_advantages():
     assert advantage.std().item() == pytest.approx(1)
 
 
+def test_advantages_by_default_are_those_of_the_defaults():
+    loss = make_loss()
+    default = PPOGLAMLoss(loss.trunk, CandidateActor(return_log_prob=True), loss.value)
+    loss.make_value_estimator(gamma=0.99, lmbda=0.95)
+    rollout = make_rollout(loss)
+    wanted = loss.prepare(rollout.clone())["advantage"]
+    assert default.prepare(rollout)["advantage"].equal(wanted)
+
+
 # Passes through the trunk
 
 
@@ -255,8 +264,8 @@ def test_one_pass_a_call_and_none_for_what_was_recorded():
     loss.prepare(rollout.clone())
     assert calls == [1], "the next state of the one truncated run"
     calls.clear()
-    batch = loss.prepare(relabel(rollout), rows_per_pass=1)
-    assert calls == [1, 1, 1], "two relabelled rows and the truncated one"
+    batch = loss.prepare(relabel(rollout))
+    assert calls == [2, 1], "two relabelled rows and the truncated one"
     calls.clear()
     loss(batch)
     assert calls == [7]

@@ -17,6 +17,7 @@ from torchrl_glam.models.gradients import check_gradients
 from torchrl_glam.models.loading import load_language_model, load_tokenizer
 from torchrl_glam.models.passes import split_by_tokens
 from torchrl_glam.models.prompt import PromptBuilder, check_composition
+from torchrl_glam.models.protocol import Trunk
 from torchrl_glam.models.repeated import RepeatedTrunk
 from torchrl_glam.models.repeated_decoder_only import RepeatedDecoderOnlyTrunk
 from torchrl_glam.models.scores_only import ScoresOnly
@@ -39,6 +40,7 @@ __all__ = [
     "RepeatedDecoderOnlyTrunk",
     "RepeatedTrunk",
     "ScoresOnly",
+    "Trunk",
     "ValueHead",
     "build_trie",
     "check_composition",

@@ -12,9 +12,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchrl_glam.models.reach import Limit, positions, text_config, text_model, window
+from torchrl_glam.models.reach import (
+    Limit,
+    check_positions,
+    positions,
+    text_config,
+    text_model,
+    window,
+)
 from torchrl_glam.models.trie import CandidateTrie
-from torchrl_glam.models.trunk import CandidateTrunk, check_positions
+from torchrl_glam.models.trunk import CandidateTrunk
 
 _ATTENTION = ("sdpa", "eager")
 _OTHERWISE = (

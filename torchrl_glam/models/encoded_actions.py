@@ -8,7 +8,9 @@ from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor, nn
 
 from torchrl_glam.models.distinct import distinct_rows
-from torchrl_glam.models.trunk import CandidateTrunk, Part
+from torchrl_glam.models.passes import in_passes, token_passes
+from torchrl_glam.models.protocol import Part
+from torchrl_glam.models.trunk import CandidateTrunk
 
 
 class EncodedActionsTrunk(TensorDictModuleBase):
@@ -38,7 +40,6 @@ class EncodedActionsTrunk(TensorDictModuleBase):
         ['log_likelihood', 'action_embedding', 'prompt_embedding']
     """
 
-    # Whether critic and actor read what one pass of the model writes.
     one_pass = False
 
     def __init__(self, trunk: CandidateTrunk) -> None:
@@ -109,12 +110,12 @@ class EncodedActionsTrunk(TensorDictModuleBase):
 
     def _read(self, prompt: Tensor, read: Tensor) -> Tensor:
         most = self.trunk.max_tokens_per_pass
-        if most is None or torch.is_grad_enabled():
+        if most is None:
             return self.trunk.read_prompts(prompt, read)
         lengths = read.sum(-1)
-        order = lengths.argsort(stable=True)
-        parts = []
-        for rows in order.split(max(1, most // (prompt.shape[1] + 1))):
-            longest = int(lengths[rows].max())
-            parts.append(self.trunk.read_prompts(prompt[rows, :longest], read[rows, :longest]))
-        return torch.cat(parts)[order.argsort()]
+        passes = token_passes(lengths, torch.ones_like(lengths), most)
+        return in_passes(self._read_trimmed, (prompt, read), passes)[0]
+
+    def _read_trimmed(self, prompt: Tensor, read: Tensor) -> tuple[Tensor]:
+        longest = int(read.sum(-1).max())
+        return (self.trunk.read_prompts(prompt[:, :longest], read[:, :longest]),)

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from torchrl_glam.models.exactness import InexactTrunkError
+from torchrl_glam.models.reach import check_positions
 from torchrl_glam.models.trie import CandidateTrie
-from torchrl_glam.models.trunk import CandidateTrunk, check_positions
+from torchrl_glam.models.trunk import CandidateTrunk
 
 
 class EncoderDecoderTrunk(CandidateTrunk):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
+import torch
+from tensordict import NestedKey
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -11,6 +14,7 @@ from torchrl_glam.envs.template import PromptTemplate
 from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
 from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.models.exactness import InexactTrunkError
+from torchrl_glam.models.likelihood import Normalisation
 from torchrl_glam.models.repeated import RepeatedTrunk
 from torchrl_glam.models.repeated_decoder_only import RepeatedDecoderOnlyTrunk
 from torchrl_glam.models.trunk import CandidateTrunk
@@ -24,7 +28,20 @@ def make_trunk(
     model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     template: PromptTemplate | None = None,
-    **kwargs,
+    *,
+    normalisation: Normalisation = "sum",
+    score_eos: bool = False,
+    max_tokens_per_pass: int | None = None,
+    autocast: torch.dtype | None = None,
+    compile: bool | dict[str, Any] = False,
+    pad_to_multiple_of: int = 1,
+    goal_key: NestedKey = "goal_tokens",
+    observation_key: NestedKey = "observation_tokens",
+    action_key: NestedKey = "action_tokens",
+    mask_key: NestedKey = "action_mask",
+    log_likelihood_key: NestedKey = "log_likelihood",
+    action_embedding_key: NestedKey = "action_embedding",
+    prompt_embedding_key: NestedKey = "prompt_embedding",
 ) -> CandidateTrunk:
     """Makes the fastest trunk that reads a language model exactly.
 
@@ -33,7 +50,10 @@ def make_trunk(
             ``peft``.
         tokenizer: its tokenizer.
         template: the prompt. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
-        **kwargs: the other arguments of :class:`~torchrl_glam.models.trunk.CandidateTrunk`.
+        normalisation, score_eos, max_tokens_per_pass, autocast, compile, pad_to_multiple_of: how
+            candidates are scored, see :class:`~torchrl_glam.models.CandidateTrunk`.
+        goal_key, observation_key, action_key, mask_key: inputs, see there.
+        log_likelihood_key, action_embedding_key, prompt_embedding_key: outputs, see there.
 
     Returns:
         The first of these that equals the model's own forward on a test. For a decoder-only model,
@@ -52,8 +72,22 @@ def make_trunk(
         >>> type(make_trunk(*load_language_model("tiny"))).__name__
         'EncoderDecoderTrunk'
     """
+    options = {
+        "normalisation": normalisation,
+        "score_eos": score_eos,
+        "max_tokens_per_pass": max_tokens_per_pass,
+        "autocast": autocast,
+        "compile": compile,
+        "pad_to_multiple_of": pad_to_multiple_of,
+        "goal_key": goal_key,
+        "observation_key": observation_key,
+        "action_key": action_key,
+        "mask_key": mask_key,
+        "log_likelihood_key": log_likelihood_key,
+        "action_embedding_key": action_embedding_key,
+        "prompt_embedding_key": prompt_embedding_key,
+    }
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    arguments = (model, tokenizer, template)
     if getattr(base.config, "is_encoder_decoder", False):
         ways = [
             (EncoderDecoderTrunk, {}, ""),
@@ -65,7 +99,7 @@ def make_trunk(
     reasons = []
     for kind, layout, how in ways:
         try:
-            trunk = kind(*arguments, **layout, **kwargs)
+            trunk = kind(model, tokenizer, template, **layout, **options)
         except InexactTrunkError as error:
             reasons.append(str(error))
             continue

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-if TYPE_CHECKING:
-    from torchrl_glam.models.trunk import CandidateTrunk
+from torchrl_glam.models.protocol import Trunk
 
 
 def split_by_tokens(
-    batch: TensorDictBase, trunk: CandidateTrunk, max_tokens: int | None
+    batch: TensorDictBase, trunk: Trunk, max_tokens: int | None
 ) -> list[TensorDictBase]:
     """Splits states, or transitions, into parts that the language model can read at a time.
 
@@ -89,3 +89,36 @@ def token_passes(prompts: Tensor, nodes: Tensor, most: int) -> list[Tensor]:
             ends.append(row)
             first, widest = row, width
     return list(order.tensor_split(ends))
+
+
+def in_passes(
+    read: Callable[..., tuple[Tensor | None, ...]],
+    inputs: tuple[Tensor, ...],
+    passes: list[Tensor],
+) -> tuple[Tensor | None, ...]:
+    """What a function writes about rows, read pass by pass.
+
+    What the backward pass needs is computed again there, which holds one pass in memory.
+
+    Args:
+        read: from inputs of some rows to what it writes about them, row by row, or None.
+        inputs: ``[B, ...]`` each.
+        passes: the rows of each, all rows once, as :func:`token_passes` gives them.
+
+    Examples:
+        >>> double = lambda rows: (2 * rows, None)
+        >>> in_passes(double, (torch.arange(3),), [torch.tensor([2, 0]), torch.tensor([1])])
+        (tensor([0, 2, 4]), None)
+    """
+    if len(passes) == 1:
+        return read(*inputs)
+    parts = []
+    for rows in passes:
+        part = [value[rows] for value in inputs]
+        again = torch.is_grad_enabled()
+        parts.append(checkpoint(read, *part, use_reentrant=False) if again else read(*part))
+    back = torch.argsort(torch.cat(passes))
+    return tuple(
+        None if values[0] is None else torch.cat(values)[back]
+        for values in zip(*parts, strict=True)
+    )

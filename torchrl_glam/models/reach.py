@@ -5,9 +5,11 @@ Configurations of ``transformers`` say so under many names; this is the one plac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from torch import nn
+from tensordict import NestedKey
+from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 # Lengths at which some layers stop to see all that is before, or see it otherwise.
@@ -63,6 +65,28 @@ def check_kind(base: nn.Module) -> None:
         raise ValueError(
             f"model ({name}) has experts with room for a share of a batch's tokens, so the score "
             "of an action would hang on the other states of the batch: choose another model"
+        )
+
+
+def check_ids(base: nn.Module, tokens: Mapping[NestedKey, Tensor], error: IndexError) -> None:
+    """Raises ValueError, caused by ``error``, if a token is not one of the model's."""
+    size = base.get_input_embeddings().weight.shape[0]
+    for key, ids in tokens.items():
+        if ids.numel() and (ids.max() >= size or ids.min() < 0):
+            worst = ids.max() if ids.max() >= size else ids.min()
+            raise ValueError(
+                f"{key!r} holds the token {int(worst)}, and the model has the tokens 0 to "
+                f"{size - 1}: tokenise with the model's own tokenizer, or "
+                "model.resize_token_embeddings for tokens that were added"
+            ) from error
+
+
+def check_positions(what: str, tokens: int, limit: Limit | None, otherwise: str = "") -> None:
+    """Raises ValueError if a text has more tokens than the model can read."""
+    if limit is not None and tokens > limit.tokens:
+        raise ValueError(
+            f"{what} have {tokens} tokens, and the model {limit.why}: shorten goal, observation or "
+            f"actions, or choose a model with a longer context{otherwise}"
         )
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
+from torchrl_glam.models.reach import check_positions
 from torchrl_glam.models.trie import CandidateTrie
-from torchrl_glam.models.trunk import CandidateTrunk, check_positions
+from torchrl_glam.models.trunk import CandidateTrunk
 
 
 class RepeatedTrunk(EncoderDecoderTrunk):

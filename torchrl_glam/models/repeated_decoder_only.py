@@ -12,9 +12,8 @@ from torch import Tensor
 
 from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
 from torchrl_glam.models.gradient_checkpointing import is_checkpointed
-from torchrl_glam.models.reach import Limit, positions, text_model
+from torchrl_glam.models.reach import Limit, check_positions, positions, text_model
 from torchrl_glam.models.trie import CandidateTrie
-from torchrl_glam.models.trunk import check_positions
 
 
 class RepeatedDecoderOnlyTrunk(DecoderOnlyTrunk):

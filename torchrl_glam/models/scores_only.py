@@ -5,8 +5,7 @@ from __future__ import annotations
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
-from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
-from torchrl_glam.models.trunk import CandidateTrunk
+from torchrl_glam.models.protocol import Trunk
 
 
 class ScoresOnly(TensorDictModuleBase):
@@ -27,7 +26,7 @@ class ScoresOnly(TensorDictModuleBase):
         ['log_likelihood', 'prompt_embedding']
     """
 
-    def __init__(self, trunk: CandidateTrunk | EncodedActionsTrunk) -> None:
+    def __init__(self, trunk: Trunk) -> None:
         super().__init__()
         self.trunk = trunk
         self.in_keys = trunk.in_keys

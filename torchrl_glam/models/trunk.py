@@ -7,30 +7,35 @@ candidates (:mod:`torchrl_glam.models.trie`), and the vocabulary head.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs.template import PromptTemplate
 from torchrl_glam.models.distinct import distinct_rows, repeat_last
 from torchrl_glam.models.exactness import check_exactness
 from torchrl_glam.models.likelihood import LogLikelihood, Normalisation
-from torchrl_glam.models.passes import token_passes
+from torchrl_glam.models.passes import in_passes, token_passes
 from torchrl_glam.models.prompt import (
     EXAMPLE_ACTIONS,
     EXAMPLES,
     PromptBuilder,
     check_composition,
 )
-from torchrl_glam.models.reach import Limit, check_kind, positions, text_config, turning_points
+from torchrl_glam.models.protocol import Part
+from torchrl_glam.models.reach import (
+    Limit,
+    check_ids,
+    check_kind,
+    positions,
+    text_config,
+    turning_points,
+)
 from torchrl_glam.models.trie import CandidateTrie, admissible_tokens, build_trie
-
-Part = Literal["scores", "embeddings", "prompt"]
 
 
 class CandidateTrunk(TensorDictModuleBase):
@@ -93,6 +98,7 @@ class CandidateTrunk(TensorDictModuleBase):
     closes_prompt = True
     # Whether candidates stand one after another, or share prefixes.
     packed = False
+    one_pass = True
     # Width D of the embeddings; what the model writes, whatever its configuration says.
     embedding_dim: int
 
@@ -234,7 +240,7 @@ class CandidateTrunk(TensorDictModuleBase):
         try:
             outputs = self._score_in_passes(inputs, only)
         except IndexError as error:
-            self._check_ids(inputs, error)
+            check_ids(self.base_model, dict(zip(self.in_keys[:3], inputs, strict=False)), error)
             raise
         back = slice(num_states) if alike is None else alike[1]
         outputs = tuple(None if value is None else value[back] for value in outputs)
@@ -264,7 +270,7 @@ class CandidateTrunk(TensorDictModuleBase):
         candidate = prompt.new_full((len(prompt), 1, 1), other)
         everything = torch.ones_like(candidate[..., 0], dtype=torch.bool)
         trie = build_trie(candidate, everything, self._start_id(), self.prompt.pad_id, leaves=False)
-        with torch.autocast(prompt.device.type, self.autocast, enabled=self.autocast is not None):
+        with self._autocast(prompt.device):
             return self._read(prompt, prompt_mask, trie)[:, 0]
 
     def score(
@@ -290,7 +296,7 @@ class CandidateTrunk(TensorDictModuleBase):
             packed=self.packed,
             pad_to_multiple_of=multiple,
         )
-        with torch.autocast(prompt.device.type, self.autocast, enabled=self.autocast is not None):
+        with self._autocast(prompt.device):
             if self._compiled_read is None:
                 hidden = self._read(prompt, prompt_mask, trie)
             else:
@@ -303,45 +309,22 @@ class CandidateTrunk(TensorDictModuleBase):
         ends = trie.end.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
         return scores, hidden.gather(1, ends), hidden[:, 0]
 
+    def _autocast(self, device: torch.device) -> torch.autocast:
+        return torch.autocast(device.type, self.autocast, enabled=self.autocast is not None)
+
     def _score_in_passes(
         self, inputs: tuple[Tensor, ...], only: Part | None
     ) -> tuple[Tensor | None, ...]:
         if self.max_tokens_per_pass is None:
             return self.score(*inputs, only)
         passes = token_passes(*self._count_tokens(*inputs), self.max_tokens_per_pass)
-        if len(passes) == 1:
-            return self.score(*inputs, only)
-        parts = []
-        for rows in passes:
-            part = (*(value[rows] for value in inputs), only)
-            if torch.is_grad_enabled():
-                # What the backward pass needs is computed again there, one pass at a time.
-                parts.append(checkpoint(self.score, *part, use_reentrant=False))
-            else:
-                parts.append(self.score(*part))
-        back = torch.argsort(torch.cat(passes))
-        return tuple(
-            None if values[0] is None else torch.cat(values)[back]
-            for values in zip(*parts, strict=True)
-        )
+        return in_passes(lambda *rows: self.score(*rows, only), inputs, passes)
 
     def _spare_states(self, number: int) -> int:
         """States to add, copies of the last, so that few numbers of states occur."""
         if self.pad_to_multiple_of == 1 or self._compiled_read is not None or not number:
             return 0
         return -number % (8 if number <= 64 else 32)
-
-    def _check_ids(self, inputs: tuple[Tensor, ...], error: IndexError) -> None:
-        """Raises ValueError if a token is not one of the model's."""
-        size = self.base_model.get_input_embeddings().weight.shape[0]
-        for key, tokens in zip(self.in_keys[:3], inputs, strict=False):
-            if tokens.numel() and (tokens.max() >= size or tokens.min() < 0):
-                worst = tokens.max() if tokens.max() >= size else tokens.min()
-                raise ValueError(
-                    f"{key!r} holds the token {int(worst)}, and the model has the tokens 0 to "
-                    f"{size - 1}: tokenise with the model's own tokenizer, or "
-                    "model.resize_token_embeddings for tokens that were added"
-                ) from error
 
     def count_tokens(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Tokens of each prompt and nodes of each trie, ``[*B]`` both, rounded up to multiples."""
@@ -367,12 +350,3 @@ def _check_again(trunk: CandidateTrunk, keys: Any) -> None:
 def _check_positive(name: str, value: int | None, otherwise: str = "") -> None:
     if value is not None and value < 1:
         raise ValueError(f"{name} ({value}) must be at least 1{otherwise}")
-
-
-def check_positions(what: str, tokens: int, limit: Limit | None, otherwise: str = "") -> None:
-    """Raises ValueError if a text has more tokens than the model can read."""
-    if limit is not None and tokens > limit.tokens:
-        raise ValueError(
-            f"{what} have {tokens} tokens, and the model {limit.why}: shorten goal, observation or "
-            f"actions, or choose a model with a longer context{otherwise}"
-        )

@@ -9,6 +9,8 @@ from tensordict.utils import unravel_key
 from torch import Tensor, nn
 from torchrl.objectives import ClipPPOLoss
 
+from torchrl_glam.objectives.functional import log_clip_bounds
+
 # Where the heads find what the trunk writes in this pass.
 NOW = "now"
 
@@ -31,9 +33,7 @@ class CentredClipPPOLoss(ClipPPOLoss):
         """Logarithms of the smallest and the largest ratio."""
         if self.center_key is None:
             return super()._clip_bounds
-        smallest = torch.finfo(self._center.dtype).tiny  # no ratio is below 0
-        low = (self._center - self.clip_epsilon).clamp_min(smallest)
-        return low.log(), (self._center + self.clip_epsilon).log()
+        return log_clip_bounds(self._center, self.clip_epsilon)
 
 
 def reading_now(

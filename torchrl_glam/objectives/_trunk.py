@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDict
 from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import unravel_key
-from torch import Tensor, nn
+from torch import nn
+
+from torchrl_glam.models.protocol import Part, Trunk
 
 
 def trainable_leaves(trunk: nn.Module) -> TensorDict:
@@ -29,7 +31,13 @@ def state_keys(
     return list(dict.fromkeys(keys))
 
 
-def flat_items(params: TensorDictBase) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Names, as tuples, and tensors of nested parameters."""
-    for key, value in params.items(include_nested=True, leaves_only=True):
-        yield (key if isinstance(key, tuple) else (key,)), value
+def enough(trunk: TensorDictModuleBase, heads: Iterable[TensorDictModuleBase]) -> Part | None:
+    """The least that the trunk can write and the heads can do with; None for everything."""
+    if not isinstance(trunk, Trunk):
+        return None
+    made = {unravel_key(key) for key in trunk.out_keys}
+    read = {unravel_key(key) for head in heads for key in head.in_keys} & made
+    for part in ("prompt", "scores", "embeddings"):
+        if read <= {unravel_key(key) for key in trunk.written_keys(part)}:
+            return part
+    return None

@@ -28,97 +28,64 @@ from torchrl.objectives.value import GAE
 from torchrl_glam.objectives._checks import check_action, check_finite, check_ppo_arguments
 from torchrl_glam.objectives._ppo_heads import NOW, CentredClipPPOLoss, reading_now
 from torchrl_glam.objectives._trunk import state_keys, trainable_leaves
+from torchrl_glam.objectives.functional import ratio_center
 
 
 class PPOGLAMLoss(LossModule):
     """PPO with a language model as the trunk of policy and value, with or without hindsight.
 
-    The trunk runs once per call, with gradient; TorchRL's :class:`~torchrl.objectives.ClipPPOLoss`
-    or :class:`~torchrl.objectives.KLPENPPOLoss` then sees heads only. With the ratio
-    ``r = pi(a|s,g) / pi_old(a|s,g)`` and the advantage ``A``, both as SAC-GLAM (Gaven et al., 2024,
-    Appendix G) writes them, what is maximised is the mean over the rows of
+    The trunk runs once a call, with gradient; TorchRL's :class:`~torchrl.objectives.ClipPPOLoss` or
+    :class:`~torchrl.objectives.KLPENPPOLoss` sees heads only. With ``r = pi(a|s,g') /
+    pi_old(a|s,g)``, where only relabelled rows have another goal ``g'``, the advantage ``A`` and
+    the centre ``c`` (SAC-GLAM, Gaven et al., 2024, Appendix G), what is maximised is the mean of
 
-    - ``objective="clip"``, equation 4: ``min(r A, clip(r, 1 - eps, 1 + eps) A)``;
-    - ``objective="kl"``, equation 5: ``r A - beta KL(pi_old(.|s,g), pi(.|s,g))``. (The paper prints
-      a plus sign; PPO penalises the divergence.)
+    - ``objective="clip"``, equation 4: ``min(r A, clip(r, c - eps, c + eps) A)``;
+    - ``objective="kl"``, equation 5: ``r A - beta KL(pi_old, pi(.|s,g'))``. (The paper prints a
+      plus sign; PPO penalises the divergence.)
 
-    Rows relabelled with a goal ``g'`` keep what the policy did under ``g``, so their ratio is
-    ``r = pi(a|s,g') / pi_old(a|s,g)``, which is not 1 in the first epoch, and the divergence of
-    equation 5 is ``KL(pi_old(.|s,g), pi(.|s,g'))``, which is not 0. ``clip_center="behaviour"``
-    moves the centre of both to where relabelled rows begin, the policy that made the rollout under
-    the new goal (G.2): with ``c = pi_old(a|s,g') / pi_old(a|s,g)``, 1 where nothing was relabelled,
+    ``clip_center="one"`` is ``c = 1`` and ``pi_old(.|s,g)``, as if nothing were relabelled.
+    ``"behaviour"`` moves both to where these begin (G.2): ``c = pi_old(a|s,g') / pi_old(a|s,g)``
+    and ``pi_old(.|s,g')``.
 
-    - clip: ``min(r A, clip(r, c - eps, c + eps) A)``;
-    - kl: ``r A - beta KL(pi_old(.|s,g'), pi(.|s,g'))``.
-
-    To these are added the entropy over admissible candidates and the distance of the state's value
-    from its target. The entries are ``loss_objective``, ``loss_entropy`` and ``loss_critic``, each
-    with its coefficient, to be summed; metrics, without gradient, are TorchRL's: ``entropy``,
-    ``kl_approx``, ``explained_variance`` and ``clip_fraction``, ``ESS``, ``max_ratio``,
-    ``mean_ratio`` or, with ``"kl"``, ``kl`` (mean). Masked candidates contribute exactly nothing.
-
-    :func:`~torchrl_glam.objectives.ppo_networks` wires the same heads into TorchRL's own losses.
-    Before an update, :meth:`prepare` is given the rows of the rollout, once. Parameters are trained
-    where they are: :meth:`trunk_parameters` and :meth:`critic_parameters`, both ``parameters()``.
-    Frozen and quantised weights are no part of ``state_dict()``; ``loss.to(...)`` moves them too.
+    The losses, each with its coefficient, are ``loss_objective``, ``loss_entropy`` and
+    ``loss_critic``; metrics are TorchRL's, ``kl`` as its mean. :meth:`prepare` is given the rows of
+    a rollout once, before its first update. Parameters are trained where they are; frozen weights
+    are no part of ``state_dict()``, and ``loss.to(...)`` moves them too.
 
     Args:
-        trunk (TensorDictModuleBase): the language model; it writes what the heads read, per
-            contract ``"log_likelihood"`` ``[*B, A]`` and ``"prompt_embedding"`` ``[*B, D]``:
-            :class:`~torchrl_glam.models.ScoresOnly`.
-        actor (ProbabilisticTensorDictSequential): head without parameters from log-likelihoods to
-            a distribution: :class:`~torchrl_glam.models.CandidateActor` with ``return_log_prob``.
-        value (TensorDictModule): head that writes ``"state_value"`` ``[*B, 1]``:
+        trunk: the language model; it writes ``"log_likelihood"`` ``[*B, A]`` and what ``value``
+            reads: :class:`~torchrl_glam.models.ScoresOnly`.
+        actor: head without parameters, from log-likelihoods to a distribution:
+            :class:`~torchrl_glam.models.CandidateActor` with ``return_log_prob``.
+        value: head that writes ``"state_value"`` ``[*B, 1]``:
             :class:`~torchrl_glam.models.ValueHead`.
-
-    Keyword Args:
-        objective (str): ``"clip"`` or ``"kl"``. Default: ``"clip"``.
-        clip_center (str): ``"one"`` or ``"behaviour"``, see above. Default: ``"one"``.
-        clip_epsilon (float): ``eps``, above 0 and below 1. Default: ``0.2`` (Table 1).
-        kl_coeff (float): ``beta`` at the start, at least 0; see :meth:`adapt_kl_coeff`. Default: 1.
-        entropy_coeff (float): weight of the entropy. Default: ``0.01`` (Table 1).
-        critic_coeff (float): weight of the value's loss. Default: ``0.5`` (Table 1).
-        critic_backprop (bool): whether the value's loss trains the trunk too. Default: ``True``.
-        loss_function (str): ``"l2"``, ``"l1"`` or ``"smooth_l1"``, between value and target.
-            Default: ``"l2"``.
-        reduction (str): ``"mean"``, ``"sum"`` or ``"none"``. Default: ``"mean"``.
+        objective: ``"clip"`` or ``"kl"``. Default: ``"clip"``.
+        clip_center: ``"one"`` or ``"behaviour"``. Default: ``"one"``.
+        clip_epsilon: ``eps``, above 0 and below 1. Default: ``0.2`` (Table 1).
+        kl_coeff: ``beta`` at the start, at least 0; see :meth:`adapt_kl_coeff`. Default: ``1.0``.
+        entropy_coeff: weight of the entropy. Default: ``0.01`` (Table 1).
+        critic_coeff: weight of the value's loss. Default: ``0.5`` (Table 1).
+        critic_backprop: whether the value's loss trains the trunk too. Default: ``True``.
+        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``. Default: ``"l2"``.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. Default: ``"mean"``.
 
     Raises:
-        ValueError: on construction, for an unknown ``objective`` or ``clip_center``, coefficients
-            out of range, or an actor with parameters; on a call, if a state has no admissible
-            candidate, or an action is out of range or masked.
+        ValueError: for arguments out of range; on a call, if no candidate of a state is admissible,
+            or an action is not.
         FloatingPointError: on a call, if log-likelihoods or advantages are not finite.
 
-    Example:
-        >>> import torch
+    Examples:
         >>> from tensordict import TensorDict
-        >>> from tensordict.nn import TensorDictModule
         >>> from torchrl_glam.models import CandidateActor, ValueHead
-        >>> trunk = TensorDictModule(  # stands for a language model with 3 candidates
-        ...     torch.nn.Linear(2, 3), in_keys=["observation"], out_keys=["log_likelihood"]
-        ... )
-        >>> actor = CandidateActor(return_log_prob=True)
+        >>> trunk = TensorDictModule(nn.Linear(2, 3), ["observation"], ["log_likelihood"])  # a toy
         >>> value = ValueHead(2, (8,), prompt_embedding_key="observation")
-        >>> loss = PPOGLAMLoss(trunk, actor, value)
-        >>> _ = loss.make_value_estimator(gamma=0.99, lmbda=0.95)
-        >>> rows = TensorDict(  # one episode of 5 steps
-        ...     {
-        ...         "observation": torch.randn(5, 2),
-        ...         "action_mask": torch.ones(5, 3, dtype=torch.bool),
-        ...         "next": {
-        ...             "reward": torch.tensor([0.0, 0, 0, 0, 1]).unsqueeze(-1),
-        ...             "done": torch.tensor([0, 0, 0, 0, 1]).bool().unsqueeze(-1),
-        ...             "terminated": torch.tensor([0, 0, 0, 0, 1]).bool().unsqueeze(-1),
-        ...         },
-        ...     },
-        ...     batch_size=[5],
-        ... )
-        >>> with torch.no_grad():  # what a collector's policy records
-        ...     rows = value(actor(trunk(rows)))
-        >>> terms = loss(loss.prepare(rows))
-        >>> print(f"{terms['mean_ratio']:.4f}")
+        >>> loss = PPOGLAMLoss(trunk, CandidateActor(return_log_prob=True), value)
+        >>> ends = {"done": torch.ones(5, 1).bool(), "terminated": torch.ones(5, 1).bool()}
+        >>> following = ends | {"reward": torch.rand(5, 1)}  # five episodes of one step
+        >>> state = {"observation": torch.randn(5, 2), "action_mask": torch.ones(5, 3).bool()}
+        >>> rows = value(loss.actor(trunk(TensorDict(state | {"next": following}, [5])))).detach()
+        >>> print(f"{loss(loss.prepare(rows))['mean_ratio']:.4f}")
         1.0000
-        >>> (terms["loss_objective"] + terms["loss_entropy"] + terms["loss_critic"]).backward()
     """
 
     @dataclass
@@ -191,6 +158,7 @@ class PPOGLAMLoss(LossModule):
             sample_log_prob=written.sample_log_prob,
             value=value.out_keys[0],
         )
+        self.make_value_estimator()
 
     @property
     def value(self) -> TensorDictModule:
@@ -213,7 +181,7 @@ class PPOGLAMLoss(LossModule):
         lmbda: float = 0.95,
         average_gae: bool = False,
     ) -> PPOGLAMLoss:
-        """Sets how :meth:`prepare` estimates advantages.
+        """Sets how :meth:`prepare` estimates advantages, if not by these defaults.
 
         Args:
             value_type: only ``ValueEstimators.GAE``.
@@ -235,66 +203,55 @@ class PPOGLAMLoss(LossModule):
         return self
 
     @torch.no_grad()
-    def prepare(self, rows: TensorDictBase, rows_per_pass: int = 256) -> TensorDictBase:
+    def prepare(self, rows: TensorDictBase) -> TensorDictBase:
         """Adds advantages, value targets and, with ``clip_center="behaviour"``, ratio centres.
 
         To be called once per rollout, before its first update. Recorded values are used as they
         are; the trunk reads only relabelled rows, for their value and log-probabilities under the
-        new goal, and the next states of truncated ends, which bootstrap.
+        new goal, and the next states of truncated ends, which bootstrap: all of either in one call,
+        so it is the trunk's ``max_tokens_per_pass`` that bounds memory.
 
         Args:
-            rows (TensorDictBase): transitions ``[M]``, in runs of consecutive steps, each of which
-                ends with ``("next", "done")``, as
-                :class:`~torchrl_glam.replay.HindsightTransform` lets them out: the trunk's inputs
-                at the root and under ``"next"``, action, mask, and what the policy recorded:
-                ``"log_likelihood"``, ``"action_log_prob"`` and ``"state_value"``. Changed in place.
-            rows_per_pass (int): rows that go through the trunk at a time. Default: 256.
+            rows: transitions ``[M]``, in runs of consecutive steps, each of which ends with
+                ``("next", "done")``, as :class:`~torchrl_glam.replay.HindsightTransform` lets them
+                out: the trunk's inputs at the root and under ``"next"``, action, mask, and what the
+                policy recorded: ``"log_likelihood"``, ``"action_log_prob"`` and ``"state_value"``.
+                Changed in place.
 
         Returns:
-            TensorDictBase: the same rows.
+            The same rows.
         """
         keys = self.tensor_keys
         relabelled = rows.get(keys.is_hindsight, None)
         if self.clip_center == "behaviour":
             rows.set(keys.clip_center, torch.ones_like(rows[keys.sample_log_prob]))
         if relabelled is not None and relabelled.any():
-            self._fill_relabelled(rows, relabelled, rows_per_pass)
+            self._fill_relabelled(rows, relabelled)
         value, following = rows[keys.value], rows["next"]
         next_value = value.roll(-1, 0)  # of the next row, except at the end of a run
         bootstraps = (following[keys.done] & ~following[keys.terminated]).squeeze(-1)
         if bootstraps.any():
             ends = following.select(*state_keys(self.trunk, [self.value]))[bootstraps]
-            next_value[bootstraps] = self._read(ends, rows_per_pass)[keys.value]
+            next_value[bootstraps] = self.value(self.trunk(ends))[keys.value]
         rows.set(("next", keys.value), next_value)
         return self.value_estimator(rows)
 
-    def _fill_relabelled(self, rows: TensorDictBase, relabelled: Tensor, size: int) -> None:
+    def _fill_relabelled(self, rows: TensorDictBase, relabelled: Tensor) -> None:
         """Values under the new goals, and where ratio and divergence start."""
         keys = self.tensor_keys
         inputs = state_keys(self.trunk, [self.actor, self.value])
-        now = self._read(rows.select(*inputs, keys.action)[relabelled], size)
+        now = self.value(self.trunk(rows.select(*inputs, keys.action)[relabelled]))
         rows[keys.value][relabelled] = now[keys.value]
         if self.clip_center == "behaviour":
             log_prob = self.actor.get_dist(now).log_prob(now[keys.action])
-            start = log_prob - rows[keys.sample_log_prob][relabelled]
-            rows[keys.clip_center][relabelled] = start.exp()
+            recorded = rows[keys.sample_log_prob][relabelled]
+            rows[keys.clip_center][relabelled] = ratio_center(log_prob, recorded)
             for key in self._scores if self.objective == "kl" else ():
                 rows[key][relabelled] = now[key]
 
-    def _read(self, states: TensorDictBase, size: int) -> TensorDictBase:
-        """The states with what trunk and value head write."""
-        return torch.cat([self.value(self.trunk(part)) for part in states.split(size)])
-
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Computes the losses of one mini-batch; see the class for what they are.
-
-        Args:
-            tensordict (TensorDictBase): rows that :meth:`prepare` has seen, ``[*B]``.
-
-        Returns:
-            TensorDictBase: losses and metrics.
-        """
+        """Losses and metrics of rows that :meth:`prepare` has seen, ``[*B]``; see the class."""
         keys = self.tensor_keys
         now = self.trunk(tensordict.select(*state_keys(self.trunk, [self.actor, self.value])))
         check_action(tensordict[keys.action], self.actor.get_dist(now).mask, keys.action)

@@ -24,124 +24,69 @@ from torchrl.modules import MaskedCategorical
 from torchrl.objectives import DiscreteSACLoss
 from torchrl.objectives.utils import ValueEstimators, distance_loss
 
-from torchrl_glam.models.trunk import Part
+from torchrl_glam.models.protocol import Part, Trunk
+from torchrl_glam.objectives import functional
 from torchrl_glam.objectives._checks import check_action, check_arguments, check_finite
-from torchrl_glam.objectives._trunk import flat_items, state_keys, trainable_leaves
+from torchrl_glam.objectives._trunk import enough, state_keys, trainable_leaves
 
 
 class SACGLAMLoss(DiscreteSACLoss):
     """Discrete SAC with a language model as the trunk of actor and critic.
 
-    Implements SAC-GLAM (Gaven et al., 2024), sections 2.1 and 2.2 and Appendices B and C: discrete
-    SAC (Christodoulou, 2019) in which actor and critic are heads on one language model, the
-    *trunk*. The trunk runs three times per call: on the state with gradient, on the next state,
-    and on the next state with its target weights. The last two run without gradient, and only for
-    the rows that do not terminate. All that follows runs on heads.
+    SAC-GLAM (Gaven et al., 2024), sections 2.1 and 2.2, Appendices B and C. The trunk runs three
+    times a call: on the state with gradient; on the next states that do not terminate without it,
+    with its own weights and with the target's. All else runs on heads, and the trunk is asked for
+    no more than these read. The mathematics is in :mod:`torchrl_glam.objectives.functional`.
 
-    A trunk with ``written_keys``, such as this library's, is asked for no more than the heads read:
-    a critic on the prompt alone (:func:`~torchrl_glam.models.make_critic`) costs its target pass no
-    candidates.
+    A call returns ``loss_qvalue`` (distance to equation 3; truncated rows bootstrap, rewards are
+    n-step returns already), ``loss_actor`` (through the log-likelihoods only: through Q the actor
+    would push the shared trunk to raise the values), ``loss_alpha`` and, without gradient, the
+    means ``alpha``, ``entropy``, ``q_value`` (of the taken actions), ``target_value`` and
+    ``td_error`` (of the worst critic). Errors per row, ``[*B]``, go to the input's ``priority``
+    key; its ``"priority_weight"`` ``[*B]``, if any, multiplies each row's losses.
 
-    - ``loss_qvalue``: distance between the Q-value of the taken action and equation 3,
-      ``y = reward + gamma^n * (1 - terminated) * sum_a pi(a) (Q_target(a) - alpha log pi(a))``.
-      Truncated rows bootstrap. Rewards are expected to be n-step returns already, as
-      :class:`~torchrl.envs.transforms.MultiStepTransform` makes them.
-    - ``loss_actor``: ``sum_a pi(a) (alpha log pi(a) - min_N Q(a))``; only the log-likelihoods carry
-      gradient, for through Q the actor would push the shared trunk to raise the values.
-    - ``loss_alpha``: ``log_alpha * (entropy - target_entropy)``, which raises the entropy
-      coefficient ``alpha`` while the policy's entropy is below its target, and lowers it above.
-
-    Masked candidates have probability 0 and contribute exactly nothing to losses or gradients.
-
-    Parameters. The trunk stays the caller's: its *trainable* parameters (those with
-    ``requires_grad`` when the loss is built, once each if tied) are trained where they are, so a
-    policy made of the same trunk follows every update; they are ``loss.trunk_params``, and
-    ``loss.target_trunk_params`` holds a copy of them only, a few MB with LoRA. Frozen and quantised
-    weights are neither copied nor saved by ``state_dict()``. The critics passed in are not trained:
-    the loss owns copies, ``loss.qvalue_network_params``. Optimisers take :meth:`trunk_parameters`,
-    :meth:`critic_parameters` and ``loss.log_alpha``, or see
-    :class:`~torchrl_glam.objectives.SharedTrunkOptimizer`. ``SoftUpdate(loss, tau=...)`` moves the
-    targets. Dropout follows the trunk's own ``train()`` and ``eval()``; ``loss.to(...)`` moves it.
+    The trunk stays the caller's: what required gradient when the loss was built is trained in place
+    (``trunk_params``), and only that has a copy for targets; frozen weights are neither copied nor
+    in ``state_dict()``. Critics are copied (``qvalue_network_params``), those passed in not
+    trained. ``SoftUpdate(loss, tau=...)`` moves targets, ``loss.make_value_estimator(gamma=...)``
+    sets the discount (0.99).
 
     Args:
-        trunk (TensorDictModuleBase): the language model; it writes what actor and critic read,
-            per contract ``"log_likelihood"`` ``[*B, A]``, ``"action_embedding"`` ``[*B, A, D]``
-            and ``"prompt_embedding"`` ``[*B, D]``.
-        actor (ProbabilisticTensorDictSequential): head from log-likelihoods to a
-            :class:`~torchrl.modules.MaskedCategorical` with a finite ``neg_inf``, without
-            parameters: :class:`~torchrl_glam.models.CandidateActor`.
-        critic (TensorDictModule or sequence of them): head or heads that write ``"action_value"``
-            ``[*B, A]``; with several, targets and actor use their minimum. SAC-GLAM uses one.
-
-    Keyword Args:
-        num_actions (int): number ``A`` of candidate slots.
-        alpha_init (float): initial entropy coefficient, above 0. Default: ``0.05``; the paper uses
-            0.05 with hindsight and 0.005 without (Appendix C).
-        target_entropy (float): entropy to keep, in ``[0, log(num_actions)]``. Default: ``0.01``;
-            the paper uses 0.01 with hindsight and 0 without (Appendix C).
-        critic_backprop (bool): whether ``loss_qvalue`` trains the trunk as well ("shared parameters
-            with backpropagation", Appendix B) or the critic only. The attribute of the same name
-            may be changed between calls. Default: ``True``.
-        loss_function (str): ``"l2"``, ``"l1"`` or ``"smooth_l1"``. Default: ``"l2"``.
-        reduction (str): ``"mean"``, ``"sum"`` or ``"none"``; with ``"none"`` only the three losses
-            are returned, per row. Default: ``"mean"``.
-
-    Returns of a call, without gradient except for the losses: ``loss_actor``, ``loss_qvalue``,
-    ``loss_alpha``, ``alpha`` (before the update), ``entropy`` (mean of the policy's), ``q_value``
-    (mean of the taken actions'), ``target_value`` (mean of ``y``) and ``td_error`` (mean absolute,
-    of the worst critic). The absolute errors per row, ``[*B]``, are written to the input under the
-    ``priority`` key. A ``"priority_weight"`` ``[*B]`` in the input, as prioritised samplers write
-    it, multiplies each row's losses before they are reduced.
-
-    The discount is set by ``loss.make_value_estimator(gamma=0.99)`` (0.99 if never called); only
-    the one-step estimator ``ValueEstimators.TD0`` is supported, n-step returns come with the data.
+        trunk: the language model; it writes what actor and critic read. One that is a
+            :class:`~torchrl_glam.models.Trunk` is asked for parts.
+        actor: head without parameters, from log-likelihoods to a
+            :class:`~torchrl.modules.MaskedCategorical` with a finite ``neg_inf``:
+            :class:`~torchrl_glam.models.CandidateActor`.
+        critic: head or heads that write ``"action_value"`` ``[*B, A]``; of several, the minimum
+            counts.
+        num_actions: number ``A`` of candidate slots.
+        alpha_init: initial entropy coefficient, above 0; 0.005 in the paper without hindsight
+            (Appendix C). Default: ``0.05``.
+        target_entropy: entropy to keep, in ``[0, log(num_actions)]``; 0 in the paper without
+            hindsight. Default: ``0.01``.
+        critic_backprop: whether ``loss_qvalue`` trains the trunk too (Appendix B); may be changed
+            between calls. Default: ``True``.
+        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``. Default: ``"l2"``.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, which returns the three losses alone, per
+            row. Default: ``"mean"``.
 
     Raises:
-        ValueError: on construction, for ``num_actions`` below 1, ``alpha_init`` or
-            ``target_entropy`` out of range, an unknown ``loss_function``, critics that are the same
-            object, or an actor with parameters; on a call, if log-likelihoods are not
-            ``num_actions`` wide, a state has no admissible candidate, or an action is out of range
-            or masked.
-        KeyError: on a call, if an entry is missing.
+        ValueError: for arguments out of range; on a call, if log-likelihoods are not
+            ``num_actions`` wide, no candidate is admissible, or an action is not.
         FloatingPointError: on a call, if rewards, log-likelihoods or Q-values are not finite.
 
-    Example:
-        >>> import torch
-        >>> from tensordict import TensorDict
-        >>> from tensordict.nn import TensorDictModule
-        >>> from torchrl.objectives import SoftUpdate
-        >>> from torchrl_glam.models import CandidateActor, CandidateCritic
-        >>> class Trunk(torch.nn.Module):  # stands for a language model: 3 candidates, width 4
-        ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.embed = torch.nn.Linear(2, 12)
-        ...         self.score = torch.nn.Linear(4, 1)
-        ...     def forward(self, observation):
-        ...         embedding = self.embed(observation).unflatten(-1, (3, 4))
-        ...         return self.score(embedding).squeeze(-1), embedding
-        >>> trunk = TensorDictModule(
-        ...     Trunk(), in_keys=["observation"], out_keys=["log_likelihood", "action_embedding"]
-        ... )
-        >>> loss = SACGLAMLoss(trunk, CandidateActor(), CandidateCritic(4, (8,)), num_actions=3)
-        >>> _ = loss.make_value_estimator(gamma=0.99)
-        >>> target_updater = SoftUpdate(loss, tau=0.005)
-        >>> state = lambda: {
-        ...     "observation": torch.randn(5, 2),
-        ...     "action_mask": torch.ones(5, 3, dtype=torch.bool),
-        ... }
-        >>> no = torch.zeros(5, 1, dtype=torch.bool)
-        >>> batch = TensorDict(
-        ...     {
-        ...         **state(),
-        ...         "action": torch.tensor([0, 1, 2, 0, 1]),
-        ...         "next": {**state(), "reward": torch.rand(5, 1), "done": no, "terminated": no},
-        ...     },
-        ...     batch_size=[5],
-        ... )
-        >>> terms = loss(batch)
+    Examples:
+        >>> from torchrl_glam.models import CandidateActor, ObservationCritic
+        >>> trunk = TensorDictModule(nn.Linear(2, 3), ["observation"], ["log_likelihood"])  # a toy
+        >>> critic = ObservationCritic(2, 3, (8,), prompt_embedding_key="observation")
+        >>> loss = SACGLAMLoss(trunk, CandidateActor(), critic, num_actions=3)
+        >>> state = {"observation": torch.randn(5, 2), "action_mask": torch.ones(5, 3).bool()}
+        >>> ends = {"done": torch.ones(5, 1).bool(), "terminated": torch.ones(5, 1).bool()}
+        >>> following = state | ends | {"reward": torch.rand(5, 1)}
+        >>> rows = TensorDict(state | {"action": torch.arange(5) % 3, "next": following}, [5])
+        >>> terms = loss(rows)
         >>> (terms["loss_actor"] + terms["loss_qvalue"] + terms["loss_alpha"]).backward()
-        >>> target_updater.step()
-        >>> batch["td_error"].shape
+        >>> rows["td_error"].shape
         torch.Size([5])
     """
 
@@ -195,7 +140,7 @@ class SACGLAMLoss(DiscreteSACLoss):
         # of one becomes views without a parameter among them (torchrl 0.14).
         values = TensorDict.from_modules(*critics, expand_identical=False).data
         self.qvalue_network_params.data.update_(values)
-        self._modules["target_qvalue_network_params"].data.update_(values)
+        dict(self.named_children())["target_qvalue_network_params"].data.update_(values)
         self.num_actions = num_actions
         self.critic_backprop = critic_backprop
         # Not a submodule: its frozen weights are no business of the loss's state_dict, and
@@ -218,27 +163,32 @@ class SACGLAMLoss(DiscreteSACLoss):
         """Computes all terms of one update; see the class for what they are.
 
         Args:
-            tensordict (TensorDictBase): batch of transitions, ``[*B]``: the trunk's inputs and the
-                action mask at the root and under ``"next"``, the action, and under ``"next"``
-                reward, done and terminated, ``[*B, 1]``.
+            tensordict: transitions ``[*B]``: the trunk's inputs and the action mask at the root and
+                under ``"next"``, the action, and under ``"next"`` reward, done and terminated,
+                ``[*B, 1]``.
 
         Returns:
-            TensorDictBase: the terms, scalars unless ``reduction="none"``.
+            The terms, scalars unless ``reduction="none"``.
         """
         state = self._read_state(tensordict)
         dist = self._policy(state)
         q_values = self._q_values(state)
-        loss_qvalue, q_metrics = self._qvalue_term(tensordict, q_values, dist.mask)
-        loss_actor, log_prob = self._actor_term(tensordict, q_values, dist)
-        loss_alpha = self._reduce(self._alpha_loss(log_prob), tensordict)
+        loss_qvalue, metrics = self._qvalue_term(tensordict, q_values, dist.mask)
+        loss_actor, entropy = self._actor_term(tensordict, q_values, dist)
+        loss_alpha = functional.alpha_loss(self.log_alpha, entropy, self.target_entropy)
+        loss_alpha = self._reduce(loss_alpha, tensordict)
 
-        tensordict.set(self.tensor_keys.priority, q_metrics["td_error"])
+        tensordict.set(self.tensor_keys.priority, metrics["td_error"])
         out = {"loss_actor": loss_actor, "loss_qvalue": loss_qvalue, "loss_alpha": loss_alpha}
         if self.reduction == "none":
             return TensorDict(out, batch_size=tensordict.batch_size)
-        out.update(alpha=self._alpha, entropy=-log_prob.mean())
-        out.update({name: value.mean() for name, value in q_metrics.items()})
-        return TensorDict(out)
+        means = {name: value.mean() for name, value in {"entropy": entropy, **metrics}.items()}
+        return TensorDict({**out, "alpha": self.alpha, **means})
+
+    @property
+    def alpha(self) -> Tensor:
+        """The entropy coefficient, a scalar without gradient."""
+        return self.log_alpha.detach().exp()
 
     @torch.no_grad()
     def policy_and_values(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
@@ -254,8 +204,8 @@ class SACGLAMLoss(DiscreteSACLoss):
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The actor's loss alone, and minus its entropy ``[*B]``. Runs the trunk itself."""
         state = self._read_state(tensordict)
-        loss, log_prob = self._actor_term(tensordict, self._q_values(state), self._policy(state))
-        return loss, {"log_prob": log_prob}
+        loss, entropy = self._actor_term(tensordict, self._q_values(state), self._policy(state))
+        return loss, {"log_prob": -entropy}
 
     def _run_trunk(
         self, tensordict: TensorDictBase, target: bool = False, only: Part | None = None
@@ -266,14 +216,14 @@ class SACGLAMLoss(DiscreteSACLoss):
         if not target:
             return self.trunk(inputs, **options)
         # Unlike to_module, which fills one slot per entry, this also replaces tied copies.
-        weights = {".".join(k): v for k, v in flat_items(self.target_trunk_params)}
+        weights = dict(self.target_trunk_params.flatten_keys(".").items())
         return functional_call(self.trunk, weights, (inputs,), options, tie_weights=True)
 
     def _read_state(self, tensordict: TensorDictBase) -> TensorDictBase:
         """What both heads read of the state, with the gradient that they send."""
         critic = self._enough(self.qvalue_network)
-        apart = critic == "embeddings" and not getattr(self.trunk, "one_pass", True)
-        if self.critic_backprop or not apart:
+        one_pass = not isinstance(self.trunk, Trunk) or self.trunk.one_pass
+        if self.critic_backprop or one_pass or critic != "embeddings":
             return self._run_trunk(tensordict, only=self._enough(*self._heads))
         # The critic's inputs take passes of their own, which need no graph.
         state = self._run_trunk(tensordict, only=self._enough(self.actor_network))
@@ -281,15 +231,7 @@ class SACGLAMLoss(DiscreteSACLoss):
             return state.update(self._run_trunk(tensordict, only=critic))
 
     def _enough(self, *heads: TensorDictModule) -> Part | None:
-        """The least that the trunk can write and the heads can do with."""
-        if not hasattr(self.trunk, "written_keys"):
-            return None
-        made = {unravel_key(key) for key in self.trunk.out_keys}
-        read = {unravel_key(key) for head in heads for key in head.in_keys} & made
-        for part in ("prompt", "scores", "embeddings"):
-            if read <= {unravel_key(key) for key in self.trunk.written_keys(part)}:
-                return part
-        return None
+        return enough(self.trunk, heads)
 
     def _policy(self, state: TensorDictBase) -> MaskedCategorical:
         dist = self.actor_network.get_dist(state)
@@ -340,7 +282,7 @@ class SACGLAMLoss(DiscreteSACLoss):
             target = self._run_trunk(state, target=True, only=self._enough(self.qvalue_network))
         q_values = self._q_values(target, target=True).min(0).values
         check_finite(q_values[dist.mask], ("next", self.tensor_keys.action_value))
-        return (dist.probs * (q_values - self._alpha * dist.logits)).sum(-1)
+        return functional.soft_value(dist.probs, dist.logits, q_values, self.alpha)
 
     def _qvalue_term(
         self, tensordict: TensorDictBase, q_values: Tensor, mask: Tensor
@@ -362,10 +304,9 @@ class SACGLAMLoss(DiscreteSACLoss):
     def _actor_term(
         self, tensordict: TensorDictBase, q_values: Tensor, dist: MaskedCategorical
     ) -> tuple[Tensor, Tensor]:
-        min_q = q_values.detach().min(0).values
-        prob, log_prob = dist.probs, dist.logits
-        loss = (prob * (self._alpha * log_prob - min_q)).sum(-1)
-        return self._reduce(loss, tensordict), (prob * log_prob).sum(-1).detach()
+        policy, min_q = (dist.probs, dist.logits), q_values.detach().min(0).values
+        loss = functional.actor_loss(*policy, min_q, self.alpha)
+        return self._reduce(loss, tensordict), functional.entropy(*policy).detach()
 
     def _reduce(self, loss: Tensor, tensordict: TensorDictBase) -> Tensor:
         weights = self._maybe_get_priority_weight(tensordict)
