@@ -114,15 +114,6 @@ def test_a_side_without_rows_is_replaced(present, absent):
     assert (batch["is_hindsight"] == is_hindsight).all()
 
 
-def test_hindsight_share_is_that_of_the_buffer():
-    buffer = make_buffer(GoalKindSampler(PRIOR))
-    assert buffer.sampler.hindsight_share == 0.0
-    for call in range(5):
-        buffer.extend(skewed(40, seed=call))
-    share = buffer[:]["is_hindsight"].float().mean().item()
-    assert buffer.sampler.hindsight_share == pytest.approx(share)
-
-
 def test_restored_buffer_draws_as_the_unbroken_one(tmp_path):
     buffer, other = (make_buffer(GoalKindSampler(PRIOR, 0.5)) for _ in range(2))
     for call in range(4):

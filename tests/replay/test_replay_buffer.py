@@ -68,7 +68,6 @@ def test_wrap_around_keeps_the_newest_rows_and_exact_shares():
         if len(buffer):
             assert toy.as_multiset(toy.to_rows(buffer[:])) == toy.as_multiset(newest[-50:])
             kinds = buffer[:]["is_hindsight"]
-            assert buffer.sampler.hindsight_share == pytest.approx(kinds.float().mean().item())
             if kinds.any():
                 assert int(buffer.sample()["is_hindsight"].sum()) == 8
     assert len(newest) > 100

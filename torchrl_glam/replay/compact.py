@@ -215,10 +215,9 @@ class CompactStorage(StateFile, TensorStorage):
             }
             slots = table.acquire(everywhere).split(rows.shape[0])
             own |= {link.pointer: part for link, part in zip(links, slots, strict=True)}
-        before = self._layout.copy()
-        if self._layout.widen(own):
-            self._rows = self._layout.pack(before.unpack(self._rows))
-        self._rows[rows] = self._layout.pack(own)
+        layout = self._layout.widened(own)
+        self._rows, self._layout = layout.take_over(self._rows, self._layout), layout
+        self._rows[rows] = layout.pack(own)
         self._held[rows] = True
 
     def _check(self, entries: dict[NestedKey, torch.Tensor]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from typing import Any
 
@@ -54,6 +55,26 @@ class GroupSampler(StateFile, Sampler):
             batch_size: What the counts add up to.
             sizes: Rows of each group that are stored, G numbers, not all 0.
         """
+
+    def _sides(self, batch_size: int, ratio: float, stored: list[int]) -> list[int]:
+        """Original and hindsight rows of a batch, by their ratio where both are stored."""
+        hindsight = round(ratio * batch_size)
+        wanted = [batch_size - hindsight, hindsight]
+        for side, name in enumerate(("original", "hindsight")):
+            if wanted[side] and not stored[side]:
+                self._warn(f"no {name} transitions")
+                wanted[1 - side], wanted[side] = batch_size, 0
+        return wanted
+
+    def _warn(self, what: str) -> None:
+        """Says once that batches are not as this sampler was told."""
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"The replay buffer holds {what}, so batches are filled with others: they do not "
+                f"follow {self} until it does.",
+                stacklevel=5,
+            )
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict]:
         """Draws the rows of a batch.

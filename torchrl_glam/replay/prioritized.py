@@ -103,11 +103,6 @@ class PrioritizedGroupSampler(StateFile, PrioritizedSampler):
         return 1.0 if self._largest is None else self._largest
 
     @property
-    def hindsight_share(self) -> float:
-        """Share of hindsight transitions in the buffer, where the sampler within tells."""
-        return self.sampler.hindsight_share
-
-    @property
     def _rng(self) -> torch.Generator | None:
         return self.sampler._rng
 

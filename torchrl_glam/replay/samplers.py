@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 
 import torch
@@ -12,8 +11,6 @@ from torchrl.data.replay_buffers.storages import Storage
 
 from torchrl_glam.replay.group_sampler import GroupSampler
 
-_ORIGINAL, _HINDSIGHT = 0, 1
-_NAMES = ("original", "hindsight")
 _WRITER = "HindsightTransform"
 
 
@@ -46,8 +43,6 @@ class HindsightRatioSampler(GroupSampler):
         ... )
         >>> kinds = torch.arange(50) % 10 > 0
         >>> _ = buffer.extend(TensorDict({"is_hindsight": kinds}, [50]))
-        >>> sampler.hindsight_share
-        0.9
         >>> int(buffer.sample()["is_hindsight"].sum())
         2
     """
@@ -58,32 +53,11 @@ class HindsightRatioSampler(GroupSampler):
         self.ratio = ratio
         self.is_hindsight_key = is_hindsight_key
 
-    @property
-    def hindsight_share(self) -> float:
-        """Share of hindsight transitions in the buffer; 0.0 while it is empty."""
-        if self._groups is None or not len(self._groups):
-            return 0.0
-        return self._groups.sizes[_HINDSIGHT] / len(self._groups)
-
     def _groups_of(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
         return self._column(storage, rows, self.is_hindsight_key, _WRITER)
 
     def _counts(self, batch_size: int, sizes: list[int]) -> list[int]:
-        hindsight = round(self.ratio * batch_size)
-        counts = [batch_size - hindsight, hindsight]
-        for kind, other in ((_ORIGINAL, _HINDSIGHT), (_HINDSIGHT, _ORIGINAL)):
-            if counts[kind] and not sizes[kind]:
-                if not self._warned:
-                    self._warned = True
-                    warnings.warn(
-                        f"The replay buffer holds no {_NAMES[kind]} transitions, so batches are "
-                        f"filled with {_NAMES[other]} ones: their hindsight share is not "
-                        f"{self.ratio} until it does.",
-                        stacklevel=3,
-                    )
-                counts[other] += counts[kind]
-                counts[kind] = 0
-        return counts
+        return self._sides(batch_size, self.ratio, sizes)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(ratio={self.ratio})"
@@ -154,13 +128,6 @@ class GoalKindSampler(GroupSampler):
         self.goal_kind_key = goal_kind_key
         self.is_hindsight_key = is_hindsight_key
 
-    @property
-    def hindsight_share(self) -> float:
-        """Share of hindsight transitions in the buffer; 0.0 while it is empty."""
-        if self._groups is None or not len(self._groups):
-            return 0.0
-        return sum(self._groups.sizes[len(self.prior) :]) / len(self._groups)
-
     def _groups_of(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
         kind = self._column(storage, rows, self.goal_kind_key, "the environment").long()
         is_hindsight = self._column(storage, rows, self.is_hindsight_key, _WRITER).long()
@@ -189,13 +156,7 @@ class GoalKindSampler(GroupSampler):
                 for k, n in enumerate(totals)
             ]
             return [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
-        hindsight = round(self.ratio * batch_size)
-        wanted = [batch_size - hindsight, hindsight]
-        for side, other in ((_ORIGINAL, _HINDSIGHT), (_HINDSIGHT, _ORIGINAL)):
-            if wanted[side] and not any(sides[side]):
-                self._warn(f"no {_NAMES[side]} transitions")
-                wanted[other] += wanted[side]
-                wanted[side] = 0
+        wanted = self._sides(batch_size, self.ratio, [sum(side) for side in sides])
         return [
             count
             for n, stored in zip(wanted, sides, strict=True)
@@ -227,15 +188,6 @@ class GoalKindSampler(GroupSampler):
         last = max(k for k, weight in enumerate(weights) if weight)
         borders = [min(b, count) for b in borders[: last + 1]] + [count] * (len(weights) - last)
         return [end - begin for begin, end in zip(borders, borders[1:], strict=False)]
-
-    def _warn(self, what: str) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"The replay buffer holds {what}, so batches are filled with others: they do not "
-                f"follow prior={self.prior} and ratio={self.ratio} until it does.",
-                stacklevel=4,
-            )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(prior={self.prior}, ratio={self.ratio})"

@@ -25,7 +25,7 @@ class SharedRows:
     growth.
 
     Args:
-        layout: Layout of the rows; widened as values come in.
+        layout: Layout of the rows, at first.
 
     Examples:
         >>> states = {"observation": torch.tensor([[4, 4], [5, 5], [4, 4]])}
@@ -62,10 +62,9 @@ class SharedRows:
         Returns:
             The slot of each, int64 [k].
         """
-        before = self.layout.copy()
-        if self.layout.widen(rows):
-            self.rows = self.layout.pack(before.unpack(self.rows))
-        packed = self.layout.pack(rows)
+        layout = self.layout.widened(rows)
+        self.rows, self.layout = layout.take_over(self.rows, self.layout), layout
+        packed = layout.pack(rows)
         first, which = different_rows(packed)
         slots = self._take(first.shape[0])
         self.rows[slots] = packed[first]
