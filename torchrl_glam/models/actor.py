@@ -34,13 +34,13 @@ class CandidateActor(ProbabilisticTensorDictSequential):
     :func:`~torchrl.envs.set_exploration_type`: ``RANDOM`` samples (the default), ``DETERMINISTIC``
     and ``MODE`` take the likeliest candidate.
 
-    Keyword Args:
-        log_likelihood_key (NestedKey): scores of equation 1, float ``[*B, A]``, in nats. Half
+    Args:
+        log_likelihood_key: scores of equation 1, float ``[*B, A]``, in nats. Half
             precision is scored in float32. Default: ``"log_likelihood"``.
-        action_mask_key (NestedKey): bool ``[*B, A]``, True where the candidate is admissible.
+        action_mask_key: bool ``[*B, A]``, True where the candidate is admissible.
             Default: ``"action_mask"``.
-        action_key (NestedKey): chosen candidate, int64 ``[*B]``. Default: ``"action"``.
-        return_log_prob (bool): also write the log-probability of the action, ``[*B]``, under
+        action_key: chosen candidate, int64 ``[*B]``. Default: ``"action"``.
+        return_log_prob: also write the log-probability of the action, ``[*B]``, under
             ``"action_log_prob"`` (for PPO). Default: ``False``.
 
     Raises:
@@ -48,7 +48,7 @@ class CandidateActor(ProbabilisticTensorDictSequential):
             differ in shape.
         FloatingPointError: when called, if the score of an admissible candidate is not finite.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from tensordict import TensorDict
         >>> from torchrl.envs import ExplorationType, set_exploration_type

@@ -37,20 +37,18 @@ def make_critic(
     :class:`~torchrl_glam.objectives.SACGLAMLoss`.
 
     Args:
-        trunk (CandidateTrunk): reads prompt and candidates; its output keys are the critic's
+        trunk: reads prompt and candidates; its output keys are the critic's
             input keys, its last input key is the action mask's.
-        critic_input (str): ``"observation-action"`` (Appendix B): one value for each candidate,
+        critic_input: ``"observation-action"`` (Appendix B): one value for each candidate,
             from the hidden state after its last token; the pass that scores it makes it.
             ``"observation"`` (Appendix B): ``num_actions`` values from the prompt's embedding; the
             candidates are read for the actor alone. ``"encoded-action"`` (section 2.2): one value
             for each candidate, read as the end of the encoder's input, which takes ``num_actions``
             encoder passes more. Default: ``"observation-action"``.
-
-    Keyword Args:
-        num_actions (int): number ``A`` of candidate slots.
-        hidden_sizes (sequence of int): units of the hidden layers. Default: ``(1024, 1024)``
+        num_actions: number ``A`` of candidate slots.
+        hidden_sizes: units of the hidden layers. Default: ``(1024, 1024)``
             (Appendix C).
-        action_value_key (NestedKey): Q-values, float ``[*B, A]``. Default: ``"action_value"``.
+        action_value_key: Q-values, float ``[*B, A]``. Default: ``"action_value"``.
 
     Returns:
         The trunk to hand to the loss (and to :class:`~torchrl_glam.models.ScoresOnly`), which is
@@ -60,7 +58,7 @@ def make_critic(
         ValueError: for an unknown ``critic_input``, for ``"encoded-action"`` with a model that has
             no encoder, or as the critics raise it.
 
-    Example:
+    Examples:
         >>> from torchrl_glam.models import load_language_model, make_trunk
         >>> trunk = make_trunk(*load_language_model("tiny"))
         >>> trunk, critic = make_critic(trunk, "observation", num_actions=5, hidden_sizes=(16,))
@@ -97,21 +95,19 @@ class CandidateCritic(TensorDictModule):
     the value 0 and pass no gradient, whatever their embedding holds.
 
     Args:
-        embedding_dim (int): width ``D`` of the embeddings.
-        hidden_sizes (sequence of int): units of the hidden layers. Default: ``(1024, 1024)``
+        embedding_dim: width ``D`` of the embeddings.
+        hidden_sizes: units of the hidden layers. Default: ``(1024, 1024)``
             (Appendix C).
-
-    Keyword Args:
-        action_embedding_key (NestedKey): float ``[*B, A, D]``; computed in the dtype of the
+        action_embedding_key: float ``[*B, A, D]``; computed in the dtype of the
             perceptron. Default: ``"action_embedding"``.
-        action_mask_key (NestedKey): bool ``[*B, A]``, True where the candidate is admissible.
+        action_mask_key: bool ``[*B, A]``, True where the candidate is admissible.
             Default: ``"action_mask"``.
-        action_value_key (NestedKey): Q-values, float ``[*B, A]``. Default: ``"action_value"``.
+        action_value_key: Q-values, float ``[*B, A]``. Default: ``"action_value"``.
 
     Raises:
         ValueError: if ``embedding_dim`` or a hidden size is smaller than 1.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from tensordict import TensorDict
         >>> critic = CandidateCritic(embedding_dim=8, hidden_sizes=(16,))
@@ -149,20 +145,18 @@ class ObservationCritic(TensorDictModule):
     slots; masked slots get a value too, which losses and policies ignore.
 
     Args:
-        embedding_dim (int): width ``D`` of the embedding.
-        num_actions (int): number ``A`` of candidate slots.
-        hidden_sizes (sequence of int): units of the hidden layers. Default: ``(1024, 1024)``
+        embedding_dim: width ``D`` of the embedding.
+        num_actions: number ``A`` of candidate slots.
+        hidden_sizes: units of the hidden layers. Default: ``(1024, 1024)``
             (Appendix C).
-
-    Keyword Args:
-        prompt_embedding_key (NestedKey): float ``[*B, D]``; computed in the dtype of the
+        prompt_embedding_key: float ``[*B, D]``; computed in the dtype of the
             perceptron. Default: ``"prompt_embedding"``.
-        action_value_key (NestedKey): Q-values, float ``[*B, A]``. Default: ``"action_value"``.
+        action_value_key: Q-values, float ``[*B, A]``. Default: ``"action_value"``.
 
     Raises:
         ValueError: if ``embedding_dim``, ``num_actions`` or a hidden size is smaller than 1.
 
-    Example:
+    Examples:
         >>> import torch
         >>> critic = ObservationCritic(embedding_dim=8, num_actions=3, hidden_sizes=(16,))
         >>> critic(prompt_embedding=torch.randn(2, 8)).shape

@@ -56,16 +56,16 @@ def load_language_model(
         lora: train low-rank adapters with this configuration and freeze the rest (Appendix C).
             Default: train every weight.
         load_in_4bit: hold the frozen weights in NF4 with double quantisation (Dettmers et al.,
-            2023). Needs ``lora``. Default False.
-        dtype: of the weights that are not in 4 bits. Default float32.
+            2023). Needs ``lora``. Default: False.
+        dtype: of the weights that are not in 4 bits. Default: float32.
         compute_dtype: in which matrices are multiplied that are held in 4 bits. Choose float32
-            where bfloat16 is slow, as on processors and GPUs (V100) without it. Default bfloat16.
-        device: where to put the model. Default the CPU.
+            where bfloat16 is slow, as on processors and GPUs (V100) without it. Default: bfloat16.
+        device: where to put the model. Default: the CPU.
         attention: implementation of attention in ``transformers``, ``"sdpa"`` or ``"eager"``.
             Default: ``"sdpa"`` where the model has it, else ``"eager"``, with a warning.
         gradient_checkpointing: keep no activations inside the layers of the model and compute
             them again in the backward pass: less memory for about a third more time, same
-            gradients, in train and eval mode. Such a model cannot be pickled. Default False.
+            gradients, in train and eval mode. Such a model cannot be pickled. Default: False.
 
     Returns:
         The model (wrapped by ``peft`` if ``lora`` is given) and its tokenizer.

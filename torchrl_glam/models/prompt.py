@@ -151,6 +151,10 @@ def check_composition(
 
     Raises:
         ValueError: naming the first example that differs, and where.
+
+    Examples:
+        >>> from torchrl_glam.models import load_tokenizer
+        >>> check_composition(load_tokenizer("tiny"), PromptTemplate(), [("Grasp", "You see: cat")])
     """
     builder = PromptBuilder(tokenizer, template)
     special = {"add_special_tokens": template.special_tokens}

@@ -37,6 +37,13 @@ class CandidateTrie(NamedTuple):
         end: ``[B, A]`` int64, node of each candidate's last token; 0 for a masked candidate.
         targets: ``[B, A, W]`` int64, tokens of the candidates.
         is_target: ``[B, A, W]`` bool, True where an admissible candidate has a token.
+
+    Examples:
+        >>> tokens = torch.tensor([[[5, 6], [5, 7]]])
+        >>> trie = build_trie(tokens, torch.ones(1, 2, dtype=torch.bool), start_id=1, pad_id=0)
+        >>> trie.tokens, trie.depth, trie.end, trie.predicted_at
+        (tensor([[1, 5, 6, 7]]), tensor([[0, 1, 2, 2]]), tensor([[2, 3]]), tensor([[[0, 1],
+             [0, 1]]]))
     """
 
     tokens: Tensor

@@ -92,6 +92,11 @@ class CandidateTrunk(TensorDictModuleBase):
             does not read as it reads itself; on a call, if an admissible candidate has no tokens or
             those of another one, or prompt and candidates have more tokens than the model has
             positions.
+
+    Examples:
+        >>> from torchrl_glam.models import load_language_model, make_trunk
+        >>> isinstance(make_trunk(*load_language_model("tiny")), CandidateTrunk)
+        True
     """
 
     # Whether the tokens that the tokenizer puts after a text close the prompt.
@@ -156,6 +161,19 @@ class CandidateTrunk(TensorDictModuleBase):
         self.in_keys = [goal_key, observation_key, action_key, mask_key]
         self.out_keys = [log_likelihood_key, action_embedding_key, prompt_embedding_key]
         self.register_load_state_dict_post_hook(_check_again)
+
+    def __repr__(self) -> str:
+        settings = {
+            "model": type(self.base_model).__name__,
+            "normalisation": self.likelihood.normalisation,
+            "score_eos": self.likelihood.eos_id is not None,
+            "max_tokens_per_pass": self.max_tokens_per_pass,
+            "autocast": self.autocast,
+            "compile": self._compiled_read is not None,
+            "pad_to_multiple_of": self.pad_to_multiple_of,
+            "packed": self.packed,
+        }
+        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in settings.items())})"
 
     @property
     def base_model(self) -> nn.Module:

@@ -16,18 +16,16 @@ class ValueHead(ObservationCritic):
     actions'. GLAM (Carta et al., 2023) has the same head on the same language model as its policy.
 
     Args:
-        embedding_dim (int): width ``D`` of the embedding.
-        hidden_sizes (sequence of int): units of the hidden layers. Default: ``(1024, 1024)``.
-
-    Keyword Args:
-        prompt_embedding_key (NestedKey): float ``[*B, D]``; computed in the dtype of the
+        embedding_dim: width ``D`` of the embedding.
+        hidden_sizes: units of the hidden layers. Default: ``(1024, 1024)``.
+        prompt_embedding_key: float ``[*B, D]``; computed in the dtype of the
             perceptron. Default: ``"prompt_embedding"``.
-        state_value_key (NestedKey): the value, float ``[*B, 1]``. Default: ``"state_value"``.
+        state_value_key: the value, float ``[*B, 1]``. Default: ``"state_value"``.
 
     Raises:
         ValueError: if ``embedding_dim`` or a hidden size is smaller than 1.
 
-    Example:
+    Examples:
         >>> import torch
         >>> value = ValueHead(embedding_dim=8, hidden_sizes=(16,))
         >>> value(prompt_embedding=torch.randn(2, 8)).shape

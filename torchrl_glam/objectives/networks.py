@@ -32,7 +32,7 @@ def ppo_networks(
     Returns:
         ``actor_network``, which is also the collector's policy, and ``critic_network``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from torchrl.envs import TransformedEnv
         >>> from torchrl.objectives import ClipPPOLoss

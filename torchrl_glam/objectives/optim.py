@@ -33,23 +33,21 @@ class SharedTrunkOptimizer:
     the critic's to the trunk with ``critic_backprop=False``, leave group and state untouched.
 
     Args:
-        loss (SACGLAMLoss): owner of the parameters, on the device where they will stay.
-
-    Keyword Args:
-        lr_trunk_actor (float): learning rate of the actor's step on the trunk. Default: ``1e-4``
+        loss: owner of the parameters, on the device where they will stay.
+        lr_trunk_actor: learning rate of the actor's step on the trunk. Default: ``1e-4``
             (SAC-GLAM, Gaven et al., 2024, Appendix C), like the next two.
-        lr_trunk_critic (float): learning rate of the critic's step on the trunk. Default: ``1e-4``.
-        lr_heads (float): learning rate of the critics. Default: ``1e-4``.
-        lr_alpha (float): learning rate of ``log_alpha``. Default: ``2e-3`` (Appendix C).
-        max_grad_norm (float): Euclidean norm to which each group's gradient is clipped by itself.
+        lr_trunk_critic: learning rate of the critic's step on the trunk. Default: ``1e-4``.
+        lr_heads: learning rate of the critics. Default: ``1e-4``.
+        lr_alpha: learning rate of ``log_alpha``. Default: ``2e-3`` (Appendix C).
+        max_grad_norm: Euclidean norm to which each group's gradient is clipped by itself.
             Default: ``inf``, no clipping.
-        separate (bool): two Adams on the trunk, or one on the summed losses. Default: ``True``.
+        separate: two Adams on the trunk, or one on the summed losses. Default: ``True``.
 
     Raises:
         ValueError: if a learning rate is negative or not finite, if ``max_grad_norm`` is not
             positive, or if ``separate=False`` with two different learning rates for the trunk.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from tensordict import TensorDict
         >>> from tensordict.nn import TensorDictModule
@@ -121,14 +119,14 @@ class SharedTrunkOptimizer:
         """Back-propagates the losses and updates every parameter once.
 
         Args:
-            losses (TensorDictBase or iterable of them): result of calling the loss, with scalar
+            losses: result of calling the loss, with scalar
                 losses. For a batch that does not fit in memory, the results for parts of it:
                 ``step(loss(part) for part in batch.split(32))`` holds one part's graph at a time
                 and gives the gradient of the whole batch.
-            update_actor (bool): ``False`` during the critic's warm-up (section 2.2): neither the
+            update_actor: ``False`` during the critic's warm-up (section 2.2): neither the
                 actor's loss nor the entropy coefficient's is used. With ``critic_backprop`` the
                 critic still moves the trunk. Default: ``True``.
-            weights (sequence of float, optional): share of each part in the batch, for parts of
+            weights: share of each part in the batch, for parts of
                 unequal size (:func:`~torchrl_glam.models.split_by_tokens`), as
                 ``[len(part) / len(batch) for part in parts]``. Default: equal shares.
 
@@ -204,6 +202,14 @@ class SharedTrunkOptimizer:
             f"The gradient of group {group!r} is not finite ({where} parameters); nothing was "
             "updated."
         )
+
+    def __repr__(self) -> str:
+        rates = ", ".join(
+            f"{name}: lr={optimizer.param_groups[0]['lr']:g}"
+            for name, optimizer in self.optimizers.items()
+        )
+        settings = f"max_grad_norm={self.max_grad_norm:g}, separate={self.separate}"
+        return f"{type(self).__name__}({rates}, {settings})"
 
     def state_dict(self) -> dict[str, Any]:
         """State of every group's Adam, by group."""

@@ -56,7 +56,7 @@ class CompactStorage(StateFile, TensorStorage):
     Args:
         max_size: Transitions to keep, C.
         shared: Groups of entries to keep once, each a sequence of keys; they stand at the root, or
-            under ``"next"``, or at both. An entry that does not exist is skipped. Defaults to the
+            under ``"next"``, or at both. An entry that does not exist is skipped. Default: the
             entries of a state, ``("observation_tokens", "action_tokens", "action_mask")``, and
             those of a goal, ``("goal_tokens", "goal_kind")``.
 
@@ -129,7 +129,7 @@ class CompactStorage(StateFile, TensorStorage):
         Args:
             cursor: Where to: one row, or k of them. Of a row that is named twice, the last holds.
             data: The transitions, of batch size [] for one row, else [k].
-            set_cursor: Count the rows as new ones. Defaults to True.
+            set_cursor: Count the rows as new ones. Default: True.
         """
         if not isinstance(data, TensorDictBase):
             raise TypeError(
@@ -167,7 +167,7 @@ class CompactStorage(StateFile, TensorStorage):
 
         Args:
             key: The entry.
-            index: Rows to read. Defaults to all.
+            index: Rows to read. Default: all.
 
         Returns:
             Its values, [k, ...], or [...] for one row.
@@ -333,7 +333,7 @@ def stored_entry(
     Args:
         storage: A :class:`CompactStorage`, or any tensor storage of tensordicts.
         key: The entry.
-        index: Rows to read. Defaults to all.
+        index: Rows to read. Default: all.
 
     Returns:
         Its values, [k, ...]; may share memory with the storage.

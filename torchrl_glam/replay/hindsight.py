@@ -40,139 +40,63 @@ from torchrl_glam.replay.strategies import (
 class HindsightTransform(Transform):
     """Lets finished episodes into a replay buffer, with copies under the goals they reached.
 
-    A replay-buffer transform that works on ``extend``. It gathers each trajectory's steps until the
-    episode ends. Then it lets out the episode as it was and, for every goal that the social
-    partner named after step t, the steps 0..t once more under that goal, with reward 1 (or what
-    ``reward_scale`` says) and ``terminated`` at t and 0 before (SAC-GLAM, Gaven et al., 2024,
-    section 2.3; the "future" strategy with all goals named, Appendix E). If the same goal was named
-    before, after step s, these are the steps s + 1..t: step s has reached it, so no reward of 0
-    would be true there.
-    While no episode has ended there is nothing to store, and ``extend`` stores nothing.
+    A replay-buffer transform that works on ``extend``. It gathers each trajectory's steps, in any
+    split into calls, until the episode ends; until then ``extend`` stores nothing. Then it lets out
+    rows [M]: the episode as it was and, for every goal that the social partner named after step t,
+    the steps up to t once more under that goal, which is reached there (SAC-GLAM, Gaven et al.,
+    2024, section 2.3; :mod:`torchrl_glam.replay.strategies` says what other strategies do). Each is
+    a run of rows that ends with ``("next", "done")``; ``is_hindsight`` bool [M] tells them apart.
 
-    Other strategies are those of Hindsight Experience Replay (Andrychowicz et al., 2017, section
-    4.5), in which each transition is replayed with goals reached in its episode:
+    Rows hold what came in but the ``"hindsight"`` entries and the root's ends. Every entry that
+    says which goal is pursued, at the root and under ``"next"``, is replaced by the one of its name
+    in ``"hindsight"``; where that does not exist, it is left out of all rows.
 
-    - ``"future"``: every step with the goals named after it or after a later one, as above.
-    - ``"final"``: every step with the goals reached at the end. A partner does not name a goal
-      after every step, so the end is the last step after which any goal but the pursued one was
-      named, and the goals are those named then; the steps after it are not repeated.
-    - ``"episode"``: every step with the goals named anywhere in the episode: as "future" and, for
-      a goal that is not named again after step t, the steps from t + 1 to the episode's end too,
-      where this goal is not reached: at the end ``truncated``, or ``terminated`` if the episode
-      ended in a terminal state without reward. It needs a partner that names a goal after every
-      step that reaches it, see ``naming``.
-
-    A goal is used once with a step, however often it is named. Of the pairs that a strategy gives,
-    all are used, or at most ``goals_per_episode`` goals of an episode, or at most
-    ``goals_per_transition`` goals with each of its transitions (the k of Andrychowicz et al.),
-    drawn at random without replacement. In the last case whole segments are still let out, because
-    n-step returns need the steps that follow; rows that were not drawn have ``is_context`` set, and
-    :class:`~torchrl_glam.replay.SegmentMultiStepTransform` drops them.
-
-    Reads batches as TorchRL's collectors give them, in any split into calls, and puts the steps of
-    each trajectory together by the numbers that collectors write. A batch without such numbers is
-    [N, T], and its row i goes on where row i of the last one ended.
-
-    - ``goal_tokens`` [*B, Tg] and ``goal_kind`` [*B], the goal pursued and its kind, which stay
-      the same until the episode ends; goals may be of any type and shape;
-    - ``("next", "hindsight", "goal_tokens")`` [*B, H, Tg] and ``("next", "hindsight", "kind")``
-      [*B, H]: the goals named after the step and their kinds, -1 marking an empty slot. The goal
-      pursued is never relabelled, even if it is named;
-    - ``("next", "reward")``, ``("next", "done")``, ``("next", "terminated")`` and, if there,
-      ``("next", "truncated")``, all [*B, 1].
-
-    A trajectory that a reset cuts off without ``done`` (``reset_at_each_iter=True``) never gets
-    in, unless the collector is told ``set_truncated=True``; a warning says so after a while.
-
-    Lets out rows [M], first all episodes, then all relabelled segments; each is a run of
-    consecutive rows that ends with ``("next", "done")``. They hold what came in without the
-    ``"hindsight"`` entries and without the root's ends, which are of the step before and always
-    False, plus ``is_hindsight`` bool [M]. Goal and kind are replaced, and so is every other entry
-    that says which goal is pursued (``goal_entries``) by the one of its name in ``"hindsight"``;
-    where there is none, it is left out of all rows. The same holds under ``"next"``.
-
-    TorchRL's :class:`~torchrl.data.HERReplayBuffer` relabels when it samples, and for one step
-    with one achieved goal. It is not used here because it cannot be followed by n-step returns,
-    leaves ``terminated`` False on relabelled successes, and knows no social partner.
-
-    Pending steps are part of ``state_dict``, so a replay buffer's checkpoint contains them. In a
-    :class:`~torchrl.envs.transforms.Compose`, inverse transforms run from last to first and
-    TorchRL's own do not expect the ``None`` that this one returns while no episode has ended: put
-    them after it in the list, where they run before it.
+    Trajectories are told apart by the numbers that collectors write; without them, row i of a batch
+    [N, T] goes on where row i of the last one ended. Those that a reset cuts off without ``done``
+    never get in, and a warning says so. Pending steps are in ``state_dict``. In a ``Compose``, put
+    TorchRL's own transforms, which do not expect the None of unfinished episodes, after this one.
 
     Args:
-        relabel: ``"all"``: every episode (the paper). ``"failed"``: episodes whose last reward is
-            no more than that of a step that reaches nothing. ``"none"``: no hindsight; the
-            hindsight entries need not exist. Defaults to ``"all"``.
-        strategy: ``"future"`` (the paper), ``"final"`` or ``"episode"``, see above. Defaults to
-            ``"future"``.
-        goals_per_episode: Most goals of an episode to relabel with, at least 1. Defaults to None,
-            all of them (the paper).
-        goals_per_transition: Most goals to relabel a transition with, at least 1; not together
-            with ``goals_per_episode``. Defaults to None, all of them (the paper).
-        seed: Of the generator that these two draw from, whose state is part of ``state_dict``.
-            Defaults to 0.
-        capacity: Capacity of the replay buffer, to refuse a batch that is larger before anything
-            is written. Defaults to None, no check.
-        naming: ``"every"`` if goals are named after every step that reaches them, ``"first"`` if
-            once an episode, as by ``PlaygroundTextEnv``: then the "episode" strategy is refused,
-            for "not named again" does not say "not reached again". Defaults to ``"first"``.
-        reward_scale: Reward of a relabelled step that does not reach its goal, and of one that
-            does. The environment's own rewards must lie between. Defaults to ``(0.0, 1.0)``.
-        goal_key, kind_key: The goal pursued and its kind. Default to ``"goal_tokens"`` and
-            ``"goal_kind"``.
-        goal_entries: Other entries that say which goal is pursued; they need not exist. Defaults
-            to ``("goal", "goal_id")``.
-        hindsight_key: The group of entries to leave out of the rows. Defaults to ``"hindsight"``.
-        hindsight_goal_key, hindsight_kind_key: Goals named and their kinds, under ``"next"``.
-            Default to ``("hindsight", "goal_tokens")`` and ``("hindsight", "kind")``.
-        is_hindsight_key: Entry to write. Defaults to ``"is_hindsight"``.
-        is_context_key: Entry to write with ``goals_per_transition``. Default: ``"is_context"``.
-        reward_key, done_key, terminated_key, truncated_key: Reward, end of episode, terminal state
-            and time-out, under ``"next"``. Default to these names.
-        trajectory_key: Which trajectory a step belongs to, integers [*B], -1 for none; a
-            ``"mask"`` beside it, bool [*B], says which steps count. They need not exist. Defaults
-            to ``("collector", "traj_ids")``.
-        step_count_key: Steps made since the last reset, [*B, 1] or [*B], as
-            :class:`~torchrl.envs.transforms.StepCounter` writes them; when given, steps that are
-            missing, repeated or follow an unseen reset are found. Defaults to None, no check.
+        relabel: ``"all"`` episodes (the paper), ``"failed"`` ones, whose last reward is that of a
+            step that reaches nothing, or ``"none"``. Default: ``"all"``.
+        strategy: ``"future"`` (the paper), ``"final"`` or ``"episode"``. Default: ``"future"``.
+        goals_per_episode: most goals of an episode, drawn at random. Default: None, all.
+        goals_per_transition: most goals of a transition; rows that were not drawn are let out with
+            ``is_context`` set, for the windows of others. Default: None, all.
+        seed: of the generator that draws them. Default: 0.
+        capacity: of the replay buffer, to refuse a larger batch at once. Default: None, no check.
+        naming: ``"every"`` if goals are named after every step that reaches them, which the
+            "episode" strategy needs, ``"first"`` if once an episode. Default: ``"first"``.
+        reward_scale: reward of a relabelled step that misses its goal, and of one that reaches it;
+            the environment's must lie between. Default: ``(0.0, 1.0)``.
+        goal_key, kind_key: goal pursued, and its kind. Default: ``"goal_tokens"``, ``"goal_kind"``.
+        goal_entries: others that say it, if they exist. Default: ``("goal", "goal_id")``.
+        hindsight_key: group to leave out of the rows. Default: ``"hindsight"``.
+        hindsight_goal_key, hindsight_kind_key: under ``"next"``, goals named after a step [*B, H,
+            ...] and their kinds [*B, H], -1 in empty slots. Default: ``("hindsight",
+            "goal_tokens")``, ``("hindsight", "kind")``.
+        is_hindsight_key, is_context_key: written. Default: ``"is_hindsight"``, ``"is_context"``.
+        reward_key, done_key, terminated_key, truncated_key: under ``"next"``, [*B, 1]; the last
+            need not exist. Default: these names.
+        trajectory_key: integers [*B], -1 for none, and a ``"mask"`` beside it. Default:
+            ``("collector", "traj_ids")``.
+        step_count_key: steps since the last reset, to find missing ones. Default: None, no check.
 
     Raises:
-        ValueError: on settings out of range, on steps of trajectories that cannot be told apart or
-            are out of order, on goals named that cannot stand where the pursued one is, on rewards
-            of another scale, on more rows than ``capacity``, and when used in an environment. A
-            batch that is refused changes nothing.
+        ValueError: on settings out of range, and on a batch that is not as said above, which
+            changes nothing.
         KeyError: on missing entries, saying who should write them.
 
     Examples:
-        >>> from tensordict import TensorDict
-        >>> def steps(goal, named, done):  # one environment, goals of one token, one slot
-        ...     named = torch.tensor(named).view(1, -1, 1)
-        ...     done = torch.tensor(done).view(1, -1, 1)
-        ...     return TensorDict(
-        ...         {
-        ...             "goal_tokens": torch.full_like(named, goal),
-        ...             "goal_kind": torch.zeros_like(named[..., 0]),
-        ...             "next": {
-        ...                 "hindsight": {
-        ...                     "goal_tokens": named.unsqueeze(-1),
-        ...                     "kind": named.sign() - 1,
-        ...                 },
-        ...                 "reward": torch.zeros(done.shape),
-        ...                 "done": done,
-        ...                 "terminated": torch.zeros_like(done),
-        ...             },
-        ...         },
-        ...         batch_size=[1, done.shape[1]],
-        ...     )
-        >>> transform = HindsightTransform()
-        >>> transform.inv(steps(goal=5, named=[0, 7], done=[False, False])) is None
-        True
-        >>> rows = transform.inv(steps(goal=5, named=[0], done=[True]))
-        >>> rows["goal_tokens"].flatten(), rows["is_hindsight"]
-        (tensor([5, 5, 5, 7, 7]), tensor([False, False, False,  True,  True]))
-        >>> rows["next", "reward"].flatten(), rows["next", "terminated"].flatten()
-        (tensor([0., 0., 0., 0., 1.]), tensor([False, False, False, False,  True]))
+        >>> done = torch.tensor([[[False], [True]]])  # one environment, an episode of two steps
+        >>> named = {"goal_tokens": torch.tensor([[[[7]], [[0]]]])}  # a goal after the first one
+        >>> named["kind"] = torch.tensor([[[0], [-1]]])
+        >>> following = {"done": done, "terminated": done, "reward": torch.zeros(1, 2, 1)}
+        >>> goal = {"goal_tokens": torch.tensor([[[5], [5]]]), "goal_kind": torch.tensor([[0, 0]])}
+        >>> steps = TensorDict(goal | {"next": following | {"hindsight": named}}, [1, 2])
+        >>> rows = HindsightTransform().inv(steps)
+        >>> rows["goal_tokens"].flatten(), rows["next", "reward"].flatten()
+        (tensor([5, 5, 7]), tensor([0., 0., 1.]))
     """
 
     ENV_ERR = (
@@ -282,6 +206,11 @@ class HindsightTransform(Transform):
         self._rng.set_state(state.pop("generator").cpu())
         self._num_envs = state.pop("num_envs")
         self._log.load_state_dict(state)
+
+    def __repr__(self) -> str:
+        names = ("relabel", "strategy", "goals_per_episode", "goals_per_transition", "reward_scale")
+        settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{type(self).__name__}({settings})"
 
     def _reset(
         self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase

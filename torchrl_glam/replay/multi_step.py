@@ -61,39 +61,30 @@ class SegmentMultiStepTransform(MultiStepTransform):
     :class:`~torchrl_glam.replay.HindsightTransform` lets them out, writes for every row
 
     - ``("next", "reward")``: sum over k < steps of gamma^k r_{t+k};
-    - every other entry of ``"next"``, ends included, as it is after the window's last step;
+    - every other entry of ``"next"``, ends included, as it is after the window's last step: windows
+      that reach a terminal state do not bootstrap, those that end with a time-out do (equation 3 of
+      SAC-GLAM, Gaven et al., 2024);
     - ``"steps_to_next_obs"`` int64 [M, 1]: steps in the window, at most ``n_steps`` and fewer
-      where the segment ends first. TorchRL's value estimators read it and discount the next
-      value by ``gamma ** steps_to_next_obs``;
-    - ``"gamma"`` float32 [M, 1]: that discount.
+      where the segment ends first, which TorchRL's value estimators read, and ``"gamma"`` float32
+      [M, 1]: ``gamma ** steps_to_next_obs``.
 
-    Rows whose ``"is_context"`` is set, where that entry exists, serve the windows of the rows
-    before them and are dropped.
-
-    A window that reaches a terminal state is ``terminated``, so it does not bootstrap; one that
-    ends with a time-out is ``truncated`` only, so it does (equation 3 of SAC-GLAM, Gaven et al.,
-    2024).
-
-    It replaces the computation of TorchRL's :class:`~torchrl.envs.transforms.MultiStepTransform`,
-    which by default leaves the ends at step t (windows that reach a terminal state then
-    bootstrap), holds the last ``n_steps`` rows of a call back in an attribute that no checkpoint
-    contains, and takes time proportional to segments times rows. Here nothing is held back, as no
-    window crosses the end of a segment, and time is proportional to rows times ``n_steps``.
-
-    In a :class:`~torchrl.envs.transforms.Compose`, inverse transforms run from last to first: put
-    this one before the hindsight transform.
+    TorchRL's :class:`~torchrl.envs.transforms.MultiStepTransform`, whose computation it replaces,
+    leaves the ends at step t by default, so that windows that reach a terminal state bootstrap,
+    holds the last ``n_steps`` rows of a call back where no checkpoint finds them, and takes time
+    proportional to segments times rows; here it is rows times ``n_steps``. In a
+    :class:`~torchrl.envs.transforms.Compose`, put it before the hindsight transform, as inverse
+    transforms run from last to first.
 
     Args:
-        n_steps: Longest window, at least 1; can be changed later through the attribute.
-        gamma: Discount factor in [0, 1].
-        reward_key: Entry of ``"next"`` to sum, [M, 1]. Defaults to ``"reward"``.
-        done_key: Entry of ``"next"`` that marks the last row of a segment, bool [M, 1]. Defaults to
+        n_steps: longest window, at least 1; can be changed later through the attribute.
+        gamma: discount factor in [0, 1].
+        reward_key: entry of ``"next"`` to sum, [M, 1]. Default: ``"reward"``.
+        done_key: entry of ``"next"`` that marks the last row of a segment, bool [M, 1]. Default:
             ``"done"``.
-        steps_to_next_obs_key: Entry to write window lengths to. Defaults to
-            ``"steps_to_next_obs"``.
-        gamma_key: Entry to write discounts to. Defaults to ``"gamma"``.
-        is_context_key: Entry that marks rows to drop, bool [M]; it need not exist. Defaults to
-            ``"is_context"``.
+        steps_to_next_obs_key: entry to write window lengths to. Default: ``"steps_to_next_obs"``.
+        gamma_key: entry to write discounts to. Default: ``"gamma"``.
+        is_context_key: marks rows that serve the windows of others and are dropped, bool [M]; it
+            need not exist. Default: ``"is_context"``.
 
     Raises:
         ValueError: on ``n_steps`` or ``gamma`` out of range, on data that is not one line of rows,
@@ -101,17 +92,13 @@ class SegmentMultiStepTransform(MultiStepTransform):
 
     Examples:
         >>> from tensordict import TensorDict
-        >>> episode = TensorDict(
-        ...     {
-        ...         "observation": torch.tensor([10, 11, 12]),
-        ...         "next": {
-        ...             "observation": torch.tensor([11, 12, 13]),
-        ...             "reward": torch.tensor([[0.0], [0.0], [1.0]]),
-        ...             "done": torch.tensor([[False], [False], [True]]),
-        ...         },
-        ...     },
-        ...     [3],
-        ... )
+        >>> following = {
+        ...     "observation": torch.tensor([11, 12, 13]),
+        ...     "reward": torch.tensor([[0.0], [0.0], [1.0]]),
+        ...     "done": torch.tensor([[False], [False], [True]]),
+        ... }
+        >>> root = {"observation": torch.tensor([10, 11, 12])}
+        >>> episode = TensorDict(root | {"next": following}, [3])
         >>> rows = SegmentMultiStepTransform(n_steps=2, gamma=0.5).inv(episode)
         >>> rows["next", "observation"], rows["next", "done"].flatten()
         (tensor([12, 13, 13]), tensor([False,  True,  True]))
@@ -163,6 +150,9 @@ class SegmentMultiStepTransform(MultiStepTransform):
         if is_context is None:
             return tensordict
         return tensordict.exclude(self.is_context_key)[~is_context]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(n_steps={self.n_steps}, gamma={self.gamma})"
 
     def _done(self, tensordict: TensorDictBase) -> torch.Tensor:
         """Checks the layout and returns the ends of segments, [M]."""

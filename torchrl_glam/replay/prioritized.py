@@ -39,10 +39,10 @@ class PrioritizedGroupSampler(StateFile, PrioritizedSampler):
     Args:
         sampler: Sampler that names the groups and says how many rows to take of each, such as
             :class:`~torchrl_glam.replay.HindsightRatioSampler` or
-            :class:`~torchrl_glam.replay.GoalKindSampler`. Defaults to None, all rows in one group.
-        alpha: Exponent of the priorities, at least 0, which is uniform. Defaults to 0.6.
-        beta: Exponent of the weights, in [0, 1]. Defaults to 0.4.
-        eps: Added to priorities, above 0, so that every row can be drawn. Defaults to 1e-8.
+            :class:`~torchrl_glam.replay.GoalKindSampler`. Default: None, all rows in one group.
+        alpha: Exponent of the priorities, at least 0, which is uniform. Default: 0.6.
+        beta: Exponent of the weights, in [0, 1]. Default: 0.4.
+        eps: Added to priorities, above 0, so that every row can be drawn. Default: 1e-8.
 
     Raises:
         ValueError: on exponents out of range, and on priorities that are negative, not finite, or

@@ -43,7 +43,7 @@ def close_rollout(
         done_key, terminated_key, truncated_key: ends, under ``"next"``, each ``[*B, T, 1]``. The
             last need not exist: what is done and not terminated is truncated.
         trajectory_key: number of each step's trajectory, ``[*B, T]``: a row may hold several, as
-            with ``cat_results=-1``. It need not exist. Defaults to ``("collector", "traj_ids")``.
+            with ``cat_results=-1``. It need not exist. Default: ``("collector", "traj_ids")``.
 
     Returns:
         The rollout with other ends; entries are shared with the one given, which stays as it was.
@@ -93,11 +93,11 @@ class SubgoalFilter(Transform):
     Args:
         is_subgoal: whether the goals of its first argument are sub-goals of those of the second;
             ids, of shapes that broadcast: :meth:`torchrl_glam.envs.GoalSpace.is_subgoal`.
-        goal_id_key: id of the goal pursued, integers ``[*B]``. Defaults to ``"goal_id"``.
+        goal_id_key: id of the goal pursued, integers ``[*B]``. Default: ``"goal_id"``.
         hindsight_goal_id_key: ids of the goals named, under ``"next"``, integers ``[*B, H]``.
-            Defaults to ``("hindsight", "goal_id")``.
+            Default: ``("hindsight", "goal_id")``.
         hindsight_kind_key: their kinds, under ``"next"``, ``[*B, H]``, -1 in empty slots.
-            Defaults to ``("hindsight", "kind")``.
+            Default: ``("hindsight", "kind")``.
 
     Raises:
         KeyError: if an entry is missing.
@@ -128,6 +128,9 @@ class SubgoalFilter(Transform):
         self.goal_id_key = goal_id_key
         self.hindsight_goal_id_key = unravel_key(("next", hindsight_goal_id_key))
         self.hindsight_kind_key = unravel_key(("next", hindsight_kind_key))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(is_subgoal={self.is_subgoal})"
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         kind = tensordict[self.hindsight_kind_key]

@@ -27,8 +27,8 @@ class HindsightRatioSampler(GroupSampler):
     :class:`~torchrl.data.RandomSampler`.
 
     Args:
-        ratio: Share of hindsight transitions in a batch, in [0, 1]. Defaults to 0.5.
-        is_hindsight_key: Entry that tells the kinds apart, bool [M] or [M, 1]. Defaults to
+        ratio: Share of hindsight transitions in a batch, in [0, 1]. Default: 0.5.
+        is_hindsight_key: Entry that tells the kinds apart, bool [M] or [M, 1]. Default:
             ``"is_hindsight"``.
 
     Raises:
@@ -80,11 +80,11 @@ class GoalKindSampler(GroupSampler):
     Args:
         prior: Weight of each goal kind, K numbers of at least 0 that are not all 0; they need not
             add up to 1.
-        ratio: Share of hindsight transitions in a batch, in [0, 1]. Defaults to None: hindsight
+        ratio: Share of hindsight transitions in a batch, in [0, 1]. Default: None: hindsight
             and original transitions are drawn alike.
         goal_kind_key: Entry with the kind of a row's goal, integers [M] from 0 to K - 1. Defaults
             to ``"goal_kind"``.
-        is_hindsight_key: Entry that marks hindsight transitions, bool [M] or [M, 1]. Defaults to
+        is_hindsight_key: Entry that marks hindsight transitions, bool [M] or [M, 1]. Default:
             ``"is_hindsight"``.
 
     Raises:
