@@ -17,14 +17,16 @@ from torchrl_glam.replay.checks import (
     check_capacity,
     check_entries,
     check_named,
+    check_random_goals,
     check_rewards,
     check_same_goal,
     check_scale,
     check_strategy,
 )
 from torchrl_glam.replay.collected import check_order, mask_key, trajectories
-from torchrl_glam.replay.episodes import Episodes, StepLog
+from torchrl_glam.replay.episodes import Episodes, Spans, StepLog
 from torchrl_glam.replay.indexing import rows_differ
+from torchrl_glam.replay.known_goals import KnownGoals
 from torchrl_glam.replay.layout import Layout, under_next
 from torchrl_glam.replay.strategies import (
     Namings,
@@ -63,7 +65,9 @@ class HindsightTransform(Transform):
         goals_per_episode: most goals of an episode, drawn at random. Default: None, all.
         goals_per_transition: most goals of a transition; rows that were not drawn are let out with
             ``is_context`` set, for the windows of others. Default: None, all.
-        seed: of the generator that draws them. Default: 0.
+        random_goals_per_episode: goals that earlier episodes reached and this one did not, drawn to
+            show the failures under them; right where every goal reached is named. Default: 0.
+        seed: of the generator that draws all of these. Default: 0.
         capacity: of the replay buffer, to refuse a larger batch at once. Default: None, no check.
         naming: ``"every"`` if goals are named after every step that reaches them, which the
             "episode" strategy needs, ``"first"`` if once an episode. Default: ``"first"``.
@@ -113,6 +117,7 @@ class HindsightTransform(Transform):
         strategy: Literal["future", "final", "episode"] = "future",
         goals_per_episode: int | None = None,
         goals_per_transition: int | None = None,
+        random_goals_per_episode: int = 0,
         seed: int = 0,
         capacity: int | None = None,
         naming: Literal["first", "every"] = "first",
@@ -134,11 +139,13 @@ class HindsightTransform(Transform):
     ) -> None:
         super().__init__()
         check_strategy(relabel, strategy, goals_per_episode, goals_per_transition, naming)
+        check_random_goals(random_goals_per_episode, relabel)
         check_scale(reward_scale)
         self.relabel = relabel
         self.strategy = strategy
         self.goals_per_episode = goals_per_episode
         self.goals_per_transition = goals_per_transition
+        self.random_goals_per_episode = random_goals_per_episode
         self._rng = torch.Generator().manual_seed(seed)
         self.capacity = capacity
         self.reward_scale = tuple(reward_scale)
@@ -175,7 +182,7 @@ class HindsightTransform(Transform):
         if step_count_key is not None:
             self._writers[step_count_key] = "a StepCounter transform in the environment"
         self._layout: Layout | None = None
-        self._log = StepLog()
+        self._log, self._known = StepLog(), KnownGoals()
         self._num_envs: int | None = None  # where rows stand for environments
 
     @property
@@ -191,24 +198,26 @@ class HindsightTransform(Transform):
     def clone(self) -> HindsightTransform:
         """A transform with the same settings and a copy of the pending steps and generator."""
         clone = super().clone()
-        clone._log, clone._rng = StepLog(), torch.Generator()
+        clone._log, clone._known, clone._rng = StepLog(), KnownGoals(), torch.Generator()
         clone.set_extra_state(self.get_extra_state())
         return clone
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The pending steps and the generator's state, for ``state_dict``."""
+        """The pending steps, the known goals and the generator's state, for ``state_dict``."""
         own = {"generator": self._rng.get_state(), "num_envs": self._num_envs}
-        return self._log.state_dict() | own
+        return self._log.state_dict() | self._known.state_dict() | own
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Restores the pending steps and the generator's state."""
+        """Restores what :meth:`get_extra_state` returned."""
         state = dict(state)
         self._rng.set_state(state.pop("generator").cpu())
         self._num_envs = state.pop("num_envs")
+        self._known.load_state_dict({"known": state.pop("known")})
         self._log.load_state_dict(state)
 
     def __repr__(self) -> str:
-        names = ("relabel", "strategy", "goals_per_episode", "goals_per_transition", "reward_scale")
+        limits = ("goals_per_episode", "goals_per_transition", "random_goals_per_episode")
+        names = ("relabel", "strategy", *limits, "reward_scale")
         settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"{type(self).__name__}({settings})"
 
@@ -276,23 +285,65 @@ class HindsightTransform(Transform):
         filled = steps[self.hindsight_kind_key].index_select(0, slots) >= 0
         if self.relabel == "failed":
             end = steps[self.reward_key][slots[spans.last]]
-            filled &= without_success(end, self.reward_scale)[episode].unsqueeze(-1)
+            failed = without_success(end, self.reward_scale)
+            filled &= failed[episode].unsqueeze(-1)
         step, slot = filled.nonzero(as_tuple=True)
         named = steps[self.hindsight_goal_key][slots[step], slot].to(pursued.dtype)
         other = rows_differ(named, pursued[step])
         step, slot, named = step[other], slot[other], named[other]
         found = namings(spans, episode[step], step, named)
         limit = self.goals_per_episode
-        found = choose(found, spans.first.shape[0], self.strategy, limit, self._rng)
-        return self._relabel(episodes, found, slot[found.source])
+        chosen = choose(found, spans.first.shape[0], self.strategy, limit, self._rng)
+        goals = self._goals(slots[chosen.place], slot[chosen.source])
+        if not self.random_goals_per_episode:
+            return self._relabel(episodes, chosen, goals)
+        relabelled = torch.arange(len(spans.first), device=slots.device)
+        if self.relabel == "failed":
+            relabelled = relabelled[failed]
+        drawn = self._known.draw(
+            self.hindsight_goal_key,
+            self.random_goals_per_episode,
+            *(episode[step], named),
+            *(relabelled, pursued[spans.first[relabelled]]),
+            self._rng,
+        )
+        if len(drawn.goal):
+            goals = {key: torch.cat([v, self._known[key][drawn.goal]]) for key, v in goals.items()}
+        rows = self._relabel(episodes, chosen, goals, drawn.episode)
+        self._known.add(self._goals(slots[found.place], slot[found.source]))
+        return rows
 
-    def _relabel(self, episodes: Episodes, found: Namings, slot: torch.Tensor) -> TensorDictBase:
+    def _goals(self, slots: torch.Tensor, slot: torch.Tensor) -> dict[NestedKey, torch.Tensor]:
+        """What is named after the steps in these slots of the log, in one slot each, [S, ...]."""
+        return {key: self._log.steps[key][slots, slot] for key in self._layout.goals}
+
+    def _relabel(
+        self,
+        episodes: Episodes,
+        found: Namings,
+        goals: dict[NestedKey, torch.Tensor],
+        also: torch.Tensor | None = None,
+    ) -> TensorDictBase:
         """Copies episodes and, under the goals that they reached, parts of them out of the log.
 
-        ``slot`` is which of the goals named after its step each of those is, int64 [S].
+        Args:
+            episodes: What the log finished.
+            found: The goals they reached, S of them.
+            goals: Their entries and, after them, those of goals that were not reached, [S + D].
+            also: Episodes to repeat under the latter, int64 [D].
         """
-        unreached = self.strategy == "episode"
-        spans, goal, num_reached = relabelled_spans(found, episodes.spans, unreached)
+        spans, goal, num_reached = relabelled_spans(
+            found, episodes.spans, unreached=self.strategy == "episode"
+        )
+        if also is not None:
+            spans = Spans(
+                *(
+                    torch.cat([some, of[also]])
+                    for some, of in zip(spans, episodes.spans, strict=True)
+                )
+            )
+            behind = torch.arange(len(also), device=also.device) + len(found.place)
+            goal = torch.cat([goal, behind])
         span, place = spans.places()
         goal = goal[span]
         begin, copies = episodes.slots.shape[0], episodes.slots[place]
@@ -304,12 +355,11 @@ class HindsightTransform(Transform):
             total -= int(is_context.sum())
         check_capacity(total, self.capacity)
         rows = self._copy(torch.cat([episodes.slots, copies]), begin)
-        named_at = episodes.slots[found.place]
-        for key, places in self._layout.goals.items():
-            goals = self._log.steps[key][named_at, slot].index_select(0, goal)
-            for place in places:
-                entry = rows.get(place)
-                entry[begin:] = goals.to(entry.dtype)
+        for key, entries in self._layout.goals.items():
+            values = goals[key].index_select(0, goal)
+            for replaced in entries:
+                entry = rows.get(replaced)
+                entry[begin:] = values.to(entry.dtype)
         last = begin + spans.lengths.cumsum(0) - 1
         ends = (self.done_key, self.terminated_key, self.truncated_key)
         write_ends(rows, begin, last, num_reached, self.reward_scale, self.reward_key, *ends)

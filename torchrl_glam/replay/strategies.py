@@ -84,12 +84,7 @@ def namings(
     """
     if not episode.numel():
         return Namings(episode, place, episode, place, episode.bool(), episode)
-    if goals.is_complex():
-        goals = torch.view_as_real(goals)
-    wide = torch.float64 if goals.is_floating_point() else torch.int64  # each holds all of its kind
-    content = torch.cat(
-        [episode.unsqueeze(1).to(wide), goals.reshape(goals.shape[0], -1).to(wide)], 1
-    )
+    content = in_episode(episode, goals)
     different, goal = torch.unique(content, dim=0, return_inverse=True)
     source = torch.arange(goal.shape[0], device=goal.device)
     before, again = episodes.first[episode] - 1, torch.zeros_like(goal, dtype=torch.bool)
@@ -107,6 +102,15 @@ def namings(
     before[order[1:][same]] = place[order[:-1][same]]
     again[order[:-1][same]] = True
     return Namings(episode, place, goal, before, again, source)
+
+
+def in_episode(episode: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
+    """Goals [S, ...] with their episodes [S] as rows [S, C], alike where both are, exactly."""
+    if goals.is_complex():
+        goals = torch.view_as_real(goals)
+    wide = torch.float64 if goals.is_floating_point() else torch.int64  # each holds all of its kind
+    goals = goals.reshape(goals.shape[0], goals.shape[1:].numel()).to(wide)
+    return torch.cat([episode.unsqueeze(1).to(wide), goals], 1)
 
 
 def choose(
