@@ -40,7 +40,7 @@ def test_links_and_pipes_are_refused_before_anything_is_read(folder, tmp_path, n
     else:
         entry.unlink(missing_ok=True)
         os.mkfifo(entry)  # opening it would wait for a writer for ever
-    what = "a link" if kind == "link" else "a pipe"
+    what = "a symbolic link" if kind == "link" else "a pipe"
     for load in (load_language_model, load_tokenizer):
         with pytest.raises(ValueError, match=f"holds '{name}', which is {what}"):
             load(folder)

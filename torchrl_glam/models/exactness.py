@@ -313,7 +313,7 @@ def _after_matrices(
 ) -> Iterator[None]:
     with ExitStack() as stack:
         for module in base.modules():
-            weight = module._parameters.get("weight")
+            weight = dict(module.named_parameters(recurse=False)).get("weight")
             if weight is not None and weight.dim() == 2:
                 stack.callback(module.register_forward_hook(hook).remove)
         yield

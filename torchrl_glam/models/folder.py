@@ -7,8 +7,9 @@ lead out of it.
 from __future__ import annotations
 
 import json
-import stat
 from pathlib import Path, PurePath
+
+from torchrl_glam._files import kind_of
 
 _INDEX = "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -32,7 +33,7 @@ def check_folder(folder: Path, *, weights: bool) -> None:
         ...     check_folder(Path(name), weights=False)
         Traceback (most recent call last):
             ...
-        ValueError: name (...) holds 'config.json', which is a link: ...
+        ValueError: name (...) holds 'config.json', which is a symbolic link: ...
     """
     folder = folder.resolve()
     for entry in sorted(folder.iterdir()):
@@ -77,12 +78,12 @@ def _check_weights(folder: Path) -> None:
 
 
 def _check_plain(folder: Path, entry: Path) -> None:
-    mode = entry.lstat().st_mode
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+    kind = kind_of(entry)
+    if kind in ("file", "folder"):
         return
-    what = "a link" if stat.S_ISLNK(mode) else "a pipe, a socket or a device"
+    name = entry.relative_to(folder).as_posix()
     raise ValueError(
-        f"name ({str(folder)!r}) holds {entry.relative_to(folder).as_posix()!r}, which is {what}: "
+        f"name ({str(folder)!r}) holds {name!r}, which is a {kind}: "
         "plain files are read only (give a model of the hub's cache by its id, or copy its "
         "folder with cp -rL)"
     )

@@ -80,14 +80,15 @@ def _check_quantised(base: nn.Module) -> None:
     """Compares the gradient through each shape of 4-bit weights with that through full ones."""
     seen = set()
     for name, module in base.named_modules():
-        state = getattr(getattr(module, "weight", None), "quant_state", None)
-        if state is None or "weight" not in module._parameters or state.shape in seen:
+        weight = dict(module.named_parameters(recurse=False)).get("weight")
+        state = getattr(weight, "quant_state", None)
+        if state is None or state.shape in seen:
             continue
         seen.add(state.shape)
         # Here, because importing it writes a message about kernels, whoever needs 4-bit or not.
         from bitsandbytes.functional import dequantize_4bit
 
-        weight = dequantize_4bit(module.weight.data, state).float()
+        weight = dequantize_4bit(weight.data, state).float()
         dtype = getattr(module, "compute_dtype", None) or torch.float32
         pattern = torch.arange(2 * weight.shape[1], device=weight.device, dtype=torch.float32)
         inputs = pattern.view(2, -1).sin().to(dtype).requires_grad_()

@@ -256,9 +256,8 @@ def _with_lora(model: PreTrainedModel, lora: LoraConfig, quantised: bool) -> Pre
     except ValueError as error:
         if "target modules" not in str(error).lower():
             raise
-        leaves = sorted(
-            {n.rsplit(".", 1)[-1] for n, m in model.named_modules() if "weight" in m._parameters}
-        )
+        names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        leaves = sorted({name.split(".")[-2] for name in names if name.endswith(".weight")})
         raise ValueError(
             f"lora.target_modules ({lora.target_modules}) match no module of the model: its "
             f"weights are in modules named {leaves}"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from tensordict import NestedKey, TensorDictBase
+from tensordict import NestedKey, TensorDictBase, unravel_key
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
-from tensordict.utils import unravel_key
 from torch import Tensor, nn
 from torchrl.objectives import ClipPPOLoss
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tensordict import NestedKey, TensorDict
+from tensordict import NestedKey, TensorDict, unravel_key
 from tensordict.nn import TensorDictModuleBase
-from tensordict.utils import unravel_key
 from torch import nn
 
 from torchrl_glam.models.protocol import Part, Trunk

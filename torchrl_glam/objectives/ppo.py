@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from tensordict import NestedKey, TensorDictBase, TensorDictParams
+from tensordict import NestedKey, TensorDictBase, TensorDictParams, unravel_key
 from tensordict.nn import (
     ProbabilisticTensorDictSequential,
     TensorDictModule,
     TensorDictModuleBase,
     dispatch,
 )
-from tensordict.utils import unravel_key
 from torch import Tensor, nn
 from torchrl.objectives import KLPENPPOLoss, LossModule
 from torchrl.objectives.utils import ValueEstimators

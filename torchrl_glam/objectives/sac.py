@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from tensordict import NestedKey, TensorDict, TensorDictBase, TensorDictParams
+from tensordict import NestedKey, TensorDict, TensorDictBase, TensorDictParams, unravel_key
 from tensordict.nn import (
     ProbabilisticTensorDictSequential,
     TensorDictModule,
     TensorDictModuleBase,
     dispatch,
 )
-from tensordict.utils import unravel_key
 from torch import Tensor, nn
 from torch.func import functional_call
 from torchrl.modules import MaskedCategorical
@@ -309,7 +308,7 @@ class SACGLAMLoss(DiscreteSACLoss):
         return self._reduce(loss, tensordict), functional.entropy(*policy).detach()
 
     def _reduce(self, loss: Tensor, tensordict: TensorDictBase) -> Tensor:
-        weights = self._maybe_get_priority_weight(tensordict)
+        weights = tensordict.get(self.tensor_keys.priority_weight, None)
         if weights is not None:
             # TorchRL would divide by the sum of the weights, of each micro-batch by its own: these
             # would then not add up to the whole batch.

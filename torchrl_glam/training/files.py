@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from torchrl_glam._files import kind_of
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -80,16 +81,12 @@ def plain_files(path: Path) -> Iterator[Path]:
 
 
 def _walk(path: Path, top: Path) -> Iterator[Path]:
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if stat.S_ISREG(mode):
+    kind = kind_of(path)
+    if kind == "file":
         yield path
-    elif stat.S_ISDIR(mode):
+    elif kind == "folder":
         for child in sorted(path.iterdir()):
             yield from _walk(child, top)
-    else:
+    elif kind != "nothing":
         name = path.name if path == top else path.relative_to(top).as_posix()
-        kind = "symbolic link" if stat.S_ISLNK(mode) else "pipe, socket or device"
         raise ValueError(f"{name} is a {kind}, expected plain files and folders only")
