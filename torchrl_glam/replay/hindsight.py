@@ -26,8 +26,8 @@ from torchrl_glam.replay.checks import (
 from torchrl_glam.replay.collected import check_order, mask_key, trajectories
 from torchrl_glam.replay.episodes import Episodes, Spans, StepLog
 from torchrl_glam.replay.indexing import rows_differ
-from torchrl_glam.replay.known_goals import KnownGoals
 from torchrl_glam.replay.layout import Layout, under_next
+from torchrl_glam.replay.pursued_goals import PursuedGoals
 from torchrl_glam.replay.strategies import (
     Namings,
     choose,
@@ -42,12 +42,11 @@ from torchrl_glam.replay.strategies import (
 class HindsightTransform(Transform):
     """Lets finished episodes into a replay buffer, with copies under the goals they reached.
 
-    A replay-buffer transform that works on ``extend``. It gathers each trajectory's steps, in any
-    split into calls, until the episode ends; until then ``extend`` stores nothing. Then it lets out
-    rows [M]: the episode as it was and, for every goal that the social partner named after step t,
-    the steps up to t once more under that goal, which is reached there (SAC-GLAM, Gaven et al.,
-    2024, section 2.3; :mod:`torchrl_glam.replay.strategies` says what other strategies do). Each is
-    a run of rows that ends with ``("next", "done")``; ``is_hindsight`` bool [M] tells them apart.
+    Works on ``extend``. It gathers a trajectory's steps, in any split into calls; until the episode
+    ends, nothing is stored. Then it lets out rows [M]: the episode as it was and, for every goal
+    that the social partner named after step t, the steps up to t once more under that goal, reached
+    there (SAC-GLAM, Gaven et al., 2024, section 2.3; :mod:`torchrl_glam.replay.strategies` has
+    the others). Each is a run of rows up to its ``("next", "done")``, marked ``is_hindsight``.
 
     Rows hold what came in but the ``"hindsight"`` entries and the root's ends. Every entry that
     says which goal is pursued, at the root and under ``"next"``, is replaced by the one of its name
@@ -55,8 +54,8 @@ class HindsightTransform(Transform):
 
     Trajectories are told apart by the numbers that collectors write; without them, row i of a batch
     [N, T] goes on where row i of the last one ended. Those that a reset cuts off without ``done``
-    never get in, and a warning says so. Pending steps are in ``state_dict``. In a ``Compose``, put
-    TorchRL's own transforms, which do not expect the None of unfinished episodes, after this one.
+    never get in, and a warning says so. In a ``Compose``, put TorchRL's own transforms, which do
+    not expect the None of unfinished episodes, after this one.
 
     Args:
         relabel: ``"all"`` episodes (the paper), ``"failed"`` ones, whose last reward is that of a
@@ -65,12 +64,12 @@ class HindsightTransform(Transform):
         goals_per_episode: most goals of an episode, drawn at random. Default: None, all.
         goals_per_transition: most goals of a transition; rows that were not drawn are let out with
             ``is_context`` set, for the windows of others. Default: None, all.
-        random_goals_per_episode: goals that earlier episodes reached and this one did not, drawn to
-            show the failures under them; right where every goal reached is named. Default: 0.
+        random_goals_per_episode: goals that others pursued and this episode missed, drawn to show
+            failures; right where every goal reached is named. Default: 0.
         seed: of the generator that draws all of these. Default: 0.
-        capacity: of the replay buffer, to refuse a larger batch at once. Default: None, no check.
-        naming: ``"every"`` if goals are named after every step that reaches them, which the
-            "episode" strategy needs, ``"first"`` if once an episode. Default: ``"first"``.
+        capacity: of the replay buffer, to refuse a larger batch. Default: None, no check.
+        naming: goals are named once an episode (``"first"``) or after ``"every"`` step that reaches
+            them, which the "episode" strategy needs. Default: ``"first"``.
         reward_scale: reward of a relabelled step that misses its goal, and of one that reaches it;
             the environment's must lie between. Default: ``(0.0, 1.0)``.
         goal_key, kind_key: goal pursued, and its kind. Default: ``"goal_tokens"``, ``"goal_kind"``.
@@ -80,8 +79,7 @@ class HindsightTransform(Transform):
             ...] and their kinds [*B, H], -1 in empty slots. Default: ``("hindsight",
             "goal_tokens")``, ``("hindsight", "kind")``.
         is_hindsight_key, is_context_key: written. Default: ``"is_hindsight"``, ``"is_context"``.
-        reward_key, done_key, terminated_key, truncated_key: under ``"next"``, [*B, 1]; the last
-            need not exist. Default: these names.
+        reward_key, done_key, terminated_key, truncated_key: under ``"next"``. Default: these names.
         trajectory_key: integers [*B], -1 for none, and a ``"mask"`` beside it. Default:
             ``("collector", "traj_ids")``.
         step_count_key: steps since the last reset, to find missing ones. Default: None, no check.
@@ -182,7 +180,7 @@ class HindsightTransform(Transform):
         if step_count_key is not None:
             self._writers[step_count_key] = "a StepCounter transform in the environment"
         self._layout: Layout | None = None
-        self._log, self._known = StepLog(), KnownGoals()
+        self._log, self._others = StepLog(), PursuedGoals()
         self._num_envs: int | None = None  # where rows stand for environments
 
     @property
@@ -198,21 +196,21 @@ class HindsightTransform(Transform):
     def clone(self) -> HindsightTransform:
         """A transform with the same settings and a copy of the pending steps and generator."""
         clone = super().clone()
-        clone._log, clone._known, clone._rng = StepLog(), KnownGoals(), torch.Generator()
+        clone._log, clone._others, clone._rng = StepLog(), PursuedGoals(), torch.Generator()
         clone.set_extra_state(self.get_extra_state())
         return clone
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The pending steps, the known goals and the generator's state, for ``state_dict``."""
+        """The pending steps, the goals pursued and the generator's state, for ``state_dict``."""
         own = {"generator": self._rng.get_state(), "num_envs": self._num_envs}
-        return self._log.state_dict() | self._known.state_dict() | own
+        return self._log.state_dict() | self._others.state_dict() | own
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restores what :meth:`get_extra_state` returned."""
         state = dict(state)
         self._rng.set_state(state.pop("generator").cpu())
         self._num_envs = state.pop("num_envs")
-        self._known.load_state_dict({"known": state.pop("known")})
+        self._others.load_state_dict({"others": state.pop("others")})
         self._log.load_state_dict(state)
 
     def __repr__(self) -> str:
@@ -294,13 +292,14 @@ class HindsightTransform(Transform):
         found = namings(spans, episode[step], step, named)
         limit = self.goals_per_episode
         chosen = choose(found, spans.first.shape[0], self.strategy, limit, self._rng)
-        goals = self._goals(slots[chosen.place], slot[chosen.source])
+        named_at, slot = slots[chosen.place], slot[chosen.source]
+        goals = {key: steps[key][named_at, slot] for key in self._layout.goals}
         if not self.random_goals_per_episode:
             return self._relabel(episodes, chosen, goals)
-        relabelled = torch.arange(len(spans.first), device=slots.device)
+        relabelled = torch.arange(spans.first.shape[0], device=slots.device)
         if self.relabel == "failed":
             relabelled = relabelled[failed]
-        drawn = self._known.draw(
+        drawn = self._others.draw(
             self.hindsight_goal_key,
             self.random_goals_per_episode,
             *(episode[step], named),
@@ -308,14 +307,12 @@ class HindsightTransform(Transform):
             self._rng,
         )
         if len(drawn.goal):
-            goals = {key: torch.cat([v, self._known[key][drawn.goal]]) for key, v in goals.items()}
+            others = {key: self._others[key][drawn.goal] for key in goals}
+            goals = {k: torch.cat([goals[k].to(o.dtype), o]) for k, o in others.items()}
         rows = self._relabel(episodes, chosen, goals, drawn.episode)
-        self._known.add(self._goals(slots[found.place], slot[found.source]))
+        first = slots[spans.first]
+        self._others.add({k: steps[own[0]][first] for k, own in self._layout.goals.items()})
         return rows
-
-    def _goals(self, slots: torch.Tensor, slot: torch.Tensor) -> dict[NestedKey, torch.Tensor]:
-        """What is named after the steps in these slots of the log, in one slot each, [S, ...]."""
-        return {key: self._log.steps[key][slots, slot] for key in self._layout.goals}
 
     def _relabel(
         self,

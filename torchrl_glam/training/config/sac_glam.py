@@ -59,6 +59,7 @@ class SACGLAMConfig(RecipeConfig):
     hindsight_strategy: str = "future"
     hindsight_goals_per_episode: int | None = None
     hindsight_goals_per_transition: int | None = None
+    hindsight_random_goals_per_episode: int = 0
     sampling: str = "ratio"
     hindsight_ratio: float = 0.5
     priority_alpha: float = 0.0
@@ -75,13 +76,15 @@ class SACGLAMConfig(RecipeConfig):
             ValueError: naming the key, its value and what was expected.
         """
         super().check()
+        if not self.hindsight:
+            self.hindsight_random_goals_per_episode = 0
         if self.alpha_init is None:
             self.alpha_init = 0.05 if self.hindsight else 0.005
         if self.target_entropy is None:
             self.target_entropy = 0.01 if self.hindsight else 0.0
         for key in ("n_step", "num_updates", "capacity", "target_entropy_steps"):
             at_least(self, key, 1)
-        for key in ("warmup_updates", "probe_episodes"):
+        for key in ("warmup_updates", "probe_episodes", "hindsight_random_goals_per_episode"):
             at_least(self, key, 0)
         for key in ("hindsight_ratio", "priority_alpha", "priority_beta"):
             within(self, key, 0.0, 1.0)

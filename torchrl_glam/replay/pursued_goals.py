@@ -1,4 +1,4 @@
-"""Goals that earlier episodes reached, which show others what does not reach them."""
+"""Goals that earlier episodes pursued, which show others what does not reach them."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ class Drawn(NamedTuple):
 
     Args:
         episode: Episode of each, int64.
-        goal: Which of the known goals it is, int64.
+        goal: Which of the goals pursued lately it is, int64.
     """
 
     episode: torch.Tensor
     goal: torch.Tensor
 
 
-class KnownGoals:
-    """The goals named last, whichever episode reached them.
+class PursuedGoals:
+    """The goals that episodes pursued lately, each as often as it was pursued.
 
-    Relabelling an episode with the goals that it reached shows a critic successes only. Of goals
-    that it did not reach, every step shows a failure: the strategy "random" of Hindsight Experience
-    Replay (Andrychowicz et al., 2017, section 4.5), here beside the others. A goal is drawn as
-    likely as it was named.
+    Relabelling an episode with the goals that it reached shows a critic successes only. Under a
+    goal that it did not reach, every step shows a failure. So does the strategy "random" of
+    Hindsight Experience Replay (Andrychowicz et al., 2017, section 4.5), with goals that others
+    reached; those that they pursued come in the shares in which the agent meets them.
 
     Args:
-        capacity: Namings to keep. Default: 10,000.
+        capacity: Goals to keep. Default: 10,000.
 
     Examples:
-        >>> known = KnownGoals()
-        >>> known.add({"goal": torch.tensor([[7], [8]])})
+        >>> others = PursuedGoals()
+        >>> others.add({"goal": torch.tensor([[7], [8]])})
         >>> episode, reached, pursued = torch.tensor([0]), torch.tensor([[7]]), torch.tensor([[5]])
         >>> generator = torch.Generator().manual_seed(0)
-        >>> drawn = known.draw("goal", 9, episode, reached, episode, pursued, generator)
-        >>> drawn.episode, known["goal"][drawn.goal]
+        >>> drawn = others.draw("goal", 9, episode, reached, episode, pursued, generator)
+        >>> drawn.episode, others["goal"][drawn.goal]
         (tensor([0]), tensor([[8]]))
     """
 
@@ -83,14 +83,14 @@ class KnownGoals:
         if key not in self._entries or not len(self._entries[key]):
             return Drawn(drawing[:0], drawing[:0])
         others = len(episode) + len(drawing)
-        known, into = self._entries[key], drawing.repeat_interleave(count)
+        pool, into = self._entries[key], drawing.repeat_interleave(count)
         goal = torch.randint(
-            len(known), into.shape, generator=generator, device=generator.device
+            len(pool), into.shape, generator=generator, device=generator.device
         ).to(into.device)
         # reached or pursued ones first: what is alike takes the place of the first of its kind
         everything = in_episode(
             torch.cat([episode, drawing, into]),
-            torch.cat([reached, pursued.to(reached.dtype), known[goal].to(reached.dtype)]),
+            torch.cat([reached, pursued.to(reached.dtype), pool[goal].to(reached.dtype)]),
         )
         _, alike = torch.unique(everything, dim=0, return_inverse=True)
         place = torch.arange(alike.shape[0], device=alike.device)
@@ -100,8 +100,8 @@ class KnownGoals:
 
     def state_dict(self) -> dict[str, Any]:
         """The goals."""
-        return {"known": dict(self._entries)}
+        return {"others": dict(self._entries)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores what :meth:`state_dict` returned."""
-        self._entries = dict(state["known"])
+        self._entries = dict(state["others"])
