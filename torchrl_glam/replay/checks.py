@@ -1,4 +1,8 @@
-"""What the replay transforms refuse: settings out of range, and data that is not as it must be."""
+"""What the replay transforms refuse: settings out of range, and data that is not as it must be.
+
+Each raises ValueError, or KeyError for a missing entry, that names the argument or entry, its value
+and what was expected.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +25,7 @@ def check_strategy(
     goals_per_transition: int | None,
     naming: str,
 ) -> None:
-    """Refuses unknown names, numbers of goals below 1, two limits at once, and false failures.
-
-    Raises:
-        ValueError: naming the argument, its value and what was expected.
-    """
+    """Refuses unknown names, numbers of goals below 1, two limits at once, and false failures."""
     if relabel not in ("all", "failed", "none"):
         raise ValueError(f'relabel ({relabel!r}) must be "all", "failed" or "none".')
     if strategy not in ("future", "final", "episode"):
@@ -55,15 +55,7 @@ def check_strategy(
 
 
 def check_entries(batch: TensorDictBase, writers: Mapping[NestedKey, str]) -> None:
-    """Refuses a batch of steps without an entry.
-
-    Args:
-        batch: What a collector gave.
-        writers: The entries it must have, each with who should have written it.
-
-    Raises:
-        KeyError: on a missing entry.
-    """
+    """Refuses a batch without an entry; ``writers`` says who should have written each."""
     for key, writer in writers.items():
         if batch.get(key, None) is None:
             raise KeyError(f"The data has no entry {key!r}: {writer} should write it.")
@@ -72,13 +64,8 @@ def check_entries(batch: TensorDictBase, writers: Mapping[NestedKey, str]) -> No
 def check_same_goal(goals: torch.Tensor, first: torch.Tensor, goal_key: NestedKey) -> None:
     """Refuses episodes in which the goal pursued changes: they are parts of several.
 
-    Args:
-        goals: The goal pursued at each step, [R, ...], episode by episode.
-        first: First step of every episode, int64 [E].
-        goal_key: Its entry, for the message.
-
-    Raises:
-        ValueError: if it changes.
+    ``goals`` [R, ...] are those pursued at each step, episode by episode, ``first`` int64 [E] the
+    first step of every episode.
     """
     changes = rows_differ(goals[1:], goals[:-1])
     changes[first[1:] - 1] = False
@@ -103,13 +90,10 @@ def check_named(
     """Refuses what is named if it cannot stand where it is to replace what is pursued.
 
     Args:
-        pursued: Entry of the goal pursued, [K, ...].
-        named: The same of the goals named, [K, H, ...].
-        kinds: Kinds of the goals named, [K, H]; slots below 0 do not count.
-        key, named_key: Their names, for the message.
-
-    Raises:
-        ValueError: if one value's shape differs, or a value is none of the other's type.
+        pursued: entry of the goal pursued, [K, ...].
+        named: the same of the goals named, [K, H, ...].
+        kinds: kinds of the goals named, [K, H]; slots below 0 do not count.
+        key, named_key: their names.
     """
     if named.shape[2:] != pursued.shape[1:]:
         raise ValueError(
@@ -129,15 +113,9 @@ def check_named(
 
 
 def check_rewards(reward: torch.Tensor, scale: tuple[float, float]) -> None:
-    """Refuses rewards that are not of the scale on which relabelled steps are rewarded.
+    """Refuses rewards of the environment that are not of the scale of relabelled steps.
 
-    Args:
-        reward: The environment's rewards, [K, ...].
-        scale: Reward of a step that does not reach its goal, and of one that does.
-
-    Raises:
-        ValueError: if one is below the first or above the second, or not a number; or if these
-            are no values of the rewards' type.
+    ``scale`` is the reward of a step that does not reach its goal, and of one that does.
     """
     unreached, reached = scale
     exact = reward if reward.is_floating_point() else reward.double()
@@ -155,11 +133,7 @@ def check_rewards(reward: torch.Tensor, scale: tuple[float, float]) -> None:
 
 
 def check_scale(scale: tuple[float, float]) -> None:
-    """Refuses a reward scale that is not two finite numbers, the second above the first.
-
-    Raises:
-        ValueError: naming the argument, its value and what was expected.
-    """
+    """Refuses a reward scale that is not two finite numbers, the second above the first."""
     if len(scale) != 2 or not -math.inf < scale[0] < scale[1] < math.inf:
         raise ValueError(
             f"reward_scale ({scale}) must be two finite numbers: the reward of a step that does "
@@ -168,11 +142,7 @@ def check_scale(scale: tuple[float, float]) -> None:
 
 
 def check_capacity(rows: int, capacity: int | None) -> None:
-    """Refuses more rows in one call than the replay buffer holds.
-
-    Raises:
-        ValueError: if ``rows`` is above ``capacity``; None for no limit.
-    """
+    """Refuses more rows in one call than the replay buffer holds; None for no limit."""
     if capacity is not None and rows > capacity:
         raise ValueError(
             f"The episodes that ended give {rows} rows with their hindsight, more than the "

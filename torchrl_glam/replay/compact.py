@@ -124,12 +124,9 @@ class CompactStorage(StateFile, TensorStorage):
         *,
         set_cursor: bool = True,
     ) -> None:
-        """Writes transitions.
+        """Writes transitions [] or [k] to one row or k; of a row named twice, the last holds.
 
-        Args:
-            cursor: Where to: one row, or k of them. Of a row that is named twice, the last holds.
-            data: The transitions, of batch size [] for one row, else [k].
-            set_cursor: Count the rows as new ones. Default: True.
+        They count as new ones unless ``set_cursor`` is False.
         """
         if not isinstance(data, TensorDictBase):
             raise TypeError(
@@ -163,18 +160,7 @@ class CompactStorage(StateFile, TensorStorage):
     def get_entry(
         self, key: NestedKey, index: int | Sequence[int] | slice | torch.Tensor = slice(None)
     ) -> torch.Tensor:
-        """Reads one entry of transitions without touching the others.
-
-        Args:
-            key: The entry.
-            index: Rows to read. Default: all.
-
-        Returns:
-            Its values, [k, ...], or [...] for one row.
-
-        Raises:
-            KeyError: if the transitions have no such entry.
-        """
+        """One entry of transitions, [k, ...] or [...]; see :func:`stored_entry`."""
         stored, shape = self._stored(index)
         key = unravel_key(key)
         if key not in self._keys:
