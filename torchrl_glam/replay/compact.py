@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
@@ -15,25 +16,11 @@ from torchrl.data.replay_buffers.storages import TensorStorage
 
 from torchrl_glam.replay.indexing import as_rows, last_of_each
 from torchrl_glam.replay.packing import RowLayout, as_key
-from torchrl_glam.replay.shared_rows import SharedRows
+from torchrl_glam.replay.shared_rows import Link, SharedRows, links_of
 from torchrl_glam.replay.state_file import StateFile
 
 _STATE = ("observation_tokens", "action_tokens", "action_mask")
 _GOAL = ("goal_tokens", "goal_kind")
-
-
-class _Link(NamedTuple):
-    """What a transition has in a table.
-
-    Args:
-        pointer: Name of the column that says where in the table.
-        table: Which one.
-        keys: Each entry's key in the table, with its key in the transition.
-    """
-
-    pointer: str
-    table: int
-    keys: dict[NestedKey, NestedKey]
 
 
 class CompactStorage(StateFile, TensorStorage):
@@ -99,7 +86,7 @@ class CompactStorage(StateFile, TensorStorage):
     def _forget(self) -> None:
         """Goes back to how it was before anything was written."""
         self.tables: list[SharedRows] = []
-        self._links: list[_Link] = []
+        self._links: list[Link] = []
         self._keys: list[NestedKey] = []  # of a transition
         self._layout: RowLayout | None = None  # of what a transition does not share
         self._rows: torch.Tensor | None = None  # [C, W]
@@ -193,8 +180,7 @@ class CompactStorage(StateFile, TensorStorage):
         for link in self._links:
             pointers = self._layout.unpack_one(replaced, link.pointer)
             self.tables[link.table].release(pointers)
-        for index, table in enumerate(self.tables):
-            links = [link for link in self._links if link.table == index]
+        for table, links in zip(self.tables, self._by_table(), strict=True):
             everywhere = {
                 key: torch.cat([entries[link.keys[key]] for link in links])
                 for key in table.layout.fields
@@ -224,33 +210,23 @@ class CompactStorage(StateFile, TensorStorage):
 
     def _lay_out(self, entries: dict[NestedKey, torch.Tensor]) -> None:
         """Decides which entries of transitions like these are shared, and makes room for them."""
-        own = dict(entries)
-        for group in self.shared:
-            places = [{key: key for key in group}, {key: ("next", key) for key in group}]
-            places = [{k: unravel_key(outer) for k, outer in place.items()} for place in places]
-            places = [place for place in places if any(k in entries for k in place.values())]
-            alike = [
-                key
-                for key in group
-                if all(place[key] in entries for place in places)
-                and len({_kind(entries[place[key]]) for place in places}) == 1
-            ]
-            if not alike or not places:
-                continue
-            for place in places:
-                pointer = f"pointer {len(self._links)}"
-                keys = {key: place[key] for key in alike}
-                self._links.append(_Link(pointer, len(self.tables), keys))
-                own = {k: x for k, x in own.items() if k not in keys.values()}
-            content = {key: entries[places[0][key]] for key in alike}
+        self._links = links_of(entries, self.shared)
+        self._keys = list(entries)
+        for links in self._by_table():
+            content = {inner: entries[outer] for inner, outer in links[0].keys.items()}
             self.tables.append(SharedRows(RowLayout.of(content)))
+        shared = {outer for link in self._links for outer in link.keys.values()}
+        own = {key: value for key, value in entries.items() if key not in shared}
         count = next(iter(entries.values())).shape[0]
         own |= {link.pointer: torch.zeros(count, dtype=torch.int64) for link in self._links}
-        self._keys = list(entries)
         self._layout = RowLayout.of(own)
         self._rows = torch.zeros(self.max_size, self._layout.width, dtype=torch.uint8)
         self._held = torch.zeros(self.max_size, dtype=torch.bool)
         self.initialized = True
+
+    def _by_table(self) -> list[list[Link]]:
+        """The links of each table."""
+        return [[*links] for _, links in groupby(self._links, key=lambda link: link.table)]
 
     def state_dict(self) -> dict[str, Any]:
         """What is stored, packed as it is; {} before anything was written."""
@@ -262,7 +238,10 @@ class CompactStorage(StateFile, TensorStorage):
             "len": self._len,
             "keys": self._keys,
             "links": [[link.pointer, link.table, list(link.keys.items())] for link in self._links],
-            "layouts": [layout.state_dict() for layout in self._layouts()],
+            "layouts": [
+                layout.state_dict()
+                for layout in (self._layout, *(table.layout for table in self.tables))
+            ],
         }
         return {
             "structure": json.dumps(structure),
@@ -285,7 +264,7 @@ class CompactStorage(StateFile, TensorStorage):
             )
         self._keys = [as_key(key) for key in structure["keys"]]
         self._links = [
-            _Link(pointer, table, {as_key(inner): as_key(outer) for inner, outer in keys})
+            Link(pointer, table, {as_key(inner): as_key(outer) for inner, outer in keys})
             for pointer, table, keys in structure["links"]
         ]
         self._layout, *layouts = map(RowLayout.from_state_dict, structure["layouts"])
@@ -294,14 +273,11 @@ class CompactStorage(StateFile, TensorStorage):
         used = state_dict["rows"].shape[0]
         self._rows[:used], self._held[:used] = state_dict["rows"], state_dict["held"]
         pointing = self._rows[self._held]
-        for index, (layout, rows) in enumerate(zip(layouts, state_dict["tables"], strict=True)):
-            links = [link for link in self._links if link.table == index]
+        stored = zip(layouts, state_dict["tables"], self._by_table(), strict=True)
+        for layout, rows, links in stored:
             pointers = [self._layout.unpack_one(pointing, link.pointer) for link in links]
             self.tables.append(SharedRows.from_rows(layout, rows.clone(), torch.cat(pointers)))
         self._len, self.initialized = structure["len"], True
-
-    def _layouts(self) -> list[RowLayout]:
-        return [self._layout, *(table.layout for table in self.tables)]
 
     def _empty(self) -> None:
         self._forget()
@@ -339,7 +315,3 @@ def stored_entry(
     if column is None:
         raise KeyError(f"The stored transitions have no entry {key!r}.")
     return column[index if isinstance(index, slice) else index.to(column.device)]
-
-
-def _kind(entry: torch.Tensor) -> tuple[torch.dtype, torch.Size]:
-    return entry.dtype, entry.shape[1:]
