@@ -18,12 +18,12 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from torchrl_glam.models.reach import text_config, turning_points
+from torchrl_glam.models._reach import text_config, turning_points
 from torchrl_glam.models.trie import CandidateTrie, build_trie
 
 if TYPE_CHECKING:
+    from torchrl_glam.models._reader import ModelReader
     from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
-    from torchrl_glam.models.reader import ModelReader
 
 # Largest difference of logits that rounding makes, as a share of their norm.
 _ROUNDING = 1e-3

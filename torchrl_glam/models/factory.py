@@ -11,10 +11,10 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs.template import PromptTemplate
+from torchrl_glam.models._likelihood import Normalisation
 from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
 from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.models.exactness import InexactTrunkError
-from torchrl_glam.models.likelihood import Normalisation
 from torchrl_glam.models.repeated import RepeatedTrunk
 from torchrl_glam.models.repeated_decoder_only import RepeatedDecoderOnlyTrunk
 from torchrl_glam.models.trunk import CandidateTrunk

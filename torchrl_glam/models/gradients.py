@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torchrl_glam.models.exactness import probe, without_dropout
 
 if TYPE_CHECKING:
+    from torchrl_glam.models._reader import ModelReader
     from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
-    from torchrl_glam.models.reader import ModelReader
 
 
 def check_gradients(trunk: ModelReader | EncodedActionsTrunk) -> None:

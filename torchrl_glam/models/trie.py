@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrl_glam.models.distinct import fingerprint
+from torchrl_glam.models._distinct import fingerprint
 
 
 class CandidateTrie(NamedTuple):

@@ -1,6 +1,6 @@
 """What all trunks share: keys, prompts, tries, log-likelihoods, and passes that fit memory.
 
-A family of language models adds how its model reads (:mod:`torchrl_glam.models.reader`).
+A family of language models adds how its model reads (:mod:`torchrl_glam.models._reader`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs.template import PromptTemplate
-from torchrl_glam.models.distinct import distinct_rows, repeat_last
-from torchrl_glam.models.likelihood import LogLikelihood, Normalisation
+from torchrl_glam.models._distinct import distinct_rows, repeat_last
+from torchrl_glam.models._likelihood import LogLikelihood, Normalisation
+from torchrl_glam.models._reach import check_ids
+from torchrl_glam.models._reader import ModelReader
 from torchrl_glam.models.passes import in_passes, token_passes
 from torchrl_glam.models.protocol import Part
-from torchrl_glam.models.reach import check_ids
-from torchrl_glam.models.reader import ModelReader
 from torchrl_glam.models.trie import admissible_tokens, build_trie
 
 

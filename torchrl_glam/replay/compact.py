@@ -14,10 +14,10 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from torchrl.data.replay_buffers.storages import TensorStorage
 
-from torchrl_glam.replay.indexing import as_rows, last_of_each
-from torchrl_glam.replay.packing import RowLayout, as_key
-from torchrl_glam.replay.shared_rows import Link, SharedRows, links_of
-from torchrl_glam.replay.state_file import StateFile
+from torchrl_glam.replay._indexing import as_rows, last_of_each
+from torchrl_glam.replay._packing import RowLayout, as_key
+from torchrl_glam.replay._shared_rows import Link, SharedRows, links_of
+from torchrl_glam.replay._state_file import StateFile
 
 _STATE = ("observation_tokens", "action_tokens", "action_mask")
 _GOAL = ("goal_tokens", "goal_kind")

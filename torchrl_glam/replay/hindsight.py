@@ -13,7 +13,7 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from torchrl.envs.transforms import Transform
 
-from torchrl_glam.replay.checks import (
+from torchrl_glam.replay._checks import (
     check_capacity,
     check_entries,
     check_named,
@@ -22,11 +22,11 @@ from torchrl_glam.replay.checks import (
     check_scale,
     check_strategy,
 )
-from torchrl_glam.replay.collected import check_order, mask_key, trajectories
-from torchrl_glam.replay.episodes import Episodes, StepLog
-from torchrl_glam.replay.indexing import rows_differ
-from torchrl_glam.replay.layout import Layout, under_next
-from torchrl_glam.replay.strategies import (
+from torchrl_glam.replay._collected import check_order, mask_key, trajectories
+from torchrl_glam.replay._episodes import Episodes, StepLog
+from torchrl_glam.replay._indexing import rows_differ
+from torchrl_glam.replay._layout import Layout, under_next
+from torchrl_glam.replay._strategies import (
     Namings,
     choose,
     draw_from_each,
@@ -44,8 +44,8 @@ class HindsightTransform(Transform):
     split into calls, until the episode ends; until then ``extend`` stores nothing. Then it lets out
     rows [M]: the episode as it was and, for every goal that the social partner named after step t,
     the steps up to t once more under that goal, which is reached there (SAC-GLAM, Gaven et al.,
-    2024, section 2.3; :mod:`torchrl_glam.replay.strategies` says what other strategies do). Each is
-    a run of rows that ends with ``("next", "done")``; ``is_hindsight`` bool [M] tells them apart.
+    2024, section 2.3; :mod:`torchrl_glam.replay` says what other strategies do). Each is a run of
+    rows that ends with ``("next", "done")``; ``is_hindsight`` bool [M] tells them apart.
 
     Rows hold what came in but the ``"hindsight"`` entries and the root's ends. Every entry that
     says which goal is pursued, at the root and under ``"next"``, is replaced by the one of its name

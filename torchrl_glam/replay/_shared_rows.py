@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from tensordict import NestedKey, unravel_key
 
-from torchrl_glam.replay.packing import RowLayout
+from torchrl_glam.replay._packing import RowLayout
 
 _SMALLEST_TABLE = 256
 _GROWTH = 1.25  # the last enlargement decides how much memory lies idle

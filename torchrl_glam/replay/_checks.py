@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from tensordict import NestedKey, TensorDictBase
 
-from torchrl_glam.replay.indexing import rows_differ
+from torchrl_glam.replay._indexing import rows_differ
 
 # of the distance between the rewards of a step that reaches its goal and one that does not
 REWARD_SLACK = 1e-4

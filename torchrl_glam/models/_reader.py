@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs.template import PromptTemplate
+from torchrl_glam.models._reach import Limit, check_kind, positions, text_config, turning_points
 from torchrl_glam.models.exactness import check_exactness
 from torchrl_glam.models.prompt import (
     EXAMPLE_ACTIONS,
@@ -21,7 +22,6 @@ from torchrl_glam.models.prompt import (
     PromptBuilder,
     check_composition,
 )
-from torchrl_glam.models.reach import Limit, check_kind, positions, text_config, turning_points
 from torchrl_glam.models.trie import CandidateTrie
 
 
