@@ -149,3 +149,23 @@ def check_capacity(rows: int, capacity: int | None) -> None:
             f"replay buffer's capacity ({capacity}): part of them would be overwritten at "
             "once. Enlarge the buffer, use fewer environments, or relabel fewer episodes."
         )
+
+
+def check_same_entries(
+    given: Mapping[NestedKey, torch.Tensor],
+    held: Mapping[NestedKey, tuple[torch.dtype, torch.Size]],
+) -> None:
+    """Refuses rows or steps that are not like the first ones, in entries, types or shapes."""
+    if held.keys() != given.keys():
+        new, missing = given.keys() - held.keys(), held.keys() - given.keys()
+        raise KeyError(
+            f"The data's entries changed between calls: {sorted(map(str, new))} are new and "
+            f"{sorted(map(str, missing))} are missing. Every call must bring the same entries."
+        )
+    for key, value in given.items():
+        dtype, shape = held[key]
+        if (value.dtype, value.shape[1:]) != (dtype, shape):
+            raise ValueError(
+                f"Entry {key!r} is {value.dtype} of shape {list(value.shape[1:])} a row, and was "
+                f"{dtype} of shape {list(shape)} in the first call: entries must keep their layout."
+            )

@@ -14,6 +14,7 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from torchrl.data.replay_buffers.storages import TensorStorage
 
+from torchrl_glam.replay._checks import check_same_entries
 from torchrl_glam.replay._indexing import as_rows, last_of_each
 from torchrl_glam.replay._packing import RowLayout, as_key
 from torchrl_glam.replay._shared_rows import Link, SharedRows, links_of
@@ -87,7 +88,8 @@ class CompactStorage(StateFile, TensorStorage):
         """Goes back to how it was before anything was written."""
         self.tables: list[SharedRows] = []
         self._links: list[Link] = []
-        self._keys: list[NestedKey] = []  # of a transition
+        # entries of a transition: type and shape
+        self._kinds: dict[NestedKey, tuple[torch.dtype, torch.Size]] = {}
         self._layout: RowLayout | None = None  # of what a transition does not share
         self._rows: torch.Tensor | None = None  # [C, W]
         self._held: torch.Tensor | None = None  # which of them were written, [C]
@@ -126,7 +128,10 @@ class CompactStorage(StateFile, TensorStorage):
             cursor, data = [cursor], data.unsqueeze(0)
         rows = as_rows(cursor, self.max_size)
         entries = {key: value.detach().cpu() for key, value in data.items(True, True)}
-        self._check(entries)
+        if self.initialized:
+            check_same_entries(entries, self._kinds)
+        else:
+            self._lay_out(entries)
         self._write(*last_of_each(rows, entries))
         if set_cursor:
             self._len = min(self._len + rows.shape[0], self.max_size)
@@ -140,7 +145,7 @@ class CompactStorage(StateFile, TensorStorage):
             values = self.tables[link.table].read(entries.pop(link.pointer))
             entries |= {link.keys[key]: value for key, value in values.items()}
         out = TensorDict({}, batch_size=stored.shape[:1], device="cpu")
-        for key in self._keys:
+        for key in self._kinds:
             out.set(key, entries[key])
         return out.reshape(shape) if shape else out[0]
 
@@ -150,7 +155,7 @@ class CompactStorage(StateFile, TensorStorage):
         """One entry of transitions, [k, ...] or [...]; see :func:`stored_entry`."""
         stored, shape = self._stored(index)
         key = unravel_key(key)
-        if key not in self._keys:
+        if key not in self._kinds:
             raise KeyError(f"The stored transitions have no entry {key!r}.")
         if key in self._layout.fields:
             values = self._layout.unpack_one(stored, key)
@@ -192,26 +197,10 @@ class CompactStorage(StateFile, TensorStorage):
         self._rows[rows] = layout.pack(own)
         self._held[rows] = True
 
-    def _check(self, entries: dict[NestedKey, torch.Tensor]) -> None:
-        """Refuses rows that are not like the first ones, which lay out the storage."""
-        if not self.initialized:
-            self._lay_out(entries)
-            return
-        if entries.keys() != set(self._keys):
-            new, missing = entries.keys() - set(self._keys), set(self._keys) - entries.keys()
-            raise KeyError(
-                f"The transitions' entries changed: {sorted(map(str, new))} are new and "
-                f"{sorted(map(str, missing))} are missing. Every call must bring the same ones."
-            )
-        self._layout.check(entries)
-        for link in self._links:
-            layout = self.tables[link.table].layout
-            layout.check({key: entries[outer] for key, outer in link.keys.items()})
-
     def _lay_out(self, entries: dict[NestedKey, torch.Tensor]) -> None:
         """Decides which entries of transitions like these are shared, and makes room for them."""
         self._links = links_of(entries, self.shared)
-        self._keys = list(entries)
+        self._kinds = {key: (x.dtype, x.shape[1:]) for key, x in entries.items()}
         for links in self._by_table():
             content = {inner: entries[outer] for inner, outer in links[0].keys.items()}
             self.tables.append(SharedRows(RowLayout.of(content)))
@@ -236,7 +225,7 @@ class CompactStorage(StateFile, TensorStorage):
         structure = {
             "max_size": self.max_size,
             "len": self._len,
-            "keys": self._keys,
+            "keys": [*self._kinds],
             "links": [[link.pointer, link.table, list(link.keys.items())] for link in self._links],
             "layouts": [
                 layout.state_dict()
@@ -262,7 +251,6 @@ class CompactStorage(StateFile, TensorStorage):
                 f"max_size ({self.max_size}) differs from that of the storage that was saved "
                 f"({structure['max_size']}): build it with the same."
             )
-        self._keys = [as_key(key) for key in structure["keys"]]
         self._links = [
             Link(pointer, table, {as_key(inner): as_key(outer) for inner, outer in keys})
             for pointer, table, keys in structure["links"]
@@ -277,6 +265,12 @@ class CompactStorage(StateFile, TensorStorage):
         for layout, rows, links in stored:
             pointers = [self._layout.unpack_one(pointing, link.pointer) for link in links]
             self.tables.append(SharedRows.from_rows(layout, rows.clone(), torch.cat(pointers)))
+        fields = dict(self._layout.fields)
+        for link in self._links:
+            inside = self.tables[link.table].layout.fields
+            fields |= {outer: inside[inner] for inner, outer in link.keys.items()}
+        for key in map(as_key, structure["keys"]):
+            self._kinds[key] = (fields[key].dtype, torch.Size(fields[key].shape))
         self._len, self.initialized = structure["len"], True
 
     def _empty(self) -> None:
