@@ -50,5 +50,5 @@ def test_docstrings_are_short_and_of_one_dialect(folder):
             text = item.__doc__ or ""
             where = f"{path.name}: {getattr(item, '__name__', item)}"
             assert len(text.splitlines()) <= 60, f"{where} has more than 60 lines"
-            found = re.search(r"Keyword Args:|\bExample:|Defaults? to\b|\n +\w+ \(\w+\): ", text)
+            found = re.search(r"Keyword Args:|\bExample:|Defaults?\s+to\b|\n +\w+ \(\w+\): ", text)
             assert not found, f"{where} says {found and found[0]!r}"

@@ -162,7 +162,7 @@ def test_tokens_beyond_the_vocabulary_are_named(family, key, tokenizer):
 
 
 def test_repeated_prompts_and_gradient_checkpointing_exclude_each_other(tokenizer):
-    from torchrl_glam.models.gradient_checkpointing import checkpoint_layers
+    from torchrl_glam.models._gradient_checkpointing import checkpoint_layers
 
     model = make_model("gpt2", tokenizer)
     checkpoint_layers(model)

@@ -178,6 +178,21 @@ def test_encoded_actions_in_passes_of_few_tokens(tokens, tokenizer):
         torch.testing.assert_close(parts[key], whole[key], atol=1e-4, rtol=1e-4)
 
 
+def test_encoded_actions_in_passes_have_the_gradients_of_the_whole(tokenizer):
+    trunk = make_trunk(make_model("flan-t5", tokenizer), tokenizer).double()
+    encoded, _ = make_critic(trunk, "encoded-action", num_actions=5, hidden_sizes=(8,))
+    weights = [p for p in trunk.parameters() if p.requires_grad]
+    found = []
+    for tokens in (None, 100):
+        trunk.max_tokens_per_pass = tokens
+        embedding = encoded(make_states(tokenizer), only="embeddings")["action_embedding"]
+        found.append(torch.autograd.grad(embedding.sin().sum(), weights, allow_unused=True))
+    reached = [(whole, part) for whole, part in zip(*found, strict=True) if whole is not None]
+    assert len(reached) > 10
+    for whole, part in reached:
+        torch.testing.assert_close(part, whole)
+
+
 def test_tokens_of_encoded_actions_by_hand(tokenizer):
     """The prompt once to score, and once more with each admissible action."""
     trunk = make_trunk(make_model("flan-t5", tokenizer), tokenizer)

@@ -17,10 +17,10 @@ from torchrl_glam.replay import (
     CompactStorage,
     HindsightTransform,
     SegmentMultiStepTransform,
-    shared_rows,
+    _shared_rows,
     stored_entry,
 )
-from torchrl_glam.replay.packing import RowLayout
+from torchrl_glam.replay._packing import RowLayout
 
 SHARED = (("observation", ("agent", "actions")), ("goal",))
 
@@ -152,7 +152,7 @@ def test_equal_states_of_a_call_are_kept_once():
 
 
 def test_states_of_equal_hash_are_told_apart(monkeypatch):
-    monkeypatch.setattr(shared_rows, "_hash", lambda rows: torch.zeros(rows.shape[0]).long())
+    monkeypatch.setattr(_shared_rows, "_hash", lambda rows: torch.zeros(rows.shape[0]).long())
     rows = make_rows([0, 1, 2, 3, 0], seed=0)
     storage = CompactStorage(9, shared=SHARED)
     storage.set(range(5), rows)

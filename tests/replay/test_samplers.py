@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, ListStorage, RandomSampler, TensorDictReplayBuffer
 
 from torchrl_glam.replay import HindsightRatioSampler
-from torchrl_glam.replay.row_groups import RowGroups
+from torchrl_glam.replay._row_groups import RowGroups
 
 
 @settings(deadline=None, max_examples=60)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torchrl.envs.transforms import Compose
 
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
-from torchrl_glam.replay.strategies import draw_from_each
+from torchrl_glam.replay._strategies import draw_from_each
 
 from . import toy
 from .test_hindsight import streams

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchrl_glam.models.reach import (
+from torchrl_glam.models._reach import (
     Limit,
     check_positions,
     positions,

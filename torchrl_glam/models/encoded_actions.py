@@ -7,7 +7,7 @@ from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor, nn
 
-from torchrl_glam.models.distinct import distinct_rows
+from torchrl_glam.models._distinct import distinct_rows
 from torchrl_glam.models.passes import in_passes, token_passes
 from torchrl_glam.models.protocol import Part
 from torchrl_glam.models.trunk import CandidateTrunk

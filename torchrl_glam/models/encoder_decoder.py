@@ -17,8 +17,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from torchrl_glam.models._reach import check_positions
 from torchrl_glam.models.exactness import InexactTrunkError
-from torchrl_glam.models.reach import check_positions
 from torchrl_glam.models.trie import CandidateTrie
 from torchrl_glam.models.trunk import CandidateTrunk
 

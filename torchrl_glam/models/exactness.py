@@ -18,12 +18,12 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from torchrl_glam.models.reach import text_config, turning_points
+from torchrl_glam.models._reach import text_config, turning_points
 from torchrl_glam.models.trie import CandidateTrie, build_trie
 
 if TYPE_CHECKING:
+    from torchrl_glam.models._reader import ModelReader
     from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
-    from torchrl_glam.models.trunk import CandidateTrunk
 
 # Largest difference of logits that rounding makes, as a share of their norm.
 _ROUNDING = 1e-3
@@ -40,7 +40,7 @@ class InexactTrunkError(ValueError):
 
 
 @torch.no_grad()
-def check_exactness(trunk: CandidateTrunk) -> None:
+def check_exactness(trunk: ModelReader) -> None:
     """Compares the logits along candidates that share prefixes with the model's own forward.
 
     Prompts are of unequal length in one batch, the longest beyond every window of the model that is
@@ -86,7 +86,7 @@ def check_exactness(trunk: CandidateTrunk) -> None:
 
 @torch.no_grad()
 def score_error(
-    trunk: CandidateTrunk | EncodedActionsTrunk, states: TensorDictBase, rows: int = 2
+    trunk: ModelReader | EncodedActionsTrunk, states: TensorDictBase, rows: int = 2
 ) -> float:
     """How far scores are from the model's own forward, on states of a run.
 
@@ -139,7 +139,7 @@ def score_error(
     return error
 
 
-def probe(trunk: CandidateTrunk) -> tuple[Tensor, Tensor, CandidateTrie]:
+def probe(trunk: ModelReader) -> tuple[Tensor, Tensor, CandidateTrie]:
     """Three prompts ``[3, T]``, their mask, and four candidates of each."""
     base = trunk.base_model
     limit = trunk.limit.tokens if trunk.limit else _LONGEST_PROBE * 2
@@ -160,7 +160,7 @@ def probe(trunk: CandidateTrunk) -> tuple[Tensor, Tensor, CandidateTrie]:
     return prompt.where(mask, pad), mask, _trie(trunk, candidates, everything)
 
 
-def _plain_ids(trunk: CandidateTrunk, number: int, device: torch.device) -> Tensor:
+def _plain_ids(trunk: ModelReader, number: int, device: torch.device) -> Tensor:
     """Tokens that stand for nothing but themselves, from all over the vocabulary."""
     config = text_config(trunk.base_model)
     size = min(config.vocab_size, trunk.base_model.get_input_embeddings().weight.shape[0])
@@ -174,12 +174,12 @@ def _plain_ids(trunk: CandidateTrunk, number: int, device: torch.device) -> Tens
     return torch.tensor(usable, device=device)
 
 
-def _trie(trunk: CandidateTrunk, actions: Tensor, mask: Tensor) -> CandidateTrie:
+def _trie(trunk: ModelReader, actions: Tensor, mask: Tensor) -> CandidateTrie:
     return build_trie(*(actions, mask, trunk._start_id(), trunk.prompt.pad_id), packed=trunk.packed)
 
 
 def _compare(
-    trunk: CandidateTrunk,
+    trunk: ModelReader,
     trie: CandidateTrie,
     hidden: Tensor,
     plain: dict[tuple[int, int], Tensor],
@@ -206,7 +206,7 @@ def _relative(logits: Tensor, expected: Tensor) -> Tensor:
 
 
 def _plain_rows(
-    trunk: CandidateTrunk, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie
+    trunk: ModelReader, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie
 ) -> dict[tuple[int, int], Tensor]:
     """Logits before and after every token of each candidate, ``[w + 1, V]``, nothing padded."""
     rows = {}
@@ -237,7 +237,7 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _undisturbed(trunk: CandidateTrunk) -> Iterator[None]:
+def _undisturbed(trunk: ModelReader) -> Iterator[None]:
     """Without dropout, in float32, by exact products."""
     precision = torch.get_float32_matmul_precision()
     device = trunk.base_model.get_input_embeddings().weight.device

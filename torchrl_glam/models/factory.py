@@ -11,10 +11,10 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs.template import PromptTemplate
+from torchrl_glam.models._likelihood import Normalisation
 from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
 from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.models.exactness import InexactTrunkError
-from torchrl_glam.models.likelihood import Normalisation
 from torchrl_glam.models.repeated import RepeatedTrunk
 from torchrl_glam.models.repeated_decoder_only import RepeatedDecoderOnlyTrunk
 from torchrl_glam.models.trunk import CandidateTrunk
@@ -72,21 +72,7 @@ def make_trunk(
         >>> type(make_trunk(*load_language_model("tiny"))).__name__
         'EncoderDecoderTrunk'
     """
-    options = {
-        "normalisation": normalisation,
-        "score_eos": score_eos,
-        "max_tokens_per_pass": max_tokens_per_pass,
-        "autocast": autocast,
-        "compile": compile,
-        "pad_to_multiple_of": pad_to_multiple_of,
-        "goal_key": goal_key,
-        "observation_key": observation_key,
-        "action_key": action_key,
-        "mask_key": mask_key,
-        "log_likelihood_key": log_likelihood_key,
-        "action_embedding_key": action_embedding_key,
-        "prompt_embedding_key": prompt_embedding_key,
-    }
+    options = dict(locals())  # the arguments, which are those of every trunk
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if getattr(base.config, "is_encoder_decoder", False):
         ways = [
@@ -99,7 +85,7 @@ def make_trunk(
     reasons = []
     for kind, layout, how in ways:
         try:
-            trunk = kind(model, tokenizer, template, **layout, **options)
+            trunk = kind(**layout, **options)
         except InexactTrunkError as error:
             reasons.append(str(error))
             continue

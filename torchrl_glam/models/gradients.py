@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torchrl_glam.models.exactness import probe, without_dropout
 
 if TYPE_CHECKING:
+    from torchrl_glam.models._reader import ModelReader
     from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
-    from torchrl_glam.models.trunk import CandidateTrunk
 
 
-def check_gradients(trunk: CandidateTrunk | EncodedActionsTrunk) -> None:
+def check_gradients(trunk: ModelReader | EncodedActionsTrunk) -> None:
     """Back-propagates through one small pass, after one without gradient, and looks what arrives.
 
     Weights in 4 bits pass gradients on by kernels of their own, which depend on the machine and on
@@ -54,7 +54,7 @@ def check_gradients(trunk: CandidateTrunk | EncodedActionsTrunk) -> None:
     _check_quantised(trunk.base_model)
 
 
-def _gradients(trunk: CandidateTrunk, leaves: list[nn.Parameter]) -> Sequence[Tensor | None]:
+def _gradients(trunk: ModelReader, leaves: list[nn.Parameter]) -> Sequence[Tensor | None]:
     """Gradients of a small pass that follows one without gradient."""
     inputs = probe(trunk)
     with without_dropout(trunk.model):

@@ -23,9 +23,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from torchrl_glam.models.folder import check_folder
-from torchrl_glam.models.gradient_checkpointing import checkpoint_layers
-from torchrl_glam.models.reach import text_config
+from torchrl_glam.models._folder import check_folder
+from torchrl_glam.models._gradient_checkpointing import checkpoint_layers
+from torchrl_glam.models._reach import text_config
 
 EMBEDDED = ("tiny",)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchrl_glam.models._reach import check_positions
 from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
-from torchrl_glam.models.reach import check_positions
 from torchrl_glam.models.trie import CandidateTrie
 from torchrl_glam.models.trunk import CandidateTrunk
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchrl_glam.models._gradient_checkpointing import is_checkpointed
+from torchrl_glam.models._reach import Limit, check_positions, positions, text_model
 from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
-from torchrl_glam.models.gradient_checkpointing import is_checkpointed
-from torchrl_glam.models.reach import Limit, check_positions, positions, text_model
 from torchrl_glam.models.trie import CandidateTrie
 
 

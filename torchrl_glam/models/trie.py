@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrl_glam.models.distinct import fingerprint
+from torchrl_glam.models._distinct import fingerprint
 
 
 class CandidateTrie(NamedTuple):
@@ -27,7 +27,6 @@ class CandidateTrie(NamedTuple):
         tokens: ``[B, N]`` int64, token of each node; the start token at node 0 and, if packed,
             before every candidate.
         depth: ``[B, N]`` int64, number of tokens above the node; 0 where there is no node.
-        parent: ``[B, N]`` int64, index of the parent; a start's own, 0 where there is no node.
         valid: ``[B, N]`` bool, True where there is a node.
         ancestors: ``[B, N, N]`` bool, True at ``[b, n, m]`` if m is n or above n. A slot without
             a node sees itself only, so that attention stays defined there.
@@ -48,7 +47,6 @@ class CandidateTrie(NamedTuple):
 
     tokens: Tensor
     depth: Tensor
-    parent: Tensor
     valid: Tensor
     ancestors: Tensor
     path: Tensor
@@ -101,8 +99,8 @@ def build_trie(
         >>> trie = build_trie(tokens, torch.ones(1, 3, dtype=torch.bool), start_id=1, pad_id=0)
         >>> trie.tokens
         tensor([[1, 5, 9, 6, 7, 8]])
-        >>> trie.parent
-        tensor([[0, 0, 0, 1, 3, 3]])
+        >>> trie.ancestors[0, 5].int()  # of the last node: the start, 5, 6 and itself
+        tensor([1, 1, 0, 1, 0, 1], dtype=torch.int32)
         >>> trie.end
         tensor([[4, 5, 2]])
         >>> build_trie(tokens, torch.ones(1, 3, dtype=torch.bool), 1, 0, leaves=False).tokens
@@ -213,8 +211,8 @@ def _nodes(
     num_nodes: int,
     start_id: int,
     pad_id: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Tokens, depths, parents, validity and ancestors of the nodes."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Tokens, depths, validity and ancestors of the nodes."""
     batch, _, width = path.shape
     # Slot 0 collects what is no node of its own; it is overwritten with the start token.
     slot = torch.where(is_node, path, 0).flatten(1)
@@ -238,4 +236,4 @@ def _nodes(
     for _ in range(width):
         climb = parent.gather(1, climb)
         ancestors.scatter_(2, climb.unsqueeze(-1), valid.unsqueeze(-1))
-    return node_tokens, depth, parent, valid, ancestors
+    return node_tokens, depth, valid, ancestors

@@ -1,44 +1,29 @@
 """What all trunks share: keys, prompts, tries, log-likelihoods, and passes that fit memory.
 
-A family of language models adds how its model reads a prompt and the token tries of the
-candidates (:mod:`torchrl_glam.models.trie`), and the vocabulary head.
+A family of language models adds how its model reads (:mod:`torchrl_glam.models._reader`).
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDictBase
-from tensordict.nn import TensorDictModuleBase, dispatch
+from tensordict.nn import dispatch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs.template import PromptTemplate
-from torchrl_glam.models.distinct import distinct_rows, repeat_last
-from torchrl_glam.models.exactness import check_exactness
-from torchrl_glam.models.likelihood import LogLikelihood, Normalisation
+from torchrl_glam.models._distinct import distinct_rows, repeat_last
+from torchrl_glam.models._likelihood import LogLikelihood, Normalisation
+from torchrl_glam.models._reach import check_ids
+from torchrl_glam.models._reader import ModelReader
 from torchrl_glam.models.passes import in_passes, token_passes
-from torchrl_glam.models.prompt import (
-    EXAMPLE_ACTIONS,
-    EXAMPLES,
-    PromptBuilder,
-    check_composition,
-)
 from torchrl_glam.models.protocol import Part
-from torchrl_glam.models.reach import (
-    Limit,
-    check_ids,
-    check_kind,
-    positions,
-    text_config,
-    turning_points,
-)
-from torchrl_glam.models.trie import CandidateTrie, admissible_tokens, build_trie
+from torchrl_glam.models.trie import admissible_tokens, build_trie
 
 
-class CandidateTrunk(TensorDictModuleBase):
+class CandidateTrunk(ModelReader):
     """Reads prompt and candidate actions; writes what actor and critic stand on.
 
     For every candidate action it writes the log-likelihood of its tokens after the prompt, eq. 1
@@ -99,13 +84,7 @@ class CandidateTrunk(TensorDictModuleBase):
         True
     """
 
-    # Whether the tokens that the tokenizer puts after a text close the prompt.
-    closes_prompt = True
-    # Whether candidates stand one after another, or share prefixes.
-    packed = False
     one_pass = True
-    # Width D of the embeddings; what the model writes, whatever its configuration says.
-    embedding_dim: int
 
     def __init__(
         self,
@@ -127,20 +106,9 @@ class CandidateTrunk(TensorDictModuleBase):
         action_embedding_key: NestedKey = "action_embedding",
         prompt_embedding_key: NestedKey = "prompt_embedding",
     ) -> None:
-        super().__init__()
         _check_positive("max_tokens_per_pass", max_tokens_per_pass, ", or None for one pass")
         _check_positive("pad_to_multiple_of", pad_to_multiple_of)
-        self.model = model
-        self._check_family()
-        check_kind(self.base_model)
-        self._text_config = text_config(self.base_model)
-        self._has_windows = bool(turning_points(self.base_model.config))
-        self.limit = self._find_limit()
-        self.special_ids = frozenset(tokenizer.all_special_ids)
-        self.prompt = PromptBuilder(tokenizer, template, closed=self.closes_prompt)
-        # Where there is no encoder, actions go on in the text of the prompt.
-        actions = () if self.closes_prompt else EXAMPLE_ACTIONS
-        check_composition(tokenizer, self.prompt.template, EXAMPLES, actions)
+        super().__init__(model, tokenizer, template)
         self.likelihood = LogLikelihood(
             tokenizer,
             normalisation,
@@ -160,7 +128,6 @@ class CandidateTrunk(TensorDictModuleBase):
             torch._functorch.config.donated_buffer = False
         self.in_keys = [goal_key, observation_key, action_key, mask_key]
         self.out_keys = [log_likelihood_key, action_embedding_key, prompt_embedding_key]
-        self.register_load_state_dict_post_hook(_check_again)
 
     def __repr__(self) -> str:
         settings = {
@@ -174,57 +141,6 @@ class CandidateTrunk(TensorDictModuleBase):
             "packed": self.packed,
         }
         return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in settings.items())})"
-
-    @property
-    def base_model(self) -> nn.Module:
-        """The ``transformers`` model itself, without the ``peft`` wrapper."""
-        wrapped = hasattr(self.model, "get_base_model")
-        return self.model.get_base_model() if wrapped else self.model
-
-    def check_exactness(self) -> None:
-        """Checks, as on construction, that the model is read as it reads itself.
-
-        To be called when its weights have been replaced; ``load_state_dict`` of the trunk, or of a
-        module that holds it, does so by itself.
-
-        Raises:
-            ValueError: if it is not.
-        """
-        check_exactness(self)
-
-    def _find_limit(self) -> Limit | None:
-        return positions(self._text_config)
-
-    @abstractmethod
-    def _check_family(self) -> None:
-        """Raises ValueError if this trunk cannot read the model."""
-
-    @abstractmethod
-    def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
-        """Last hidden states at the nodes, ``[B, N, D]``; at node 0 the one before any action."""
-
-    @abstractmethod
-    def _plain_logits(self, prompt: Tensor, candidate: Tensor) -> Tensor:
-        """Logits of the model's own forward, before and after every token of the candidates.
-
-        Prompts ``[K, T]`` and candidates ``[K, W]`` without padding give ``[K, W + 1, V]``.
-        """
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        """The vocabulary head: ``[K, D]`` to ``[K, V]``."""
-        config = self._text_config
-        logits = self.base_model.get_output_embeddings()(hidden)
-        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
-            logits = cap * torch.tanh(logits / cap)
-        if (factor := getattr(config, "logit_scale", None)) is not None:
-            logits = logits * factor
-        if (divisor := getattr(config, "logits_scaling", None)) is not None:
-            logits = logits / divisor
-        return logits
-
-    def _start_id(self) -> int:
-        """The token at node 0."""
-        return self.prompt.pad_id
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: TensorDictBase, only: Part | None = None) -> TensorDictBase:
@@ -359,10 +275,6 @@ class CandidateTrunk(TensorDictModuleBase):
         nodes = trie.valid.sum(-1).view(mask.shape[:-1])
         multiple = self.pad_to_multiple_of
         return prompts + -prompts % multiple, nodes + -nodes % multiple
-
-
-def _check_again(trunk: CandidateTrunk, keys: Any) -> None:
-    trunk.check_exactness()
 
 
 def _check_positive(name: str, value: int | None, otherwise: str = "") -> None:

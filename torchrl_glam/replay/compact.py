@@ -7,33 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from torchrl.data.replay_buffers.storages import TensorStorage
 
-from torchrl_glam.replay.indexing import as_rows, last_of_each
-from torchrl_glam.replay.packing import RowLayout, as_key
-from torchrl_glam.replay.shared_rows import SharedRows
-from torchrl_glam.replay.state_file import StateFile
+from torchrl_glam.replay._checks import check_same_entries
+from torchrl_glam.replay._indexing import as_rows, last_of_each
+from torchrl_glam.replay._packing import RowLayout, as_key
+from torchrl_glam.replay._shared_rows import Link, SharedRows, links_of
+from torchrl_glam.replay._state_file import StateFile
 
 _STATE = ("observation_tokens", "action_tokens", "action_mask")
 _GOAL = ("goal_tokens", "goal_kind")
-
-
-class _Link(NamedTuple):
-    """What a transition has in a table.
-
-    Args:
-        pointer: Name of the column that says where in the table.
-        table: Which one.
-        keys: Each entry's key in the table, with its key in the transition.
-    """
-
-    pointer: str
-    table: int
-    keys: dict[NestedKey, NestedKey]
 
 
 class CompactStorage(StateFile, TensorStorage):
@@ -99,8 +87,9 @@ class CompactStorage(StateFile, TensorStorage):
     def _forget(self) -> None:
         """Goes back to how it was before anything was written."""
         self.tables: list[SharedRows] = []
-        self._links: list[_Link] = []
-        self._keys: list[NestedKey] = []  # of a transition
+        self._links: list[Link] = []
+        # entries of a transition: type and shape
+        self._kinds: dict[NestedKey, tuple[torch.dtype, torch.Size]] = {}
         self._layout: RowLayout | None = None  # of what a transition does not share
         self._rows: torch.Tensor | None = None  # [C, W]
         self._held: torch.Tensor | None = None  # which of them were written, [C]
@@ -124,12 +113,9 @@ class CompactStorage(StateFile, TensorStorage):
         *,
         set_cursor: bool = True,
     ) -> None:
-        """Writes transitions.
+        """Writes transitions [] or [k] to one row or k; of a row named twice, the last holds.
 
-        Args:
-            cursor: Where to: one row, or k of them. Of a row that is named twice, the last holds.
-            data: The transitions, of batch size [] for one row, else [k].
-            set_cursor: Count the rows as new ones. Default: True.
+        They count as new ones unless ``set_cursor`` is False.
         """
         if not isinstance(data, TensorDictBase):
             raise TypeError(
@@ -142,7 +128,10 @@ class CompactStorage(StateFile, TensorStorage):
             cursor, data = [cursor], data.unsqueeze(0)
         rows = as_rows(cursor, self.max_size)
         entries = {key: value.detach().cpu() for key, value in data.items(True, True)}
-        self._check(entries)
+        if self.initialized:
+            check_same_entries(entries, self._kinds)
+        else:
+            self._lay_out(entries)
         self._write(*last_of_each(rows, entries))
         if set_cursor:
             self._len = min(self._len + rows.shape[0], self.max_size)
@@ -156,28 +145,17 @@ class CompactStorage(StateFile, TensorStorage):
             values = self.tables[link.table].read(entries.pop(link.pointer))
             entries |= {link.keys[key]: value for key, value in values.items()}
         out = TensorDict({}, batch_size=stored.shape[:1], device="cpu")
-        for key in self._keys:
+        for key in self._kinds:
             out.set(key, entries[key])
         return out.reshape(shape) if shape else out[0]
 
     def get_entry(
         self, key: NestedKey, index: int | Sequence[int] | slice | torch.Tensor = slice(None)
     ) -> torch.Tensor:
-        """Reads one entry of transitions without touching the others.
-
-        Args:
-            key: The entry.
-            index: Rows to read. Default: all.
-
-        Returns:
-            Its values, [k, ...], or [...] for one row.
-
-        Raises:
-            KeyError: if the transitions have no such entry.
-        """
+        """One entry of transitions, [k, ...] or [...]; see :func:`stored_entry`."""
         stored, shape = self._stored(index)
         key = unravel_key(key)
-        if key not in self._keys:
+        if key not in self._kinds:
             raise KeyError(f"The stored transitions have no entry {key!r}.")
         if key in self._layout.fields:
             values = self._layout.unpack_one(stored, key)
@@ -207,8 +185,7 @@ class CompactStorage(StateFile, TensorStorage):
         for link in self._links:
             pointers = self._layout.unpack_one(replaced, link.pointer)
             self.tables[link.table].release(pointers)
-        for index, table in enumerate(self.tables):
-            links = [link for link in self._links if link.table == index]
+        for table, links in zip(self.tables, self._by_table(), strict=True):
             everywhere = {
                 key: torch.cat([entries[link.keys[key]] for link in links])
                 for key in table.layout.fields
@@ -220,51 +197,25 @@ class CompactStorage(StateFile, TensorStorage):
         self._rows[rows] = layout.pack(own)
         self._held[rows] = True
 
-    def _check(self, entries: dict[NestedKey, torch.Tensor]) -> None:
-        """Refuses rows that are not like the first ones, which lay out the storage."""
-        if not self.initialized:
-            self._lay_out(entries)
-            return
-        if entries.keys() != set(self._keys):
-            new, missing = entries.keys() - set(self._keys), set(self._keys) - entries.keys()
-            raise KeyError(
-                f"The transitions' entries changed: {sorted(map(str, new))} are new and "
-                f"{sorted(map(str, missing))} are missing. Every call must bring the same ones."
-            )
-        self._layout.check(entries)
-        for link in self._links:
-            layout = self.tables[link.table].layout
-            layout.check({key: entries[outer] for key, outer in link.keys.items()})
-
     def _lay_out(self, entries: dict[NestedKey, torch.Tensor]) -> None:
         """Decides which entries of transitions like these are shared, and makes room for them."""
-        own = dict(entries)
-        for group in self.shared:
-            places = [{key: key for key in group}, {key: ("next", key) for key in group}]
-            places = [{k: unravel_key(outer) for k, outer in place.items()} for place in places]
-            places = [place for place in places if any(k in entries for k in place.values())]
-            alike = [
-                key
-                for key in group
-                if all(place[key] in entries for place in places)
-                and len({_kind(entries[place[key]]) for place in places}) == 1
-            ]
-            if not alike or not places:
-                continue
-            for place in places:
-                pointer = f"pointer {len(self._links)}"
-                keys = {key: place[key] for key in alike}
-                self._links.append(_Link(pointer, len(self.tables), keys))
-                own = {k: x for k, x in own.items() if k not in keys.values()}
-            content = {key: entries[places[0][key]] for key in alike}
+        self._links = links_of(entries, self.shared)
+        self._kinds = {key: (x.dtype, x.shape[1:]) for key, x in entries.items()}
+        for links in self._by_table():
+            content = {inner: entries[outer] for inner, outer in links[0].keys.items()}
             self.tables.append(SharedRows(RowLayout.of(content)))
+        shared = {outer for link in self._links for outer in link.keys.values()}
+        own = {key: value for key, value in entries.items() if key not in shared}
         count = next(iter(entries.values())).shape[0]
         own |= {link.pointer: torch.zeros(count, dtype=torch.int64) for link in self._links}
-        self._keys = list(entries)
         self._layout = RowLayout.of(own)
         self._rows = torch.zeros(self.max_size, self._layout.width, dtype=torch.uint8)
         self._held = torch.zeros(self.max_size, dtype=torch.bool)
         self.initialized = True
+
+    def _by_table(self) -> list[list[Link]]:
+        """The links of each table."""
+        return [[*links] for _, links in groupby(self._links, key=lambda link: link.table)]
 
     def state_dict(self) -> dict[str, Any]:
         """What is stored, packed as it is; {} before anything was written."""
@@ -274,9 +225,12 @@ class CompactStorage(StateFile, TensorStorage):
         structure = {
             "max_size": self.max_size,
             "len": self._len,
-            "keys": self._keys,
+            "keys": [*self._kinds],
             "links": [[link.pointer, link.table, list(link.keys.items())] for link in self._links],
-            "layouts": [layout.state_dict() for layout in self._layouts()],
+            "layouts": [
+                layout.state_dict()
+                for layout in (self._layout, *(table.layout for table in self.tables))
+            ],
         }
         return {
             "structure": json.dumps(structure),
@@ -297,9 +251,8 @@ class CompactStorage(StateFile, TensorStorage):
                 f"max_size ({self.max_size}) differs from that of the storage that was saved "
                 f"({structure['max_size']}): build it with the same."
             )
-        self._keys = [as_key(key) for key in structure["keys"]]
         self._links = [
-            _Link(pointer, table, {as_key(inner): as_key(outer) for inner, outer in keys})
+            Link(pointer, table, {as_key(inner): as_key(outer) for inner, outer in keys})
             for pointer, table, keys in structure["links"]
         ]
         self._layout, *layouts = map(RowLayout.from_state_dict, structure["layouts"])
@@ -308,14 +261,17 @@ class CompactStorage(StateFile, TensorStorage):
         used = state_dict["rows"].shape[0]
         self._rows[:used], self._held[:used] = state_dict["rows"], state_dict["held"]
         pointing = self._rows[self._held]
-        for index, (layout, rows) in enumerate(zip(layouts, state_dict["tables"], strict=True)):
-            links = [link for link in self._links if link.table == index]
+        stored = zip(layouts, state_dict["tables"], self._by_table(), strict=True)
+        for layout, rows, links in stored:
             pointers = [self._layout.unpack_one(pointing, link.pointer) for link in links]
             self.tables.append(SharedRows.from_rows(layout, rows.clone(), torch.cat(pointers)))
+        fields = dict(self._layout.fields)
+        for link in self._links:
+            inside = self.tables[link.table].layout.fields
+            fields |= {outer: inside[inner] for inner, outer in link.keys.items()}
+        for key in map(as_key, structure["keys"]):
+            self._kinds[key] = (fields[key].dtype, torch.Size(fields[key].shape))
         self._len, self.initialized = structure["len"], True
-
-    def _layouts(self) -> list[RowLayout]:
-        return [self._layout, *(table.layout for table in self.tables)]
 
     def _empty(self) -> None:
         self._forget()
@@ -353,7 +309,3 @@ def stored_entry(
     if column is None:
         raise KeyError(f"The stored transitions have no entry {key!r}.")
     return column[index if isinstance(index, slice) else index.to(column.device)]
-
-
-def _kind(entry: torch.Tensor) -> tuple[torch.dtype, torch.Size]:
-    return entry.dtype, entry.shape[1:]

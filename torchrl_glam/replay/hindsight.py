@@ -13,7 +13,7 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from torchrl.envs.transforms import Transform
 
-from torchrl_glam.replay.checks import (
+from torchrl_glam.replay._checks import (
     check_capacity,
     check_entries,
     check_named,
@@ -23,12 +23,12 @@ from torchrl_glam.replay.checks import (
     check_scale,
     check_strategy,
 )
-from torchrl_glam.replay.collected import check_order, mask_key, trajectories
-from torchrl_glam.replay.episodes import Episodes, Spans, StepLog
-from torchrl_glam.replay.indexing import rows_differ
-from torchrl_glam.replay.layout import Layout, under_next
-from torchrl_glam.replay.pursued_goals import PursuedGoals
-from torchrl_glam.replay.strategies import (
+from torchrl_glam.replay._collected import check_order, mask_key, trajectories
+from torchrl_glam.replay._episodes import Episodes, Spans, StepLog
+from torchrl_glam.replay._indexing import rows_differ
+from torchrl_glam.replay._layout import Layout, under_next
+from torchrl_glam.replay._pursued_goals import PursuedGoals
+from torchrl_glam.replay._strategies import (
     Namings,
     choose,
     draw_from_each,
@@ -45,7 +45,7 @@ class HindsightTransform(Transform):
     Works on ``extend``. It gathers a trajectory's steps, in any split into calls; until the episode
     ends, nothing is stored. Then it lets out rows [M]: the episode as it was and, for every goal
     that the social partner named after step t, the steps up to t once more under that goal, reached
-    there (SAC-GLAM, Gaven et al., 2024, section 2.3; :mod:`torchrl_glam.replay.strategies` has
+    there (SAC-GLAM, Gaven et al., 2024, section 2.3; :mod:`torchrl_glam.replay` has
     the others). Each is a run of rows up to its ``("next", "done")``, marked ``is_hindsight``.
 
     Rows hold what came in but the ``"hindsight"`` entries and the root's ends. Every entry that

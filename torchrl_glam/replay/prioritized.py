@@ -9,9 +9,9 @@ import torch
 from torchrl.data.replay_buffers.samplers import PrioritizedSampler
 from torchrl.data.replay_buffers.storages import Storage
 
-from torchrl_glam.replay.group_sampler import GroupSampler
+from torchrl_glam.replay._group_sampler import GroupSampler
+from torchrl_glam.replay._state_file import StateFile
 from torchrl_glam.replay.priority_groups import PriorityGroups
-from torchrl_glam.replay.state_file import StateFile
 
 
 class PrioritizedGroupSampler(StateFile, PrioritizedSampler):

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from torchrl_glam.replay.indexing import last_of_each
+from torchrl_glam.replay._indexing import last_of_each
 
 _BLOCK = 64
 
 
 class PriorityGroups:
-    """Groups of rows as :class:`~torchrl_glam.replay.row_groups.RowGroups` keeps them, weighted.
+    """Groups of rows as :class:`~torchrl_glam.replay._row_groups.RowGroups` keeps them, weighted.
 
     Every row has a weight, and every group a tree over all rows with the sums of its own rows'
     weights in each block, in each block of blocks, and so on. Changing k rows takes O(k) time and

@@ -21,8 +21,8 @@ import torch
 from tensordict import NestedKey, TensorDictBase, unravel_key
 from torchrl.envs.transforms import Transform
 
-from torchrl_glam.replay.checks import check_entries
-from torchrl_glam.replay.layout import under_next
+from torchrl_glam.replay._checks import check_entries
+from torchrl_glam.replay._layout import under_next
 
 
 def close_rollout(

@@ -9,7 +9,7 @@ import torch
 from tensordict import NestedKey
 from torchrl.data.replay_buffers.storages import Storage
 
-from torchrl_glam.replay.group_sampler import GroupSampler
+from torchrl_glam.replay._group_sampler import GroupSampler
 
 _WRITER = "HindsightTransform"
 
@@ -82,8 +82,8 @@ class GoalKindSampler(GroupSampler):
             add up to 1.
         ratio: Share of hindsight transitions in a batch, in [0, 1]. Default: None: hindsight
             and original transitions are drawn alike.
-        goal_kind_key: Entry with the kind of a row's goal, integers [M] from 0 to K - 1. Defaults
-            to ``"goal_kind"``.
+        goal_kind_key: Entry with the kind of a row's goal, integers [M] from 0 to K - 1. Default:
+            ``"goal_kind"``.
         is_hindsight_key: Entry that marks hindsight transitions, bool [M] or [M, 1]. Default:
             ``"is_hindsight"``.
 

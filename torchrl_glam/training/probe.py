@@ -11,7 +11,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 from torchrl_glam.envs import OraclePolicy
-from torchrl_glam.models.distinct import fingerprint
+from torchrl_glam.models._distinct import fingerprint
 
 Heads = Callable[[TensorDictBase], tuple[Tensor, Tensor]]
 """From states ``[B]`` to probabilities and Q-values of the candidates, ``[B, A]`` both."""

@@ -35,7 +35,7 @@ from torchrl_glam.replay import (
     HindsightRatioSampler,
     PrioritizedGroupSampler,
 )
-from torchrl_glam.replay.group_sampler import GroupSampler
+from torchrl_glam.replay._group_sampler import GroupSampler
 from torchrl_glam.training.config import RecipeConfig, SACGLAMConfig
 from torchrl_glam.training.probe import PlanProbe
 from torchrl_glam.training.storage import DiskStorage, check_room

@@ -9,8 +9,8 @@ from typing import Any, TypeVar, get_args
 
 from omegaconf import DictConfig, OmegaConf
 
+from torchrl_glam.models._likelihood import Normalisation
 from torchrl_glam.models.export import ExportKind
-from torchrl_glam.models.likelihood import Normalisation
 
 # A resumed run may train longer and report otherwise; the rest decides what is learnt.
 MAY_CHANGE_ON_RESUME = (

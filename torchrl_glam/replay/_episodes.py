@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from tensordict import NestedKey
 
+from torchrl_glam.replay._checks import check_same_entries
+
 _SMALLEST_LOG = 64
 _GROWTH = 4  # slots for each pending step: the more, the seldomer pending steps are moved
 _PATIENCE = 256  # calls; more than a slow worker of an asynchronous collector may lag behind
@@ -106,7 +108,9 @@ class StepLog:
         Raises:
             ValueError, KeyError: if the entries changed. Nothing is added then.
         """
-        self._check_layout(steps)
+        if self.steps:
+            held = {key: (value.dtype, value.shape[1:]) for key, value in self.steps.items()}
+            check_same_entries(steps, held)
         self._make_room(steps, track)
         self.begin()
         self.length += track.shape[0]
@@ -224,26 +228,6 @@ class StepLog:
         self._done = torch.zeros_like(self._track, dtype=torch.bool)
         self._begin = self.length = self._track.shape[0]
         self.steps = {key: value.clone() for key, value in state["steps"].items()}
-
-    def _check_layout(self, given: dict[NestedKey, torch.Tensor]) -> None:
-        """Refuses steps that are not like those before."""
-        if not self.steps:
-            return
-        held = self.steps
-        if held.keys() != given.keys():
-            raise KeyError(
-                "The data's entries changed between calls: "
-                f"{sorted(map(str, given.keys() - held.keys()))} are new and "
-                f"{sorted(map(str, held.keys() - given.keys()))} are missing. Every call must "
-                "bring the same entries."
-            )
-        for key, value in given.items():
-            if value.dtype != held[key].dtype or value.shape[1:] != held[key].shape[1:]:
-                raise ValueError(
-                    f"Entry {key!r} is {value.dtype} of shape {list(value.shape[1:])} a step, and "
-                    f"was {held[key].dtype} of shape {list(held[key].shape[1:])} in earlier "
-                    "calls: steps must keep their layout."
-                )
 
 
 def _moved(x: torch.Tensor, kept: torch.Tensor, size: int) -> torch.Tensor:

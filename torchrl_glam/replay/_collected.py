@@ -84,13 +84,10 @@ def check_order(
     """Refuses steps that are not where the steps before say they should be.
 
     Args:
-        step_count: Steps made since the last reset, [*B] or [*B, 1].
-        counted: Which steps count, bool [K], or None for all.
-        expected: Place in their episodes of those that do, integers.
+        step_count: steps made since the last reset, [*B] or [*B, 1].
+        counted: which steps count, bool [K], or None for all.
+        expected: place in their episodes of those that do, integers.
         shape: *B, for the message.
-
-    Raises:
-        ValueError: if there is one.
     """
     given = step_count.reshape(-1)
     place = torch.arange(given.shape[0], device=given.device)

@@ -11,10 +11,10 @@ from tensordict import NestedKey
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage, TensorStorage
 
+from torchrl_glam.replay._row_groups import RowGroups
+from torchrl_glam.replay._state_file import StateFile
 from torchrl_glam.replay.compact import stored_entry
 from torchrl_glam.replay.priority_groups import PriorityGroups
-from torchrl_glam.replay.row_groups import RowGroups
-from torchrl_glam.replay.state_file import StateFile
 
 
 class GroupSampler(StateFile, Sampler):

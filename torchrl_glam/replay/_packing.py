@@ -120,23 +120,6 @@ class RowLayout:
         values = stored[:, begin:end].view(dtype).to(field.dtype, copy=True)
         return values.reshape(stored.shape[0], *field.shape)
 
-    def check(self, rows: Mapping[NestedKey, torch.Tensor]) -> None:
-        """Refuses rows in which an entry of the layout has another shape or type.
-
-        Raises:
-            ValueError: naming the entry, what it is and what it was.
-        """
-        for key, field in self.fields.items():
-            given = rows.get(key)
-            if given is None:
-                continue
-            if given.dtype != field.dtype or tuple(given.shape[1:]) != field.shape:
-                raise ValueError(
-                    f"Entry {key!r} is {given.dtype} of shape {list(given.shape[1:])} a row, and "
-                    f"was {field.dtype} of shape {list(field.shape)} when the storage was first "
-                    "written to: rows must keep their layout."
-                )
-
     def state_dict(self) -> list[dict[str, Any]]:
         """The entries, as values that JSON can hold."""
         return [

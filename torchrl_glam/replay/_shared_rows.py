@@ -5,12 +5,13 @@ Notation: k pointers, U different rows among them, S slots of the table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
-from tensordict import NestedKey
+from tensordict import NestedKey, unravel_key
 
-from torchrl_glam.replay.packing import RowLayout
+from torchrl_glam.replay._packing import RowLayout
 
 _SMALLEST_TABLE = 256
 _GROWTH = 1.25  # the last enlargement decides how much memory lies idle
@@ -158,3 +159,59 @@ def _first_of_each(group: torch.Tensor) -> torch.Tensor:
     count = int(group.max()) + 1 if group.numel() else 0
     place = torch.arange(group.shape[0])
     return place.new_zeros(count).scatter_reduce(0, group, place, "amin", include_self=False)
+
+
+class Link(NamedTuple):
+    """What a transition has in a table.
+
+    Args:
+        pointer: Name of the column that says where in the table.
+        table: Which one.
+        keys: Each entry's key in the table, with its key in the transition.
+    """
+
+    pointer: str
+    table: int
+    keys: dict[NestedKey, NestedKey]
+
+
+def links_of(
+    entries: Mapping[NestedKey, torch.Tensor], groups: Sequence[Sequence[NestedKey]]
+) -> list[Link]:
+    """What transitions share, table by table.
+
+    Args:
+        entries: Their entries, {key: [k, ...]}.
+        groups: Entries to keep in one table each, at the root, under ``"next"``, or at both, where
+            they must be of one shape and type.
+
+    Examples:
+        >>> x = torch.zeros(4)
+        >>> entries = {"state": x, ("next", "state"): x, "goal": x, "action": x}
+        >>> for link in links_of(entries, [["state", "mask"], ["goal"]]):
+        ...     print(*link)
+        pointer 0 0 {'state': 'state'}
+        pointer 1 0 {'state': ('next', 'state')}
+        pointer 2 1 {'goal': 'goal'}
+    """
+    links: list[Link] = []
+    table = 0
+    for group in groups:
+        places = [{key: key for key in group}, {key: unravel_key(("next", key)) for key in group}]
+        places = [place for place in places if any(k in entries for k in place.values())]
+        alike = [
+            key
+            for key in group
+            if all(place[key] in entries for place in places)
+            and len({_kind(entries[place[key]]) for place in places}) == 1
+        ]
+        if alike:
+            for place in places:
+                keys = {key: place[key] for key in alike}
+                links.append(Link(f"pointer {len(links)}", table, keys))
+            table += 1
+    return links
+
+
+def _kind(entry: torch.Tensor) -> tuple[torch.dtype, torch.Size]:
+    return entry.dtype, entry.shape[1:]

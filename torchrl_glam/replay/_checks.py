@@ -1,4 +1,8 @@
-"""What the replay transforms refuse: settings out of range, and data that is not as it must be."""
+"""What the replay transforms refuse: settings out of range, and data that is not as it must be.
+
+Each raises ValueError, or KeyError for a missing entry, that names the argument or entry, its value
+and what was expected.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from tensordict import NestedKey, TensorDictBase
 
-from torchrl_glam.replay.indexing import rows_differ
+from torchrl_glam.replay._indexing import rows_differ
 
 # of the distance between the rewards of a step that reaches its goal and one that does not
 REWARD_SLACK = 1e-4
@@ -21,11 +25,7 @@ def check_strategy(
     goals_per_transition: int | None,
     naming: str,
 ) -> None:
-    """Refuses unknown names, numbers of goals below 1, two limits at once, and false failures.
-
-    Raises:
-        ValueError: naming the argument, its value and what was expected.
-    """
+    """Refuses unknown names, numbers of goals below 1, two limits at once, and false failures."""
     if relabel not in ("all", "failed", "none"):
         raise ValueError(f'relabel ({relabel!r}) must be "all", "failed" or "none".')
     if strategy not in ("future", "final", "episode"):
@@ -70,15 +70,7 @@ def check_random_goals(count: int, relabel: str) -> None:
 
 
 def check_entries(batch: TensorDictBase, writers: Mapping[NestedKey, str]) -> None:
-    """Refuses a batch of steps without an entry.
-
-    Args:
-        batch: What a collector gave.
-        writers: The entries it must have, each with who should have written it.
-
-    Raises:
-        KeyError: on a missing entry.
-    """
+    """Refuses a batch without an entry; ``writers`` says who should have written each."""
     for key, writer in writers.items():
         if batch.get(key, None) is None:
             raise KeyError(f"The data has no entry {key!r}: {writer} should write it.")
@@ -87,13 +79,8 @@ def check_entries(batch: TensorDictBase, writers: Mapping[NestedKey, str]) -> No
 def check_same_goal(goals: torch.Tensor, first: torch.Tensor, goal_key: NestedKey) -> None:
     """Refuses episodes in which the goal pursued changes: they are parts of several.
 
-    Args:
-        goals: The goal pursued at each step, [R, ...], episode by episode.
-        first: First step of every episode, int64 [E].
-        goal_key: Its entry, for the message.
-
-    Raises:
-        ValueError: if it changes.
+    ``goals`` [R, ...] are those pursued at each step, episode by episode, ``first`` int64 [E] the
+    first step of every episode.
     """
     changes = rows_differ(goals[1:], goals[:-1])
     changes[first[1:] - 1] = False
@@ -118,13 +105,10 @@ def check_named(
     """Refuses what is named if it cannot stand where it is to replace what is pursued.
 
     Args:
-        pursued: Entry of the goal pursued, [K, ...].
-        named: The same of the goals named, [K, H, ...].
-        kinds: Kinds of the goals named, [K, H]; slots below 0 do not count.
-        key, named_key: Their names, for the message.
-
-    Raises:
-        ValueError: if one value's shape differs, or a value is none of the other's type.
+        pursued: entry of the goal pursued, [K, ...].
+        named: the same of the goals named, [K, H, ...].
+        kinds: kinds of the goals named, [K, H]; slots below 0 do not count.
+        key, named_key: their names.
     """
     if named.shape[2:] != pursued.shape[1:]:
         raise ValueError(
@@ -144,15 +128,9 @@ def check_named(
 
 
 def check_rewards(reward: torch.Tensor, scale: tuple[float, float]) -> None:
-    """Refuses rewards that are not of the scale on which relabelled steps are rewarded.
+    """Refuses rewards of the environment that are not of the scale of relabelled steps.
 
-    Args:
-        reward: The environment's rewards, [K, ...].
-        scale: Reward of a step that does not reach its goal, and of one that does.
-
-    Raises:
-        ValueError: if one is below the first or above the second, or not a number; or if these
-            are no values of the rewards' type.
+    ``scale`` is the reward of a step that does not reach its goal, and of one that does.
     """
     unreached, reached = scale
     exact = reward if reward.is_floating_point() else reward.double()
@@ -170,11 +148,7 @@ def check_rewards(reward: torch.Tensor, scale: tuple[float, float]) -> None:
 
 
 def check_scale(scale: tuple[float, float]) -> None:
-    """Refuses a reward scale that is not two finite numbers, the second above the first.
-
-    Raises:
-        ValueError: naming the argument, its value and what was expected.
-    """
+    """Refuses a reward scale that is not two finite numbers, the second above the first."""
     if len(scale) != 2 or not -math.inf < scale[0] < scale[1] < math.inf:
         raise ValueError(
             f"reward_scale ({scale}) must be two finite numbers: the reward of a step that does "
@@ -183,14 +157,30 @@ def check_scale(scale: tuple[float, float]) -> None:
 
 
 def check_capacity(rows: int, capacity: int | None) -> None:
-    """Refuses more rows in one call than the replay buffer holds.
-
-    Raises:
-        ValueError: if ``rows`` is above ``capacity``; None for no limit.
-    """
+    """Refuses more rows in one call than the replay buffer holds; None for no limit."""
     if capacity is not None and rows > capacity:
         raise ValueError(
             f"The episodes that ended give {rows} rows with their hindsight, more than the "
             f"replay buffer's capacity ({capacity}): part of them would be overwritten at "
             "once. Enlarge the buffer, use fewer environments, or relabel fewer episodes."
         )
+
+
+def check_same_entries(
+    given: Mapping[NestedKey, torch.Tensor],
+    held: Mapping[NestedKey, tuple[torch.dtype, torch.Size]],
+) -> None:
+    """Refuses rows or steps that are not like the first ones, in entries, types or shapes."""
+    if held.keys() != given.keys():
+        new, missing = given.keys() - held.keys(), held.keys() - given.keys()
+        raise KeyError(
+            f"The data's entries changed between calls: {sorted(map(str, new))} are new and "
+            f"{sorted(map(str, missing))} are missing. Every call must bring the same entries."
+        )
+    for key, value in given.items():
+        dtype, shape = held[key]
+        if (value.dtype, value.shape[1:]) != (dtype, shape):
+            raise ValueError(
+                f"Entry {key!r} is {value.dtype} of shape {list(value.shape[1:])} a row, and was "
+                f"{dtype} of shape {list(shape)} in the first call: entries must keep their layout."
+            )

@@ -1,26 +1,7 @@
 """Which of the goals named in an episode its steps are relabelled with.
 
-Each transition is replayed with goals reached in its episode:
-
-- ``"future"``: every step with the goals named after it or after a later one. If the same goal was
-  named before, after step s, a copy begins at s + 1: step s has reached it, so no reward of 0 would
-  be true there.
-- ``"final"``: every step with the goals reached at the end. A partner does not name a goal after
-  every step, so the end is the last step after which any goal but the pursued one was named; the
-  steps after it are not repeated.
-- ``"episode"``: as "future" and, for a goal that is not named again after step t, the steps from
-  t + 1 to the episode's end too, where this goal is not reached: at the end ``truncated``, or
-  ``terminated`` if the episode ended in a terminal state without reward. It needs a partner that
-  names a goal after every step that reaches it.
-
-The goal pursued is no hindsight, even if it is named, and a goal is used once with a step.
-TorchRL's HERReplayBuffer relabels when it samples, one step with one achieved goal: it cannot be
-followed by n-step returns, leaves ``terminated`` False on relabelled successes, and knows no social
-partner.
-
 Notation: E finished episodes, whose steps stand in one line; S goals reached in them, each by one
-step. The strategies are those of Hindsight Experience Replay (Andrychowicz et al., 2017, section
-4.5), with goals that a partner names instead of goals read off states.
+step. :mod:`torchrl_glam.replay` says what the strategies are.
 """
 
 from __future__ import annotations
@@ -30,8 +11,8 @@ from typing import NamedTuple
 import torch
 from tensordict import NestedKey, TensorDictBase
 
-from torchrl_glam.replay.checks import REWARD_SLACK
-from torchrl_glam.replay.episodes import Spans
+from torchrl_glam.replay._checks import REWARD_SLACK
+from torchrl_glam.replay._episodes import Spans
 
 
 class Namings(NamedTuple):

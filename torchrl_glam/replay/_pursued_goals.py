@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from tensordict import NestedKey
 
-from torchrl_glam.replay.strategies import in_episode
+from torchrl_glam.replay._strategies import in_episode
 
 
 class Drawn(NamedTuple):
