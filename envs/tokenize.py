@@ -13,11 +13,9 @@ from torchrl.data.tensor_specs import TensorSpec
 from torchrl.envs import EnvBase, Transform
 from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.envs.playground import PlaygroundTextEnv
 from torchrl_glam.envs.template import PromptTemplate
 from torchrl_glam.envs.text import decode_text
 from torchrl_glam.envs.token_cache import TokenCache
-from torchrl_glam.envs.vocabulary import OBJECTS
 
 
 class TokenizeText(Transform):
@@ -101,6 +99,7 @@ class TokenizeText(Transform):
             hindsight_tokens_key,
         ]
         super().__init__(in_keys=[*text_keys, hindsight_goal_id_key], out_keys=out_keys)
+        self._token_keys = out_keys
         if tokenizer.pad_token_id is None:
             raise ValueError(
                 "tokenizer has no padding token: set tokenizer.pad_token (for example to "
@@ -142,9 +141,9 @@ class TokenizeText(Transform):
         text = next_tensordict.get(self.in_keys[3], None)
         ids = next_tensordict.get(self.in_keys[4], None)
         if text is not None:
-            next_tensordict.set(self.out_keys[3], self._caches[0].tokens_of(text))
+            next_tensordict.set(self._token_keys[3], self._caches[0].tokens_of(text))
         elif ids is not None:
-            next_tensordict.set(self.out_keys[3], self._tokens_of_ids(ids))
+            next_tensordict.set(self._token_keys[3], self._tokens_of_ids(ids))
         return next_tensordict
 
     forward = _call  # outside environments, for data that holds text
@@ -205,12 +204,17 @@ class TokenizeText(Transform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> TensorSpec:
         """Adds the token keys to the specs."""
+        # Hindsight may be missing; TorchRL wants specs of all that is listed here.
+        hindsight = any(key in observation_spec.keys(True) for key in self.in_keys[3:])
+        self.out_keys = self._token_keys if hindsight else self._token_keys[:3]
         *sources, ids = (observation_spec.get(key, None) for key in self.in_keys)
         shapes = [None if text is None else text.shape[:-1] for text in sources]
         if sources[3] is None and ids is not None:
             sources[3], shapes[3] = ids, ids.shape
         caches = [*self._caches, self._caches[0]]
-        for key, source, shape, cache in zip(self.out_keys, sources, shapes, caches, strict=True):
+        for key, source, shape, cache in zip(
+            self._token_keys, sources, shapes, caches, strict=True
+        ):
             if source is not None:
                 observation_spec[key] = Bounded(
                     0,
@@ -220,48 +224,3 @@ class TokenizeText(Transform):
                     device=source.device,
                 )
         return observation_spec
-
-
-def playground_lengths(
-    env: PlaygroundTextEnv,
-    tokenizer: PreTrainedTokenizerBase,
-    template: PromptTemplate | None = None,
-) -> dict[str, int]:
-    """Lengths that hold every text of a Playground-Text environment.
-
-    Args:
-        env: the environment.
-        tokenizer: tokenizer of the language model.
-        template: the prompt. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
-
-    Returns:
-        ``goal_length``, ``observation_length`` and ``action_length`` for :class:`TokenizeText`:
-        the longest goal, the longest action, and an observation in which the object with the most
-        tokens stands everywhere.
-
-    Examples:
-        >>> from torchrl_glam.envs import PlaygroundTextEnv
-        >>> from torchrl_glam.models.loading import load_tokenizer
-        >>> playground_lengths(PlaygroundTextEnv(num_objects=3), load_tokenizer("tiny"))
-        {'goal_length': 6, 'observation_length': 12, 'action_length': 2}
-    """
-    template = PromptTemplate() if template is None else template
-
-    def longest(texts: Sequence[str], slot: str) -> tuple[int, str]:
-        ids = tokenizer([template.lead(slot) + text for text in texts], add_special_tokens=False)
-        lengths = [len(row) for row in ids.input_ids]
-        return max(lengths), texts[lengths.index(max(lengths))]
-
-    goal_length, _ = longest(env.goals.texts, "goal")
-    action_length, action = longest([f"Go to {item}" for item in OBJECTS], "action")
-    item = action.removeprefix("Go to ")
-    items = ", ".join([item] * env.num_objects)
-    observation = (
-        f"You see: {items}\nYou are on: {item}\nYou are holding: {item}\nYou have grown: {items}"
-    )
-    observation_length, _ = longest([observation], "observation")
-    return {
-        "goal_length": goal_length,
-        "observation_length": observation_length,
-        "action_length": action_length,
-    }
