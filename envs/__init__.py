@@ -1,6 +1,7 @@
 """Text environments, their goals, and the tools that turn their text into tensors."""
 
 from torchrl_glam.envs.action_mask import CandidateActions, CandidateMask
+from torchrl_glam.envs.check import check_text_env
 from torchrl_glam.envs.goals import GoalSpace
 from torchrl_glam.envs.layout import TextLayout
 from torchrl_glam.envs.oracle import OraclePolicy
@@ -21,6 +22,7 @@ __all__ = [
     "TextEnvWrapper",
     "TextLayout",
     "TokenizeText",
+    "check_text_env",
     "decode_text",
     "encode_text",
     "join_segments",

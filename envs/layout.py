@@ -102,6 +102,9 @@ class TextLayout:
         self.num_cut: Counter[str] = Counter()
         self._kind_of = kind_of if kind_of is not None else lambda goal: 0
         self._sizes = sizes
+        env.goal_kinds = self.goal_kinds  # what the contract asks of the environment itself
+        if success:
+            env.success_key = "success"
         self._set_specs(env)
 
     def _set_specs(self, env: EnvBase) -> None:

@@ -169,7 +169,7 @@ class TextEnvWrapper(EnvBase):
         self._sources = {"actions": actions, "observation": observation, "goal": goal}
         self._sources["success"] = success
         self._goal_text, self._act, self._hindsight = goal_text, act, hindsight
-        self._overflow, self._max_steps = overflow, max_steps
+        self._overflow, self.max_steps = overflow, max_steps
         self._episodes: list[_Episode | None] = [None] * len(self.games)
         self._set_seed(seed)
 
@@ -266,7 +266,7 @@ class TextEnvWrapper(EnvBase):
         episode.chosen.append(chosen)
         episode.steps.append(GameStep(observation, info, action, float(reward)))
         episode.terminated = bool(terminated)
-        out_of_time = self._max_steps is not None and len(episode.chosen) >= self._max_steps
+        out_of_time = self.max_steps is not None and len(episode.chosen) >= self.max_steps
         episode.truncated = (bool(truncated) or out_of_time) and not episode.terminated
         self._read(index, episode)
         return float(reward)

@@ -102,7 +102,7 @@ def test_max_steps_truncates_what_has_not_ended():
     env.reset()
     solution = solve(env.games[0])
     env.set_seed(1)
-    env._max_steps = len(solution)
+    env.max_steps = len(solution)
     state = play(env, *solution)
     assert state["terminated"].item() and not state["truncated"].item()
 
