@@ -93,7 +93,8 @@ def check_text_env(
                 _check_success(rows, description)
             if reader is not None:
                 reader.check(rows)
-        check_env_specs(TransformedEnv(env, CandidateMask()))  # which plays what is admissible
+        masked = TransformedEnv(env, CandidateMask(), auto_unwrap=False)
+        check_env_specs(masked)  # which plays what is admissible
 
 
 def _play(env: EnvBase, steps: int) -> Iterator[tuple[TensorDictBase, str, Tensor]]:
@@ -150,8 +151,8 @@ def _check_types(state: TensorDictBase, batch: torch.Size, where: str) -> None:
         names = " or ".join(str(kind).removeprefix("torch.") for kind in types)
         if not isinstance(value, Tensor):
             raise ValueError(
-                f"{_named(key)} of the {where} is {type(state[key]).__name__}: it must be a {names} "
-                f"tensor {shape}; TextLayout.pack and encode_text write strings so"
+                f"{_named(key)} of the {where} is {type(state[key]).__name__}: it must be a "
+                f"{names} tensor {shape}; TextLayout.pack and encode_text write strings so"
             )
         if value.dtype not in types:
             raise ValueError(

@@ -111,8 +111,8 @@ def cut_text(text: str, fits: Callable[[str], bool], keep: End) -> str:
 
     Args:
         text (str): the text.
-        fits (callable): whether a part is short enough; of two parts that start (or end) together,
-            the longer must not fit where the shorter does not.
+        fits (callable): whether a part is short enough. Where some part does not fit although a
+            longer one does, as with tokens of several words, what is kept may not be the longest.
         keep (str): ``"head"``, the part that the text begins with, or ``"tail"``, the one that it
             ends with.
 
