@@ -62,8 +62,8 @@ class TokenizeText(Transform):
     Raises:
         ValueError: if the tokenizer has no padding token; when a text is read, if it has more
             tokens than the length kept for it and there is no ``keep``, if it is not UTF-8, or if
-            a prompt's pieces have not the tokens of the whole; when ids are read, if nothing gives their texts, or if the
-            environments of a batch differ in them.
+            a prompt's pieces have not the tokens of the whole; when ids are read, if nothing gives
+            their texts, or if the environments of a batch differ in them.
 
     Examples:
         >>> from torchrl.envs import TransformedEnv
