@@ -17,9 +17,12 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
+import torch
 from omegaconf import OmegaConf
 
-from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
+from torchrl_glam.envs import describe_env
+from torchrl_glam.training.config import RecipeConfig
+from torchrl_glam.training.environments import make_bare_env
 from torchrl_glam.training.evaluation import evaluate
 from torchrl_glam.training.plotting import plot_learning_curves
 
@@ -32,20 +35,18 @@ def read(run: Path) -> list[dict[str, float]]:
     with open(run / "metrics.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row[METRIC]]
     names = ("step", "seconds", METRIC, HELD_OUT)
-    return [{name: float(row[name] or 0) for name in names} for row in rows]
+    return [{name: float(row.get(name) or 0) for name in names} for row in rows]
 
 
 def references(run: Path, episodes: int = 2000) -> dict[str, float]:
-    """Success of random play and of the shortest plan in the environment of a run."""
+    """Success of random play, and of the shortest plan if known, in the environment of a run."""
     config = OmegaConf.load(run / "config.yaml")
-    env = PlaygroundTextEnv(
-        num_envs=episodes,
-        num_objects=config.num_objects,
-        sequential=config.sequential,
-        max_steps=config.max_steps,
-        text=False,
-    )
-    policies = {"random play": None, "oracle": OraclePolicy(env.goals)}
+    names = ("env_class", "env", "eval_splits")
+    config = RecipeConfig(**OmegaConf.to_object(OmegaConf.masked_copy(config, names)))
+    env = make_bare_env(config, episodes, 0, torch.device("cpu"))
+    policies = {"random play": None}
+    if (make_oracle := describe_env(env).make_oracle) is not None:
+        policies["oracle"] = make_oracle()
     return {name: evaluate(p, env, seed=0)["success"] for name, p in policies.items()}
 
 

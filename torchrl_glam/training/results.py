@@ -41,7 +41,8 @@ def save_results(
     """
     if export != "none":
         export_agent(folder / "model", model, tokenizer, critics, kind=export)
-    names = {"training goals": "eval/train/sampled", "held-out goals": "eval/test/sampled"}
+    splits = [key.split("/")[1] for key in table.rows[-1] if key.endswith("/sampled/success")]
+    names = {f"{split} goals": f"eval/{split}/sampled" for split in splits}
     plot_learning_curves(
         {label: [table.column(f"{name}/success")] for label, name in names.items()},
         folder / "learning_curve.png",

@@ -1,6 +1,7 @@
 """Types and ranges of the recipes' configurations; ``recipes/config`` explains every key."""
 
 from torchrl_glam.training.config.base import MAY_CHANGE_ON_RESUME, RecipeConfig, read_config
+from torchrl_glam.training.config.groups import register
 from torchrl_glam.training.config.ppo_glam import PPOGLAMConfig
 from torchrl_glam.training.config.pretrain import PretrainConfig
 from torchrl_glam.training.config.sac_glam import SACGLAMConfig
@@ -12,4 +13,5 @@ __all__ = [
     "RecipeConfig",
     "SACGLAMConfig",
     "read_config",
+    "register",
 ]
