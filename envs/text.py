@@ -110,10 +110,10 @@ def cut_text(text: str, fits: Callable[[str], bool], keep: End) -> str:
     """The longest part of a text that fits: whole words, or characters where no word fits.
 
     Args:
-        text (str): the text.
-        fits (callable): whether a part is short enough. Where some part does not fit although a
+        text: the text.
+        fits: whether a part is short enough. Where some part does not fit although a
             longer one does, as with tokens of several words, what is kept may not be the longest.
-        keep (str): ``"head"``, the part that the text begins with, or ``"tail"``, the one that it
+        keep: ``"head"``, the part that the text begins with, or ``"tail"``, the one that it
             ends with.
 
     Returns:

@@ -1,4 +1,15 @@
-"""Text games that others wrote, as environments of the text contract."""
+"""Text games that others wrote, as environments of the text contract.
+
+Of a game :class:`TextEnvWrapper` needs
+
+- ``reset() -> observation`` or ``(observation, info)``; if it takes ``seed``, or the game has a
+  method ``seed``, every episode gets a seed of its own from a private generator;
+- ``step(action) -> (observation, reward, terminated, truncated, info)``, or ``(observation, reward,
+  done, info)`` as of old, where ``info["TimeLimit.truncated"]`` tells time-outs.
+
+What is text in it is said by sources: a key of ``info`` (or of the observation, if that is a
+mapping), or a function of observation and ``info``.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +36,8 @@ class GameStep(NamedTuple):
     Args:
         observation: what the game returned.
         info: the same, ``{}`` where it returns none.
-        action (str or None): the action that led here; None after a reset.
-        reward (float): the reward of that action.
+        action: the action that led here, a string; None after a reset.
+        reward: the reward of that action.
     """
 
     observation: Any
@@ -54,16 +65,6 @@ class _Episode:
 class TextEnvWrapper(EnvBase):
     """Any game that speaks in strings: Gymnasium's interface, or an object with reset and step.
 
-    Of the game it needs
-
-    - ``reset() -> observation`` or ``(observation, info)``; if it takes ``seed``, or the game has a
-      method ``seed``, every episode gets a seed of its own from a private generator;
-    - ``step(action) -> (observation, reward, terminated, truncated, info)``, or ``(observation,
-      reward, done, info)`` as of old, where ``info["TimeLimit.truncated"]`` tells time-outs.
-
-    What is text in it is said by sources: a key of ``info`` (or of the observation, if that is a
-    mapping), or a function of observation and ``info``.
-
     Candidate actions that are there twice are merged, empty ones left out. At the end of an episode
     a game may list none; those of the state before are written again.
 
@@ -71,7 +72,6 @@ class TextEnvWrapper(EnvBase):
     H slots for goals named in hindsight. More games than that, and games in processes of their own,
     by TorchRL's :class:`~torchrl.envs.SerialEnv` and :class:`~torchrl.envs.ParallelEnv`.
 
-    What it reads and writes is described in :class:`~torchrl_glam.envs.layout.TextLayout`.
     ``state_dict`` holds seeds and actions of the episodes under way; loading it plays them again.
 
     Args:
@@ -93,8 +93,7 @@ class TextEnvWrapper(EnvBase):
         seed: of the private generator. Default: one that ``torch.manual_seed`` determines.
         device: where the tensors live. Default: the CPU.
         **sizes: ``goal_kinds``, ``kind_of``, ``goal_bytes``, ``observation_bytes``,
-            ``action_bytes`` and ``keep`` of :class:`~torchrl_glam.envs.layout.TextLayout`. With
-            ``keep``, a warning tells the first text that is cut, and ``num_cut`` how many were.
+            ``action_bytes`` and ``keep`` of :class:`~torchrl_glam.envs.TextLayout`.
 
     Raises:
         ValueError: if an argument is out of range; on a reset or step, if a game lists no action or
@@ -107,23 +106,17 @@ class TextEnvWrapper(EnvBase):
         ...     def reset(self):
         ...         self.floor = 0
         ...         return "You are on floor 0"
-        ...
         ...     def step(self, action):
         ...         self.floor += 1 if action == "up" else -1
-        ...         done = self.floor == 2
-        ...         return f"You are on floor {self.floor}", float(done), done, False, {}
-        >>> env = TextEnvWrapper(
-        ...     [Stairs(), Stairs()],
-        ...     max_actions=3,
-        ...     actions=lambda observation, info: ["up", "down"],
-        ...     goal_text="Reach floor 2",
-        ... )
+        ...         return f"You are on floor {self.floor}", 0.0, self.floor == 2, False, {}
+        >>> ways = lambda observation, info: ["up", "down"]
+        >>> env = TextEnvWrapper([Stairs()], max_actions=3, actions=ways, goal_text="Climb")
         >>> state = env.reset()
-        >>> state["action_mask"][0]
-        tensor([ True,  True, False])
-        >>> state = env.step(state.set("action", torch.tensor([0, 1])))["next"]
-        >>> decode_text(state["observation"])
-        ['You are on floor 1', 'You are on floor -1']
+        >>> state["action_mask"]
+        tensor([[ True,  True, False]])
+        >>> step = env.step(state.set("action", torch.tensor([1])))["next"]
+        >>> decode_text(step["observation"])
+        ['You are on floor -1']
     """
 
     def __init__(

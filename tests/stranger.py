@@ -34,34 +34,34 @@ from torchrl_glam.replay import HindsightTransform
 # --- the environment
 
 
-class Rooms:
-    """Of three things one is to be found, and there is time to look at one."""
+class Room:
+    """Of three things one is to be grasped, and there is time to go to one."""
 
-    things = ("lamp", "chair", "table", "carpet", "window")
+    things = ("red lion", "blue cow", "green cat", "blue rose", "red water")
 
     def reset(self, seed=None):
         draw = random.Random(seed)
         things = draw.sample(self.things, 3)
         self.info = {
-            "goal": f"Find the {draw.choice(things)}",
+            "goal": f"Grasp {draw.choice(things)}",
             "admissible_commands": [f"Go to {thing}" for thing in things],
         }
         return f"You see: {', '.join(things)}", self.info
 
     def step(self, action):
         thing = action.removeprefix("Go to ")
-        won = self.info["goal"] == f"Find the {thing}"
+        won = self.info["goal"] == f"Grasp {thing}"
         return f"You are on: {thing}", float(won), won, not won, self.info
 
 
-def found(episode):
-    """Hindsight: the goal that the last step reached, whatever was to be found."""
-    return [f"Find the {episode[-1].action.removeprefix('Go to ')}"]
+def grasped(episode):
+    """Hindsight: the goal that the last step reached, whatever was to be grasped."""
+    return [f"Grasp {episode[-1].action.removeprefix('Go to ')}"]
 
 
 def make_env(num_envs=16, seed=0):
-    games = [Rooms() for _ in range(num_envs)]
-    return TextEnvWrapper(games, max_actions=3, goal="goal", hindsight=found, seed=seed)
+    games = [Room() for _ in range(num_envs)]
+    return TextEnvWrapper(games, max_actions=3, goal="goal", hindsight=grasped, seed=seed)
 
 
 # --- training
@@ -73,7 +73,7 @@ def make_agent():
     return env, make_trunk(model, tokenizer)
 
 
-def train_sac(total_steps=480):
+def train_sac(total_steps=320):
     """SAC-GLAM with hindsight; returns the rewards of all steps in order."""
     env, trunk = make_agent()
     actor = CandidateActor()
@@ -83,7 +83,7 @@ def train_sac(total_steps=480):
     loss.make_value_estimator(gamma=0.9)
     targets = SoftUpdate(loss, tau=0.1)
     optimizer = SharedTrunkOptimizer(
-        loss, lr_trunk_actor=1e-3, lr_trunk_critic=1e-3, lr_heads=1e-3, max_grad_norm=0.5
+        loss, lr_trunk_actor=3e-4, lr_trunk_critic=3e-4, lr_heads=1e-3, max_grad_norm=0.5
     )
     buffer = TensorDictReplayBuffer(
         storage=LazyTensorStorage(5_000), transform=HindsightTransform(), batch_size=32
@@ -98,7 +98,7 @@ def train_sac(total_steps=480):
     return rewards
 
 
-def train_ppo(total_steps=576, own_loss=False):
+def train_ppo(total_steps=384, own_loss=False):
     """PPO-GLAM, or TorchRL's own loss on the same networks."""
     env, trunk = make_agent()
     trunk, actor = ScoresOnly(trunk), CandidateActor(return_log_prob=True)
