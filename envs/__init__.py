@@ -11,10 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from torchrl_glam.envs.action_mask import CandidateActions, CandidateMask
+from torchrl_glam.envs.check import check_text_env
 from torchrl_glam.envs.contract import EnvDescription, Oracle, describe_env, token_lengths
+from torchrl_glam.envs.layout import TextLayout
 from torchrl_glam.envs.template import PromptTemplate
 from torchrl_glam.envs.text import decode_text, encode_text, join_segments
 from torchrl_glam.envs.tokenize import TokenizeText
+from torchrl_glam.envs.wrapper import GameStep, TextEnvWrapper
 
 if TYPE_CHECKING:
     from torchrl_glam.envs.playground import GoalSpace, OraclePolicy, PlaygroundTextEnv
@@ -27,12 +30,16 @@ __all__ = [
     "CandidateActions",
     "CandidateMask",
     "EnvDescription",
+    "GameStep",
     "GoalSpace",
     "Oracle",
     "OraclePolicy",
     "PlaygroundTextEnv",
     "PromptTemplate",
+    "TextEnvWrapper",
+    "TextLayout",
     "TokenizeText",
+    "check_text_env",
     "decode_text",
     "describe_env",
     "encode_text",

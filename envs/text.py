@@ -7,12 +7,15 @@ transforms that gather, such as n-step returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 Strings = str | Sequence["Strings"]
+End = Literal["head", "tail"]
 
 
 def encode_text(strings: Strings, length: int | None = None) -> Tensor:
@@ -101,6 +104,45 @@ def decode_bytes(raw: bytes, name: str) -> str:
             f"{name} is not UTF-8 at byte {error.start} of {raw!r}: text must be UTF-8 without cut "
             "characters, as encode_text writes it"
         ) from None
+
+
+def cut_text(text: str, fits: Callable[[str], bool], keep: End) -> str:
+    """The longest part of a text that fits: whole words, or characters where no word fits.
+
+    Args:
+        text: the text.
+        fits: whether a part is short enough. Where some part does not fit although a
+            longer one does, as with tokens of several words, what is kept may not be the longest.
+        keep: ``"head"``, the part that the text begins with, or ``"tail"``, the one that it
+            ends with.
+
+    Returns:
+        The part, without white space where it was cut; empty if no character fits.
+
+    Examples:
+        >>> cut_text("go to red lion", lambda part: len(part) <= 10, "head")
+        'go to red'
+        >>> cut_text("go to red lion", lambda part: len(part) <= 10, "tail")
+        'red lion'
+    """
+    head = keep == "head"
+    words = [gap.start() if head else gap.end() for gap in re.finditer(r"\s+", text)]
+    for ends in (words, list(range(len(text) + 1))):
+        parts = ends if head else ends[::-1]  # from the shortest part to the longest
+        least, most = 0, len(parts)
+        while least < most:  # the first that does not fit
+            middle = (least + most) // 2
+            end = parts[middle]
+            if fits(text[:end] if head else text[end:]):
+                least = middle + 1
+            else:
+                most = middle
+        part = ""
+        if least:
+            part = text[: parts[least - 1]] if head else text[parts[least - 1] :]
+        if part.strip():
+            return part
+    return ""
 
 
 def join_segments(values: Tensor, mask: Tensor, length: int, pad: int = 0) -> Tensor:

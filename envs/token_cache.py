@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.envs.text import decode_bytes
+from torchrl_glam.envs.text import End, cut_text, decode_bytes
 
 _SIZE = 100_000  # texts kept
 _LEAD = b"\0"  # stands for the lead alone: no text contains a zero
@@ -24,6 +25,11 @@ class TokenCache:
         name: what the texts are, for errors.
         length: tokens kept for a text (T).
         dtype: type of the tokens.
+        keep: what is left of a text with more tokens, whole words: its ``"head"`` or its
+            ``"tail"``. Default: None, such a text is an error.
+
+    Attributes:
+        num_cut: different texts cut so far. The first one is warned of.
 
     Examples:
         >>> from torchrl_glam.envs import encode_text
@@ -40,10 +46,12 @@ class TokenCache:
         name: str,
         length: int,
         dtype: torch.dtype,
+        keep: End | None = None,
     ) -> None:
         if length < 1:
             raise ValueError(f"{name}_length ({length}) must be at least 1")
-        self._tokenizer, self._lead, self._name, self.length = tokenizer, lead, name, length
+        self._tokenizer, self._lead, self.name, self.length = tokenizer, lead, name, length
+        self._keep, self.num_cut = keep, 0
         self._dtype = torch.empty(0, dtype=dtype).numpy().dtype
         self._clear()
 
@@ -60,7 +68,8 @@ class TokenCache:
                 of a prompt; else an empty text is an empty slot, without tokens. Default: False.
 
         Raises:
-            ValueError: if a text has more than ``length`` tokens, or is not UTF-8.
+            ValueError: if a text has more than ``length`` tokens and nothing says which end to
+                keep, or is not UTF-8.
         """
         raw = np.ascontiguousarray(text.cpu().reshape(-1, text.shape[-1]).numpy())
         texts = raw.view(f"S{text.shape[-1]}").ravel().tolist()  # without the zeros at the end
@@ -79,7 +88,7 @@ class TokenCache:
         if len(self._rows) + len(missing) > _SIZE:
             self._clear()
             missing = [text for text in dict.fromkeys(texts) if text]
-        tokens = self.tokenize([decode_bytes(text, self._name) for text in missing])
+        tokens = self.tokenize([decode_bytes(text, self.name) for text in missing])
         first, end = len(self._rows), len(self._rows) + len(missing)
         if end > len(self._table):  # doubling, so that growing costs little
             grown = np.empty((2 * end, self.length), self._dtype)
@@ -92,7 +101,8 @@ class TokenCache:
         """Tokens of strings, right-padded, ``[len(texts), T]``; none for the empty string.
 
         Raises:
-            ValueError: if a text has more than ``length`` tokens.
+            ValueError: if a text has more than ``length`` tokens and nothing says which end to
+                keep.
         """
         return self._tokenize([self._lead + text if text else "" for text in texts])
 
@@ -101,9 +111,22 @@ class TokenCache:
         encoded = self._tokenizer(list(texts), add_special_tokens=False).input_ids
         for row, text, ids in zip(rows, texts, encoded, strict=True):
             if len(ids) > self.length:
-                raise ValueError(
-                    f"{self._name}_length ({self.length}) is too small: "
-                    f"{text.removeprefix(self._lead)!r} has {len(ids)} tokens"
-                )
+                ids = self._cut(text.removeprefix(self._lead), len(ids))
             row[: len(ids)] = ids
         return rows
+
+    def _cut(self, text: str, number: int) -> list[int]:
+        """Tokens of the part of a text that is kept; ``number`` is how many the whole has."""
+        why = f"{self.name}_length ({self.length}) is too small: {text!r} has {number} tokens"
+        if self._keep is None:
+            raise ValueError(f"{why}; raise it, or say with keep which end to keep")
+        if not self.num_cut:
+            warnings.warn(
+                f"{why}, of which the {self._keep} is kept; num_cut counts such texts", stacklevel=2
+            )
+        self.num_cut += 1
+
+        def tokens(part: str) -> list[int]:
+            return self._tokenizer(self._lead + part, add_special_tokens=False).input_ids
+
+        return tokens(cut_text(text, lambda part: len(tokens(part)) <= self.length, self._keep))

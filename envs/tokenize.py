@@ -14,7 +14,7 @@ from torchrl.envs import EnvBase, Transform
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs.template import PromptTemplate
-from torchrl_glam.envs.text import decode_text
+from torchrl_glam.envs.text import End, decode_text
 from torchrl_glam.envs.token_cache import TokenCache
 
 
@@ -42,6 +42,9 @@ class TokenizeText(Transform):
         goal_length: tokens kept for a goal (Tg). Default 24.
         observation_length: tokens kept for an observation (To). Default 160.
         action_length: tokens kept for a candidate action (Ta). Default 8.
+        keep: what is left of a text with more tokens, whole words: its ``"head"`` or its
+            ``"tail"``. The first such text of each kind is warned of, and :attr:`num_cut` counts
+            them. Default: None, it is an error.
         template: the prompt that the tokens will go into; it says which white space stands in
             front of each piece. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
         goal_texts: the texts that ids of hindsight goals count in. Default: the attribute
@@ -58,9 +61,9 @@ class TokenizeText(Transform):
 
     Raises:
         ValueError: if the tokenizer has no padding token; when a text is read, if it has more
-            tokens than the length kept for it or is not UTF-8, or if a prompt's pieces have not the
-            tokens of the whole; when ids are read, if nothing gives their texts, or if the
-            environments of a batch differ in them.
+            tokens than the length kept for it and there is no ``keep``, if it is not UTF-8, or if
+            a prompt's pieces have not the tokens of the whole; when ids are read, if nothing gives
+            their texts, or if the environments of a batch differ in them.
 
     Examples:
         >>> from torchrl.envs import TransformedEnv
@@ -79,6 +82,7 @@ class TokenizeText(Transform):
         goal_length: int = 24,
         observation_length: int = 160,
         action_length: int = 8,
+        keep: End | None = None,
         template: PromptTemplate | None = None,
         goal_texts: Sequence[str] | None = None,
         goal_key: NestedKey = "goal",
@@ -100,6 +104,8 @@ class TokenizeText(Transform):
         ]
         super().__init__(in_keys=[*text_keys, hindsight_goal_id_key], out_keys=out_keys)
         self._token_keys = out_keys
+        if keep not in (None, "head", "tail"):
+            raise ValueError(f'keep ({keep!r}) must be "head", "tail" or None')
         if tokenizer.pad_token_id is None:
             raise ValueError(
                 "tokenizer has no padding token: set tokenizer.pad_token (for example to "
@@ -111,13 +117,18 @@ class TokenizeText(Transform):
         self.token_dtype = torch.int16 if self.vocab_size <= 2**15 else torch.int32
         lengths = {"goal": goal_length, "observation": observation_length, "action": action_length}
         self._caches = [
-            TokenCache(tokenizer, template.lead(slot), slot, length, self.token_dtype)
+            TokenCache(tokenizer, template.lead(slot), slot, length, self.token_dtype, keep)
             for slot, length in lengths.items()
         ]
         self._tokenizer, self._template = tokenizer, template
         self._composes: set[tuple[bool, bool]] = set()  # kinds of prompts that were checked
         self._goal_texts = goal_texts
         self._goal_table: Tensor | None = None
+
+    @property
+    def num_cut(self) -> dict[str, int]:
+        """Different texts cut so far, of ``"goal"``, ``"observation"`` and ``"action"``."""
+        return {cache.name: cache.num_cut for cache in self._caches}
 
     def set_container(self, container: Transform | EnvBase) -> None:
         """Called when the transform is put into an environment, whose goals may be others."""

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tensordict import TensorDict
 from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import check_env_specs
@@ -14,7 +16,10 @@ from torchrl_glam.envs import (
     token_cache,
     token_lengths,
 )
+from torchrl_glam.envs.text import cut_text
 from torchrl_glam.models import load_tokenizer
+
+from . import stairs
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +119,52 @@ def test_lengths_of_playground_hold_every_text(tokenizer):
     steps = transformed.rollout(80, break_when_any_done=False)
     longest = (steps["observation_tokens"] != tokenizer.pad_token_id).sum(-1).max()
     assert longest <= lengths["observation_length"] <= 20
+
+
+@pytest.mark.parametrize("keep", ["head", "tail"])
+def test_a_text_that_is_too_long_is_cut_at_white_space_and_counted(tokenizer, keep):
+    whole, length = "Zebras quarrel where walls\ncrumble into dusty squares", 20
+    transform = TokenizeText(tokenizer, observation_length=length, keep=keep)
+    state = state_with()
+    state["observation"] = encode_text([whole])
+    with pytest.warns(UserWarning, match=rf"observation_length \({length}\) is too .* {keep} is"):
+        tokens = transform(state)["observation_tokens"]
+    kept = tokenizer.decode([token for token in tokens[0] if token != tokenizer.pad_token_id])
+    assert kept == "\n" + longest_part(tokenizer, whole, length, keep)
+    transform(state)  # which is in the cache, and warns no more
+    assert transform.num_cut == {"goal": 0, "observation": 1, "action": 0}
+
+
+def longest_part(tokenizer, text, length, keep):
+    """The longest head or tail of whole words, found by trying all of them."""
+    gaps = [i for i, letter in enumerate(text) if letter.isspace()]
+    parts = [text[:i] for i in gaps] if keep == "head" else [text[i + 1 :] for i in gaps]
+    fits = [
+        part
+        for part in parts
+        if len(tokenizer("\n" + part, add_special_tokens=False).input_ids) <= length
+    ]
+    return max(fits, key=len)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0")), st.integers(0, 12))
+def test_a_part_is_as_long_as_fits(text, size):
+    def fits(part):
+        return len(part.encode()) <= size
+
+    for keep in ("head", "tail"):
+        part = cut_text(text, fits, keep)
+        assert fits(part)
+        assert text.startswith(part) if keep == "head" else text.endswith(part)
+        if size >= 4 and text.strip():  # one character at least
+            assert part or text != text.strip()
+
+
+def test_an_environment_without_hindsight_needs_none(tokenizer):
+    env = TransformedEnv(stairs.make(2, hindsight=None), TokenizeText(tokenizer))
+    check_env_specs(env)
+    assert "hindsight" not in env.reset().keys()
+    assert "hindsight" not in env.observation_spec.keys()
 
 
 def test_a_text_that_is_too_long_is_named(tokenizer):

@@ -167,7 +167,8 @@ def make_env(
     for name in ("goal_length", "observation_length", "action_length"):
         if getattr(config, name) is not None:
             lengths[name] = getattr(config, name)
-    env = TransformedEnv(env, TokenizeText(tokenizer, template=template, **lengths))
+    end = None if config.long_texts == "error" else config.long_texts
+    env = TransformedEnv(env, TokenizeText(tokenizer, template=template, keep=end, **lengths))
     game = describe_env(env)
     wanted = {*_READ, game.success_key, *keep}
     return env.append_transform(SelectTransform(*(wanted & game.entries)))

@@ -61,6 +61,7 @@ class RecipeConfig:
     goal_length: int | None = None
     observation_length: int | None = None
     action_length: int | None = None
+    long_texts: str = "error"
 
     model: str = "tiny"
     lora_rank: int | None = None
@@ -130,6 +131,8 @@ class RecipeConfig:
         for key in ("max_tokens_per_pass", "goal_length", "observation_length", "action_length"):
             if getattr(self, key) is not None:
                 at_least(self, key, 1)
+        ends = ("error", "head", "tail")
+        require(self.long_texts in ends, "long_texts", self.long_texts, f"be one of {ends}")
         require("train" in self.eval_splits, "eval_splits", self.eval_splits, "have a key train")
         for name in self.loggers:
             require(name in LOGGERS, "loggers", self.loggers, f"be some of {LOGGERS}")

@@ -1,0 +1,1 @@
+"""Games that others wrote, each an extra of this package: ``pip install torchrl_glam[babyai]``."""

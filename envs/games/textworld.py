@@ -1,0 +1,175 @@
+"""TextWorld's challenges, made on the spot."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import textworld
+import torch
+from textworld.challenges.tw_coin_collector import coin_collector
+from textworld.challenges.tw_cooking import cooking
+
+from torchrl_glam.envs.wrapper import TextEnvWrapper
+
+GOAL_KINDS = ("cook", "find", "take")
+# Sizes of the easiest games; see the challenges of TextWorld for what the keys mean.
+_SETTINGS = {
+    "coin_collector": {"level": 3},
+    "cooking": {"recipe": 1, "take": 1, "go": 1, "split": "train"},
+}
+# What the text of every state tells anyway.
+_TOLD = ("inventory", "look", "examine ")
+
+
+def make_textworld(
+    challenge: str = "coin_collector",
+    num_envs: int = 1,
+    num_games: int = 20,
+    first_game: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    max_steps: int = 30,
+    seed: int | None = None,
+    device: torch.device | str | None = None,
+    **kwargs: Any,
+) -> TextEnvWrapper:
+    """Games of one of TextWorld's challenges (Côté et al., 2018) as a text environment.
+
+    Every episode plays one of ``num_games`` games, which are made and compiled first (about a
+    second each, once in a process). The goal is "Take the coin", or the meal that the recipe asks
+    for. The observation is the room's description, what is carried, and what the last action gave.
+    Of TextWorld's admissible commands those that look are left out, since every state tells what
+    they would. The reward is 1 on the step that wins the game, else 0.
+
+    Hindsight: "Find the kitchen" after a step into it, "Take the coin" after one that takes it.
+
+    Args:
+        challenge: ``"coin_collector"`` or ``"cooking"``. Default: ``"coin_collector"``.
+        num_envs: B, games side by side. Default: 1.
+        num_games: different games. Default: 20.
+        first_game: seed of the first of them, the others follow; games of other seeds are held out.
+            Default: 0.
+        settings: settings of the challenge, beside the easiest ones: ``{"level": 3}`` for coins,
+            ``{"recipe": 1, "take": 1, "go": 1, "split": "train"}`` for meals. Default: none.
+        max_steps: steps after which an episode is truncated. Default: 30.
+        seed: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
+        device: the same.
+        **kwargs: the others of its arguments.
+
+    Raises:
+        ValueError: if there is no such challenge, or ``num_games`` is below 1.
+    """
+    if challenge not in _SETTINGS:
+        raise ValueError(f"challenge ({challenge!r}) must be one of {sorted(_SETTINGS)}")
+    if num_games < 1:
+        raise ValueError(f"num_games ({num_games}) must be at least 1")
+    chosen = tuple({**_SETTINGS[challenge], **(settings or {})}.items())
+    files = [_make_game(challenge, chosen, first_game + number) for number in range(num_games)]
+    sizes = {"max_actions": 40, "observation_bytes": 1536, "goal_bytes": 128, "keep": "head"}
+    return TextEnvWrapper(
+        [TextWorldGame(files) for _ in range(num_envs)],
+        **{**sizes, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, "max_hindsight": 2, **kwargs},
+        actions="actions",
+        goal="goal",
+        success="won",
+        hindsight=lambda steps: steps[-1].info["reached"],
+        max_steps=max_steps,
+        seed=seed,
+        device=device,
+    )
+
+
+def kind_of(goal: str) -> int:
+    """Index into ``GOAL_KINDS`` of a goal."""
+    return {"Find": 1, "Take": 2}.get(goal.split()[0], 0)
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="textworld_")
+
+
+@cache
+def _make_game(challenge: str, settings: tuple[tuple[str, Any], ...], seed: int) -> tuple[str, str]:
+    """Makes and compiles a game; returns its file and its goal."""
+    options = textworld.GameOptions()
+    options.seeds = seed
+    folder = tempfile.mkdtemp(dir=_folder().name)
+    options.path = os.path.join(folder, "game.z8")
+    if challenge == "coin_collector":
+        game, goal = coin_collector.make(dict(settings), options), "Take the coin"
+    else:
+        game = cooking.make({"recipe_seed": seed, **dict(settings)}, options)
+        parts = [" ".join(reversed(ingredient)) for ingredient in game.metadata["ingredients"]]
+        goal = f"Cook and eat a meal of {', '.join(parts)}"
+    return textworld.generator.compile_game(game, options), goal
+
+
+class TextWorldGame:
+    """Compiled games with one goal each, in Gymnasium's interface.
+
+    Args:
+        files: the games and their goals; each episode plays one that its seed draws.
+    """
+
+    def __init__(self, files: list[tuple[str, str]]) -> None:
+        self.files = files
+        self._wanted = textworld.EnvInfos(
+            admissible_commands=True, won=True, lost=True, description=True, inventory=True
+        )
+        self._loaded: dict[str, textworld.Environment] = {}
+
+    def reset(self, *, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+        """Starts the game that the seed draws; returns the observation and ``info``."""
+        file, self._goal = self.files[(seed or 0) % len(self.files)]
+        if file not in self._loaded:
+            self._loaded[file] = textworld.start(file, self._wanted)
+        self.game = self._loaded[file]
+        state = self.game.reset()
+        self._room = _room(state["description"])
+        return self._tell(state, "", [])
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Gives the game a command."""
+        state, _, done = self.game.step(action)
+        observation, info = self._tell(state, state.feedback, self._reached(action, state))
+        return observation, float(info["won"]), bool(done or state["lost"]), False, info
+
+    def _reached(self, action: str, state: Mapping[str, Any]) -> list[str]:
+        reached, room = [], _room(state["description"])
+        if room != self._room:
+            reached.append(f"Find the {room.lower()}")
+        self._room = room
+        thing = action.removeprefix("take ").split(" from ")[0]
+        if action.startswith("take ") and thing in state["inventory"]:
+            reached.append(f"Take the {thing}")
+        return reached
+
+    def _tell(
+        self, state: Mapping[str, Any], feedback: str, reached: list[str]
+    ) -> tuple[str, dict[str, Any]]:
+        lines = [_room(state["description"]), *state["description"].split("=-", 1)[1].split("\n")]
+        lines += state["inventory"].split("\n")
+        if "-= " not in feedback.split(">")[0]:  # else it describes the room
+            lines += feedback.strip().split("\n")[:1]
+        info = {
+            "goal": self._goal,
+            "actions": [a for a in state["admissible_commands"] if not a.startswith(_TOLD)],
+            "won": bool(state["won"]),
+            "reached": reached,
+        }
+        return "\n".join(" ".join(line.split()) for line in lines if line.strip()), info
+
+    def close(self) -> None:
+        """Ends the games' interpreters."""
+        for game in self._loaded.values():
+            game.close()
+        self._loaded.clear()
+
+
+def _room(description: str) -> str:
+    """The room's name, ``Kitchen`` of ``-= Kitchen =-``."""
+    return description.split("=-", 1)[0].strip(" -=\n")

@@ -1,0 +1,270 @@
+"""From strings to the entries of the text contract, for environments that hold Python strings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from torchrl.data import Bounded, Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase
+
+from torchrl_glam.envs.action_mask import CandidateActions
+from torchrl_glam.envs.text import End, Strings, cut_text, encode_text
+
+
+class TextLayout:
+    """Writes an environment's specs, and packs its strings into the entries that they promise.
+
+    An environment of its own then needs its game and a few lines: make a layout in ``__init__``,
+    and return what :meth:`pack` gives from ``_reset`` and ``_step``.
+
+    Notation: B batch shape of the environment, none or one dimension; A candidate actions, H slots
+    for goals named in hindsight; Lg, Lo, La bytes of goal, observation and action.
+
+    Args:
+        env: the environment, whose specs are set; its batch size and device count.
+        max_actions: A, the most admissible actions of a state.
+        max_hindsight: H, the most goals that one step reaches; 0 writes no hindsight. Default: 0.
+        success: whether there is an entry ``"success"`` beside the reward: for rewards that are
+            positive on other steps too. Default: False.
+        goal_kinds: names of the kinds of goals, for statistics. Default: one, ``"goal"``.
+        kind_of: index into ``goal_kinds`` of a goal's text. Default: 0 for all.
+        goal_bytes, observation_bytes, action_bytes: Lg, Lo, La. Defaults: 128, 1024, 64.
+        keep: what is left of a longer text, whole words: its ``"head"`` or its ``"tail"``. Default:
+            None, a longer text is an error.
+
+    Attributes:
+        num_cut: texts cut so far, by the names ``"goal"``, ``"observation"`` and ``"action"``.
+
+    Raises:
+        ValueError: if an argument is out of range, or the environment has two dimensions or more.
+
+    Examples:
+        A lamp with a switch, without its ``_set_seed``:
+
+        >>> class Lamp(EnvBase):
+        ...     def __init__(self):
+        ...         super().__init__(batch_size=[1])
+        ...         self.layout = TextLayout(self, max_actions=2)
+        ...
+        ...     def _reset(self, tensordict):
+        ...         self.on = False
+        ...         return self.layout.pack(["Light"], ["It is dark"], [["wait", "switch on"]])
+        ...
+        ...     def _step(self, tensordict):
+        ...         self.on = tensordict["action"] == 1
+        ...         return self.layout.pack(
+        ...             ["Light"], ["Now"], [["wait"]], reward=self.on, terminated=self.on
+        ...         )
+        ...
+        ...     def _set_seed(self, seed):
+        ...         pass
+        >>> step = Lamp().rollout(1)
+        >>> step["action_mask"], step["next", "action_mask"]
+        (tensor([[[True, True]]]), tensor([[[ True, False]]]))
+    """
+
+    def __init__(
+        self,
+        env: EnvBase,
+        *,
+        max_actions: int,
+        max_hindsight: int = 0,
+        success: bool = False,
+        goal_kinds: Sequence[str] = ("goal",),
+        kind_of: Callable[[str], int] | None = None,
+        goal_bytes: int = 128,
+        observation_bytes: int = 1024,
+        action_bytes: int = 64,
+        keep: End | None = None,
+    ) -> None:
+        if len(env.batch_size) > 1:
+            raise ValueError(
+                f"env has the batch size {list(env.batch_size)}: it must be [] or [B]; more "
+                "dimensions are made by SerialEnv or ParallelEnv"
+            )
+        if keep not in (None, "head", "tail"):
+            raise ValueError(f'keep ({keep!r}) must be "head", "tail" or None')
+        sizes = {"goal": goal_bytes, "observation": observation_bytes, "action": action_bytes}
+        least = {f"{name}_bytes": size for name, size in sizes.items()}
+        for name, value in {"max_actions": max_actions, **least}.items():
+            if value < 1:
+                raise ValueError(f"{name} ({value}) must be at least 1")
+        if max_hindsight < 0:
+            raise ValueError(f"max_hindsight ({max_hindsight}) must be 0, for none, or more")
+        self.batch_size, self.device = env.batch_size, env.device
+        self._number = env.batch_size.numel()  # 1 where there is no batch
+        self.max_actions, self.max_hindsight, self.success = max_actions, max_hindsight, success
+        self.goal_kinds, self.keep = tuple(goal_kinds), keep
+        self.num_cut: Counter[str] = Counter()
+        self._kind_of = kind_of if kind_of is not None else lambda goal: 0
+        self._sizes = sizes
+        env.goal_kinds = self.goal_kinds  # what the contract asks of the environment itself
+        if success:
+            env.success_key = "success"
+        self._set_specs(env)
+
+    def _set_specs(self, env: EnvBase) -> None:
+        batch, device = self.batch_size, self.device
+
+        def entry(kind: type, *args: object, shape: Sequence[int] = (), **kwargs: object):
+            return kind(*args, shape=(*batch, *shape), device=device, **kwargs)
+
+        def text(slot: str, *shape: int) -> Unbounded:
+            return entry(Unbounded, shape=(*shape, self._sizes[slot]), dtype=torch.uint8)
+
+        def flag(*shape: int) -> Categorical:
+            return entry(Categorical, 2, shape=shape, dtype=torch.bool)
+
+        def kind(low: int, *shape: int) -> Bounded:
+            high = len(self.goal_kinds) - 1
+            return entry(Bounded, low, high, shape=shape, dtype=torch.int8)
+
+        spec = {
+            "goal": text("goal"),
+            "goal_kind": kind(0),
+            "observation": text("observation"),
+            "actions": text("action", self.max_actions),
+            "action_mask": flag(self.max_actions),
+        }
+        if self.max_hindsight:
+            slots = self.max_hindsight
+            named = {"goal": text("goal", slots), "kind": kind(-1, slots)}
+            spec["hindsight"] = Composite(named, shape=batch)
+        if self.success:
+            spec["success"] = flag(1)
+        env.observation_spec = Composite(spec, shape=batch)
+        env.action_spec = self._candidates = CandidateActions(self.max_actions, batch, device)
+        env.reward_spec = entry(Unbounded, shape=(1,))
+        ends = ("done", "terminated", "truncated")
+        env.done_spec = Composite({end: flag(1) for end in ends}, shape=batch)
+
+    def pack(
+        self,
+        goal: Sequence[str],
+        observation: Sequence[str],
+        actions: Sequence[Sequence[str]],
+        *,
+        hindsight: Sequence[Sequence[str]] | None = None,
+        reward: Tensor | Sequence[float] | None = None,
+        terminated: Tensor | Sequence[bool] | None = None,
+        truncated: Tensor | Sequence[bool] | None = None,
+        success: Tensor | Sequence[bool] | None = None,
+    ) -> TensorDict:
+        """What ``_reset`` or ``_step`` returns.
+
+        All arguments have one entry for each environment, so one where there is no batch.
+
+        Args:
+            goal, observation: texts.
+            actions: the admissible actions of each, any number up to A.
+            hindsight: the goals that the step reached, of each, up to H. Default: none.
+            reward: numbers. Default: None, this is a reset.
+            terminated, truncated: whether the episode ends. Default: it does not.
+            success: whether the step reached the goal, which ends the episode. Default: it did not.
+
+        Raises:
+            ValueError: naming the key and the row, if there is no admissible action, one is empty
+                or there twice, there are more than A, or of hindsight more than H, or a text is
+                longer than its size and nothing says which part to keep.
+        """
+        rows = [list(row) for row in actions]
+        named = [[]] * self._number if hindsight is None else [list(row) for row in hindsight]
+        for name, given in (
+            *(("goal", goal), ("observation", observation), ("actions", actions)),
+            ("hindsight", named),
+        ):
+            if isinstance(given, str) or len(given) != self._number:
+                got = repr(given) if isinstance(given, str) else f"a list of {len(given)}"
+                raise ValueError(
+                    f"{name} is {got}: it must be a list with an entry for each environment "
+                    f"({self._number})"
+                )
+        width, slots = self.max_actions, self.max_hindsight
+        out = {
+            "goal": self._encode("goal", goal),
+            "goal_kind": torch.tensor([self._kind(text) for text in goal], dtype=torch.int8),
+            "observation": self._encode("observation", observation),
+            "actions": self._encode_rows("actions", rows, width),
+            "action_mask": torch.tensor([[i < len(row) for i in range(width)] for row in rows]),
+        }
+        self._check_actions(rows, out["actions"])
+        if slots:
+            kinds = [[*map(self._kind, row), *[-1] * (slots - len(row))] for row in named]
+            goals = self._encode_rows("hindsight", named, slots)
+            out["hindsight"] = {"goal": goals, "kind": torch.tensor(kinds, dtype=torch.int8)}
+        if self.success:
+            out["success"] = self._column(success, torch.bool)
+        if reward is not None:
+            out["reward"] = self._column(reward, torch.float32)
+        out["terminated"] = self._column(terminated, torch.bool)
+        out["truncated"] = self._column(truncated, torch.bool)
+        out["done"] = out["terminated"] | out["truncated"]
+        packed = TensorDict(out, [self._number], device=self.device)
+        packed = packed if self.batch_size else packed[0]
+        self._candidates.update_mask(packed["action_mask"])
+        return packed
+
+    def _kind(self, goal: str) -> int:
+        kind = self._kind_of(goal)
+        if not 0 <= kind < len(self.goal_kinds):
+            raise ValueError(
+                f"kind_of gives {kind} for the goal {goal!r}: it must be an index into goal_kinds "
+                f"({self.goal_kinds})"
+            )
+        return kind
+
+    def _encode_rows(self, key: str, rows: list[list[str]], width: int) -> Tensor:
+        slot = "goal" if key == "hindsight" else "action"
+        for index, row in enumerate(rows):
+            if len(row) > width:
+                raise ValueError(
+                    f"{key}[{index}] has {len(row)} entries, and max_{key} is {width}: raise it, "
+                    "or leave some out"
+                )
+            if "" in row:
+                raise ValueError(f"{key}[{index}, {row.index('')}] is empty: leave it out")
+        return self._encode(slot, [[*row, *[""] * (width - len(row))] for row in rows])
+
+    def _encode(self, slot: str, strings: Strings) -> Tensor:
+        return encode_text(self._cut(slot, strings), self._sizes[slot])
+
+    def _cut(self, slot: str, strings: Strings) -> Strings:
+        if not isinstance(strings, str):
+            return [self._cut(slot, one) for one in strings]
+        size, length = self._sizes[slot], len(strings.encode())
+        if length <= size:
+            return strings
+        if self.keep is None:
+            raise ValueError(
+                f"{slot}_bytes ({size}) is too small for {strings!r}, which takes {length} bytes: "
+                "raise it, or say with keep which end to keep"
+            )
+        self.num_cut[slot] += 1
+        return cut_text(strings, lambda part: len(part.encode()) <= size, self.keep)
+
+    def _column(self, values: Tensor | Sequence | None, dtype: torch.dtype) -> Tensor:
+        if values is None:
+            return torch.zeros((self._number, 1), dtype=dtype)
+        return torch.as_tensor(values).to("cpu", dtype).reshape(self._number, 1)
+
+    def _check_actions(self, rows: list[list[str]], written: Tensor) -> None:
+        """Refuses rows without an action, and actions that read alike as they were written."""
+        for index, row in enumerate(rows):
+            if not row:
+                raise ValueError(
+                    f"actions[{index}] is empty: every state needs an admissible action, the last "
+                    "of an episode too (those of the state before will do)"
+                )
+            places: dict[bytes, int] = {}
+            for place, raw in enumerate(written[index, : len(row)].numpy()):
+                other = places.setdefault(raw.tobytes(), place)
+                if other != place:
+                    raise ValueError(
+                        f"actions[{index}] has two candidates that read alike, {row[other]!r} and "
+                        f"{row[place]!r}: leave one out, or raise action_bytes "
+                        f"({self._sizes['action']}) if they were cut"
+                    )

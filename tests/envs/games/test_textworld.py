@@ -1,0 +1,38 @@
+"""TextWorld's challenges as text environments."""
+
+import pytest
+import torch
+from torchrl.envs.utils import step_mdp
+
+from torchrl_glam.envs import check_text_env, decode_text
+
+pytest.importorskip("textworld", reason="pip install torchrl_glam[textworld]")
+
+from torchrl_glam.envs.games.textworld import make_textworld  # noqa: E402
+
+
+def test_the_coin_is_found_by_walking_on():
+    env = make_textworld(num_envs=1, num_games=2, settings={"level": 2}, seed=0)
+    check_text_env(env, steps=12)
+    state = env.reset()
+    assert decode_text(state["goal"]) == ["Take the coin"]
+    (actions,) = decode_text(state["actions"])
+    (way,) = [index for index, text in enumerate(actions) if text.startswith("go ")]
+    step = env.step(state.set("action", torch.tensor([way])))["next"]
+    (named,) = decode_text(step["hindsight", "goal"])
+    room = decode_text(step["observation"])[0].split("\n")[0]
+    assert named[0] == f"Find the {room.lower()}"
+    assert not step["success"].any() and not step["done"].any()
+    (actions,) = decode_text(step["actions"])
+    assert not any(text.startswith(("examine", "look", "inventory")) for text in actions)
+    state = step_mdp(step.new_empty(step.batch_size).set("next", step))
+    step = env.step(state.set("action", torch.tensor([actions.index("take coin")])))["next"]
+    assert step["success"].all() and step["terminated"].all() and step["reward"].item() == 1
+    assert decode_text(step["hindsight", "goal"])[0][0] == "Take the coin"
+
+
+def test_what_is_refused_is_named():
+    with pytest.raises(ValueError, match=r"challenge \('chess'\) must be one of \['coin_coll"):
+        make_textworld("chess")
+    with pytest.raises(ValueError, match=r"num_games \(0\) must be at least 1"):
+        make_textworld(num_games=0)

@@ -1,0 +1,49 @@
+"""A game in Gymnasium's interface that is played on stairs, and its wrapped environments."""
+
+import random
+from functools import partial
+
+from torchrl_glam.envs import TextEnvWrapper
+
+
+class Stairs:
+    """From floor 0 up or down to a floor that the seed draws, in eight steps at most."""
+
+    def reset(self, *, seed=None, options=None):
+        self.goal = random.Random(seed).choice([-2, -1, 1, 2])
+        self.floor, self.steps = 0, 0
+        return self.look()
+
+    def look(self):
+        ways = ["up", "down", "up", *["wait"] * (self.floor == 0), ""]
+        info = {"goal": f"Reach floor {self.goal}", "ways": ways, "won": self.floor == self.goal}
+        return f"You are on floor {self.floor}", info
+
+    def step(self, action):
+        self.floor += {"up": 1, "down": -1, "wait": 0}[action]
+        self.steps += 1
+        observation, info = self.look()
+        if info["won"]:
+            info["ways"] = []  # games may list none where an episode ends
+        return observation, float(info["won"]), info["won"], self.steps == 8, info
+
+
+def floors(steps):
+    """The goals that the last step of an episode on the stairs reached."""
+    return [f"Reach floor {steps[-1].observation.split()[-1]}"]
+
+
+wrap = partial(
+    TextEnvWrapper,
+    max_actions=4,
+    actions="ways",
+    goal="goal",
+    success="won",
+    hindsight=floors,
+    max_hindsight=2,
+)
+
+
+def make(number=3, **kwargs):
+    """``number`` stairs in one environment, or one without a batch for None."""
+    return wrap(Stairs() if number is None else [Stairs() for _ in range(number)], **kwargs)

@@ -1,0 +1,197 @@
+"""What check_text_env finds, and how it says so."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.envs import SerialEnv, TransformedEnv
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText, check_text_env, encode_text
+from torchrl_glam.models import load_language_model, load_tokenizer
+
+from . import stairs
+
+
+class Faulty(PlaygroundTextEnv):
+    """Playground-Text, but for what ``spoil`` does to each state."""
+
+    def __init__(self, spoil, only_steps=False):
+        super().__init__(num_envs=3, num_objects=3, sequential=False, seed=0)
+        self.spoil, self.only_steps = spoil, only_steps
+
+    def _reset(self, tensordict=None, **kwargs):
+        state = super()._reset(tensordict, **kwargs)
+        return state if self.only_steps else self.spoil(state)
+
+    def _step(self, tensordict):
+        state = super()._step(tensordict)
+        return self.spoil(state)
+
+
+def put(key, value):
+    """Writes ``value(old)`` under a key."""
+
+    def spoil(state):
+        return state.set(key, value(state[key]) if callable(value) else value)
+
+    return spoil
+
+
+def put_row(key, row, value):
+    def spoil(state):
+        entry = state[key].clone()
+        entry[row] = value
+        return state.set(key, entry)
+
+    return spoil
+
+
+def repeat_an_action(state):
+    actions = state["actions"].clone()
+    actions[1, 2] = actions[1, 0]
+    return state.update({"actions": actions, "action_mask": torch.ones(3, 5, dtype=torch.bool)})
+
+
+def hindsight(width=None, kind=0, text="Grasp"):
+    def spoil(state):
+        goal = torch.zeros(3, 1, width or state["goal"].shape[-1], dtype=torch.uint8)
+        goal[2, 0, : len(text)] = encode_text(text)
+        kinds = torch.tensor([[-1], [-1], [kind]])
+        return state.set("hindsight", TensorDict({"goal": goal, "kind": kinds}, [3]))
+
+    return spoil
+
+
+CUT = encode_text("É")[:1]  # half of a character
+FAULTS = {
+    "no admissible action": (
+        put_row("action_mask", 1, False),
+        r"action_mask\[1\] of the reset has no admissible action: each state needs one",
+    ),
+    "repeated": (
+        repeat_an_action,
+        r"actions\[1, 2\] of the reset is 'Go to .*', and so is actions\[1, 0\] .* must differ",
+    ),
+    "empty": (
+        put_row("actions", (2, 3), 0),
+        r"actions\[2, 3\] of the reset is empty and admissible: mask it out",
+    ),
+    "int8 mask": (
+        put("action_mask", lambda mask: mask.to(torch.int8)),
+        r"action_mask of the reset is torch.int8: it must be bool; write it so",
+    ),
+    "no mask": (
+        lambda state: state.exclude("action_mask"),
+        r"action_mask is missing from the reset: the text contract wants it, bool \[\*B, A\]",
+    ),
+    "no kind": (
+        lambda state: state.exclude("goal_kind"),
+        "goal_kind is missing from the reset: the text contract wants it, int8 or int16",
+    ),
+    "str": (
+        put("observation", "You see: nothing"),
+        r"observation of the reset is str: it must be a uint8 tensor \[\*B, bytes\].*encode_text",
+    ),
+    "integers for text": (
+        put("goal", lambda goal: goal.long()),
+        r"goal of the reset is torch.int64: it must be uint8",
+    ),
+    "a dimension too many": (
+        put("observation", lambda text: text.unsqueeze(1)),
+        r"observation of the reset has the shape \[3, 1, \d+\]: it must be \[\*B, bytes\], B being",
+    ),
+    "candidates without mask": (
+        put("action_mask", lambda mask: mask[:, :4]),
+        "actions of the reset has 5 candidates and action_mask 4: pad both",
+    ),
+    "not UTF-8": (put_row("goal", (1, 0), CUT), r"goal\[1\] of the reset: text is not UTF-8"),
+    "zero inside": (
+        put_row("observation", (2, 4), 0),
+        r"observation\[2\] of the reset goes on after a zero byte: zeros are padding",
+    ),
+    "wide hindsight": (
+        hindsight(width=9),
+        r"hindsight.goal of the reset is 9 bytes wide and goal \d\d: .* to the same width",
+    ),
+    "hindsight without kind": (
+        hindsight(kind=-1),
+        r"hindsight.goal\[2, 0\] of the reset names a goal and its kind is -1",
+    ),
+    "kind without hindsight": (
+        hindsight(text=""),
+        r"hindsight.goal\[2, 0\] of the reset is empty and its kind is 0",
+    ),
+    "unknown kind": (
+        hindsight(kind=9),
+        r"hindsight.kind\[2, 0\] of the reset is 9, and there are 4 goal_kinds \('grasp'",
+    ),
+    "unknown goal": (
+        put_row(("hindsight", "goal_id"), (0, 1), 182),
+        r"hindsight.goal_id\[0, 1\] of the reset names a goal and its kind is -1",
+    ),
+    "slots": (
+        put(("hindsight", "kind"), lambda kind: kind[:, 1:]),
+        r"hindsight.goal_id of the reset has \d+ slots and hindsight.kind \d+: a kind for each",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_with_key_row_and_remedy(fault):
+    spoil, message = FAULTS[fault]
+    with pytest.raises(ValueError, match=message):
+        check_text_env(Faulty(spoil))
+    with pytest.raises(
+        ValueError,
+        match=message.replace("of the reset", "of the step").replace(
+            "from the reset", "from the step"
+        ),
+    ):
+        check_text_env(Faulty(spoil, only_steps=True))
+
+
+def test_success_must_end_the_episode():
+    message = r"reward\[2\] of the step is 0.5 where no episode ends: .* success_key"
+    with pytest.raises(ValueError, match=message):
+        check_text_env(Faulty(put_row("reward", 2, 0.5), only_steps=True))
+
+
+def test_an_entry_that_success_names_must_exist():
+    env = Faulty(lambda state: state)
+    env.success_key = "won"
+    with pytest.raises(ValueError, match="won is missing from the step: .* success_key names"):
+        check_text_env(env)
+
+
+def test_the_specs_are_checked_in_the_end():
+    env = Faulty(lambda state: state.set("more", torch.zeros(3)))
+    with pytest.raises(AssertionError, match="keys of the specs and data do not match"):
+        check_text_env(env)
+
+
+def test_many_dimensions_of_batch_are_refused():
+    env = SerialEnv(1, lambda: SerialEnv(1, lambda: PlaygroundTextEnv(num_envs=2)))
+    with pytest.raises(ValueError, match=r"batch size \[1, 1, 2\] has 3 dimensions"):
+        check_text_env(env)
+
+
+def test_a_text_beyond_the_positions_of_the_model_is_named():
+    tokenizer = load_tokenizer("tiny")
+    config = {"vocab_size": len(tokenizer), "n_embd": 8, "n_layer": 1, "n_head": 1}
+    env = PlaygroundTextEnv(num_envs=2, num_objects=3, sequential=False, seed=0)
+    short, long = (GPT2LMHeadModel(GPT2Config(n_positions=n, **config)) for n in (16, 64))
+    check_text_env(env, tokenizer=tokenizer, model=long)
+    message = r"observation\[0\] of the reset makes a prompt of \d+ tokens, .* has 16 positions"
+    with pytest.raises(ValueError, match=message):
+        check_text_env(env, tokenizer=tokenizer, model=short)
+    with pytest.raises(ValueError, match="tokenizer and model: give both"):
+        check_text_env(env, model=long)
+
+
+def test_environments_that_keep_the_contract_pass():
+    model, tokenizer = load_language_model("tiny")
+    check_text_env(PlaygroundTextEnv(num_envs=3, seed=0), tokenizer=tokenizer, model=model)
+    for number in (None, 2):
+        check_text_env(stairs.make(number))
+    check_text_env(TransformedEnv(stairs.make(2), TokenizeText(tokenizer, observation_length=40)))
+    check_text_env(SerialEnv(2, lambda: stairs.make(2)))

@@ -1,0 +1,324 @@
+"""Text games that others wrote, wrapped."""
+
+from functools import partial
+
+import pytest
+import torch
+from tensordict.nn import TensorDictModule
+from torchrl.envs import Compose, ParallelEnv, SerialEnv, TransformedEnv, check_env_specs
+from torchrl.envs.utils import step_mdp
+
+from torchrl_glam.envs import CandidateMask, TextEnvWrapper, TokenizeText, decode_text
+from torchrl_glam.models import load_tokenizer
+
+from . import stairs
+
+
+def texts(state, key):
+    """The strings of a key, without empty slots."""
+    found = decode_text(state[key])
+    return [[text for text in row if text] if isinstance(row, list) else row for row in found]
+
+
+@pytest.mark.parametrize("number", [None, 1, 3])
+def test_specs_hold_with_and_without_a_batch(number):
+    env = stairs.make(number, seed=0)
+    assert env.batch_size == (() if number is None else (number,))
+    check_env_specs(env, break_when_any_done="both")
+    steps = env.rollout(40, break_when_any_done=False)
+    assert steps["next", "done"].any()
+    assert steps["action_mask"].gather(-1, steps["action"].unsqueeze(-1)).all()
+
+
+def test_it_stands_in_batched_environments_with_tokens():
+    # In processes of their own, and in this one.
+    makers = [partial(stairs.make, seed=seed) for seed in (3, 4)]
+    transforms = (TokenizeText(load_tokenizer("tiny"), observation_length=40), CandidateMask())
+    serial, parallel = (
+        TransformedEnv(
+            batched(2, makers), Compose(*(transform.clone() for transform in transforms))
+        )
+        for batched in (SerialEnv, ParallelEnv)
+    )
+    check_env_specs(serial)
+    serial.set_seed(0)
+    steps = serial.rollout(20, break_when_any_done=False)
+    assert steps.shape == (2, 3, 20) and steps["next", "success"].any()
+    parallel.set_seed(0)
+    again = iter(steps["action"].unbind(-1))
+    policy = TensorDictModule(lambda mask: next(again), ["action_mask"], ["action"])
+    assert (parallel.rollout(20, policy, break_when_any_done=False) == steps).all()
+    parallel.close()
+
+
+def play(env, *actions):
+    state = env.reset()
+    for action in actions:
+        state = step_mdp(
+            env.step(state.set("action", torch.as_tensor(action))), exclude_reward=False
+        )
+    return state
+
+
+def test_what_the_game_says_is_what_is_written():
+    env = stairs.make(2, seed=0)
+    state = env.reset()
+    goals = [f"Reach floor {game.goal}" for game in env.games]
+    assert decode_text(state["goal"]) == goals
+    assert texts(state, "actions") == [["up", "down", "wait"]] * 2  # merged, and none is empty
+    assert state["action_mask"].tolist() == [[True, True, True, False]] * 2
+    assert state["action_mask"].dtype == torch.bool
+    state = play(env, [0, 1])
+    assert decode_text(state["observation"]) == ["You are on floor 1", "You are on floor -1"]
+    assert texts(state, ("hindsight", "goal")) == [["Reach floor 1"], ["Reach floor -1"]]
+    assert state["hindsight", "kind"].tolist() == [[0, -1], [0, -1]]
+
+
+def solve(game):
+    """The actions to the goal."""
+    return [0 if game.goal > 0 else 1] * abs(game.goal)
+
+
+def test_an_episode_ends_at_the_goal_or_out_of_time():
+    env = stairs.make(None, seed=1)
+    env.reset()
+    env.set_seed(1)
+    state = play(env, *solve(env.games[0]))
+    ends = ("reward", "terminated", "truncated", "done", "success")
+    assert [state[key].item() for key in ends] == [1.0, True, False, True, True]
+    assert state["action_mask"].any(), "those of the state before, as the game lists none"
+    env.set_seed(1)
+    state = play(env, *[2] * 8)
+    assert [state[key].item() for key in ends] == [0.0, False, True, True, False]
+    with pytest.raises(ValueError, match="episode of environment 0 is over: reset it"):
+        env.step(state.set("action", torch.tensor(0)))
+
+
+def test_max_steps_truncates_what_has_not_ended():
+    env = stairs.make(None, seed=1, max_steps=2)
+    state = play(env, 2, 2)
+    assert state["truncated"].item() and not state["terminated"].item()
+    env = stairs.make(None, seed=1, max_steps=2)
+    env.reset()
+    solution = solve(env.games[0])
+    env.set_seed(1)
+    env.max_steps = len(solution)
+    state = play(env, *solution)
+    assert state["terminated"].item() and not state["truncated"].item()
+
+
+def test_the_same_seed_gives_the_same_games_and_another_others():
+    def goals(seed):
+        env = stairs.make(20)
+        env.set_seed(seed)
+        return [decode_text(env.reset()["goal"]) for _ in range(2)]
+
+    first, again = goals(0), goals(0)
+    assert first == again != goals(1)
+    assert first[0] != first[1], "every episode has a seed of its own"
+    torch.manual_seed(5)
+    env = stairs.make(20)
+    torch.manual_seed(5)
+    assert (env.reset() == stairs.make(20).reset()).all()
+
+
+def test_a_partial_reset_leaves_the_others_where_they_are():
+    env = stairs.make(3, seed=0)
+    state = play(env, [0, 1, 2])
+    reset = torch.tensor([[False], [True], [False]])
+    state = env.reset(state.set("_reset", reset))
+    assert decode_text(state["observation"]) == [f"You are on floor {floor}" for floor in (1, 0, 0)]
+    assert [game.steps for game in env.games] == [1, 0, 1]
+
+
+def test_a_state_dict_goes_on_where_games_stood():
+    def steps_of(env, state):
+        seen = []
+        for _ in range(25):
+            step = env.step(state.set("action", state["action_mask"].int().argmax(-1)))["next"]
+            seen.append(step)
+            state = step_mdp(step.empty().set("next", step))
+            if step["done"].any():
+                state = env.reset(state.set("_reset", step["done"]))
+        return torch.stack(seen)
+
+    env = stairs.make(4, seed=0)
+    state = play(env, [2, 2, 2, 2])
+    saved, carried = env.state_dict(), state.clone()
+    expected = steps_of(env, state)
+    other = stairs.make(4, seed=9)
+    other.load_state_dict(saved)
+    assert (steps_of(other, carried) == expected).all()
+
+
+class Unruly(stairs.Stairs):
+    """Follows no seed."""
+
+    drawn = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.drawn += 1
+        return super().reset(seed=self.drawn)
+
+    def look(self):
+        observation, info = super().look()
+        return f"{observation} of house {self.drawn}", info
+
+
+def test_a_game_that_follows_no_seed_cannot_go_on():
+    env = stairs.wrap([Unruly()])
+    env.reset()
+    with pytest.raises(ValueError, match=r"game 0 \(Unruly\) played again from its seed stands"):
+        env.load_state_dict(env.state_dict())
+
+
+# Older interfaces
+
+
+class Plain:
+    """Reset gives an observation alone, step four values, and a method takes the seed."""
+
+    seeded = None
+
+    def seed(self, seed):
+        self.seeded = seed
+
+    def reset(self):
+        return {"text": "dark", "commands": ["wait", "light"]}
+
+    def step(self, action):
+        observation = {"text": str(action), "commands": ["wait"]}
+        return observation, 0.0, True, {"TimeLimit.truncated": action == 0}
+
+
+def test_plain_objects_and_the_older_interface():
+    env = TextEnvWrapper(
+        Plain(),
+        max_actions=2,
+        observation="text",
+        actions="commands",
+        goal_text="Light",
+        act=["wait", "light"].index,
+    )
+    check_env_specs(env)
+    state = env.reset()
+    assert env.games[0].seeded is not None
+    assert decode_text(state["goal"]) == "Light" and decode_text(state["observation"]) == "dark"
+    for action, ends in ((0, [False, True, True]), (1, [True, False, True])):
+        step = env.step(env.reset().set("action", torch.tensor(action)))["next"]
+        assert [step[end].item() for end in ("terminated", "truncated", "done")] == ends
+        assert decode_text(step["observation"]) == str(action)
+    assert "success" not in step.keys() and "hindsight" not in step.keys()
+
+
+# Sizes
+
+
+class Wide(stairs.Stairs):
+    """Has more to say than there is room."""
+
+    def look(self):
+        ways = [f"walk way {way}" for way in range(6)]
+        return "You see " + "a long hall " * 3, {"goal": "Leave", "ways": ways, "won": False}
+
+    def step(self, action):
+        self.steps += 1
+        return self.look()[0], 0.0, False, False, self.look()[1]
+
+
+def test_too_many_actions_are_an_error_or_left_out():
+    with pytest.raises(ValueError, match=r"actions\[0\] lists 6 actions, and max_actions is 4"):
+        stairs.wrap([Wide()]).reset()
+    state = stairs.wrap([Wide()], overflow="first").reset()
+    assert texts(state, "actions") == [[f"walk way {way}" for way in range(4)]]
+    drawn = set()
+    env = stairs.wrap([Wide()], overflow="sample", seed=0)
+    for _ in range(30):
+        state = env.reset()
+        (row,) = texts(state, "actions")
+        assert len(row) == 4 and row == sorted(row)
+        drawn |= set(row)
+    assert len(drawn) == 6
+    other = stairs.wrap([Wide()], overflow="sample", seed=1)
+    other.load_state_dict(env.state_dict())
+    assert other._episodes[0].actions == row, "the same when it is played again"
+
+
+def test_longer_texts_are_an_error_or_cut_and_counted():
+    size = {"max_actions": 6, "observation_bytes": 20}
+    with pytest.raises(ValueError, match=r"observation_bytes \(20\) is too small for 'You see"):
+        stairs.wrap([Wide()], **size).reset()
+    for keep, left in (("head", "You see a long hall"), ("tail", "hall a long hall ")):
+        env = stairs.wrap([Wide(), Wide()], keep=keep, **size)
+        with pytest.warns(UserWarning, match=rf"\({keep} kept\), the first one for observation_"):
+            state = env.reset()
+        assert decode_text(state["observation"]) == [left] * 2
+        env.reset()  # warns no more
+        assert env.num_cut == {"observation": 4}
+
+
+def test_actions_that_a_cut_makes_alike_are_refused():
+    env = stairs.wrap([Wide()], max_actions=6, action_bytes=8, keep="head")
+    with pytest.raises(ValueError, match=r"actions\[0\] has two .* 'walk way 0' and 'walk way 1'"):
+        env.reset()
+
+
+# What is refused
+
+
+def of(game=None, **kwargs):
+    stairs.wrap([stairs.Stairs() if game is None else game], **kwargs).rollout(2)
+
+
+class Silent(stairs.Stairs):
+    def look(self):
+        return "Nothing to do", {"goal": "Do", "ways": [], "won": False}
+
+
+class Wordless(stairs.Stairs):
+    def look(self):
+        return 7, {"goal": "Do", "ways": ["wait"], "won": False}
+
+
+class Short(stairs.Stairs):
+    def step(self, action):
+        return "You are", 0.0, False
+
+
+REFUSED = {
+    "no goal": (lambda: of(goal=None), r"goal \(None\) and goal_text \(None\): give one"),
+    "two goals": (lambda: of(goal_text="Go"), r"goal \('goal'\) and goal_text \('Go'\): give one"),
+    "overflow": (lambda: of(overflow="last"), r"overflow \('last'\) must be"),
+    "max_steps": (lambda: of(max_steps=0), r"max_steps \(0\) must be at least 1"),
+    "keep": (lambda: of(keep="middle"), r"keep \('middle'\) must be"),
+    "max_actions": (lambda: of(max_actions=0), r"max_actions \(0\) must be at least 1"),
+    "no games": (lambda: stairs.wrap([]), "games is empty"),
+    "no action": (lambda: of(Silent()), r"actions\[0\] is empty: .* 'Nothing to do'"),
+    "no text": (lambda: of(Wordless()), r"observation\[0\] is int, 7: it must be a string"),
+    "three values": (lambda: of(Short()), r"step of game 0 \(Short\) returns 3 values"),
+    "many goals": (
+        lambda: of(hindsight=lambda steps: ["a", "b", "c"]),
+        r"hindsight\[0\] has 3 entries, and max_hindsight is 2",
+    ),
+    "empty goal": (lambda: of(hindsight=lambda steps: [""]), r"hindsight\[0, 0\] is empty"),
+    "kind": (lambda: of(kind_of=lambda goal: 1), r"kind_of gives 1 for the goal 'Reach floor"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_is_named(case):
+    call, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_an_unknown_key_is_named_with_those_there_are():
+    with pytest.raises(KeyError, match=r"actions='moves': .* \['goal', 'ways', 'won'\]"):
+        of(actions="moves")
+
+
+def test_an_action_that_is_not_admissible_is_named():
+    env = stairs.make(2, seed=0)
+    state = env.reset()
+    with pytest.raises(ValueError, match=r"action\[1\] = 3 is not admissible, .* 0: up, 1: down"):
+        env.step(state.set("action", torch.tensor([0, 3])))

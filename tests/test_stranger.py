@@ -1,0 +1,46 @@
+"""The README's "Your own environment" is tests/stranger.py, and what it trains learns."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import stranger
+import torch
+
+from torchrl_glam.envs import check_text_env
+
+FILE = Path(stranger.__file__)
+
+
+def test_the_readme_shows_parts_of_the_file():
+    readme = (FILE.parents[1] / "README.md").read_text(encoding="utf-8")
+    section = re.search(r"^## Your own environment$(.*?)^## ", readme, re.S | re.M)[1]
+    blocks = re.findall(r"```python\n(.*?)```", section, re.S)
+    assert blocks and all(block in FILE.read_text(encoding="utf-8") for block in blocks)
+
+
+def test_the_environment_takes_less_than_forty_lines_and_no_recipe():
+    tree = ast.parse(FILE.read_text(encoding="utf-8"))
+    names = ("Room", "grasped", "make_env")
+    parts = [node for node in tree.body if getattr(node, "name", None) in names]
+    assert len(parts) == 3 and sum(part.end_lineno - part.lineno + 1 for part in parts) < 40
+    imports = [
+        ast.unparse(n) for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))
+    ]
+    assert not any("recipe" in line or "training" in line for line in imports)
+
+
+def test_the_environment_keeps_the_contract():
+    check_text_env(stranger.make_env())
+
+
+# Random play reaches a third, 53 of 160 episodes with a standard error of 6.
+@pytest.mark.parametrize(
+    "train",
+    [stranger.train_sac, stranger.train_ppo, lambda: stranger.train_ppo(own_loss=True)],
+    ids=["SAC-GLAM", "PPO-GLAM", "TorchRL's ClipPPOLoss"],
+)
+def test_an_agent_learns_above_random_play(train):
+    torch.manual_seed(0)
+    assert sum(train()[-160:]) > 120
