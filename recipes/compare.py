@@ -5,8 +5,8 @@
 
 Each group is a label and run folders, of any recipe. To --out go
 
-    steps.png, seconds.png   success of the sampled policy against environment steps and seconds: the
-                             runs, their mean, and its 95 % bootstrap interval
+    steps.png, seconds.png   success of the sampled policy against environment steps and seconds:
+                             the runs, their mean, and its 95 % bootstrap interval
     success.csv              all measurements
     comparison.csv           for every group, at the last step that all runs reached: mean,
                              interquartile mean and area under the curve with intervals, steps to
