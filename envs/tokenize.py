@@ -13,11 +13,9 @@ from torchrl.data.tensor_specs import TensorSpec
 from torchrl.envs import EnvBase, Transform
 from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.envs.playground import PlaygroundTextEnv
 from torchrl_glam.envs.template import PromptTemplate
 from torchrl_glam.envs.text import decode_text
 from torchrl_glam.envs.token_cache import TokenCache
-from torchrl_glam.envs.vocabulary import OBJECTS
 
 
 class TokenizeText(Transform):
@@ -220,48 +218,3 @@ class TokenizeText(Transform):
                     device=source.device,
                 )
         return observation_spec
-
-
-def playground_lengths(
-    env: PlaygroundTextEnv,
-    tokenizer: PreTrainedTokenizerBase,
-    template: PromptTemplate | None = None,
-) -> dict[str, int]:
-    """Lengths that hold every text of a Playground-Text environment.
-
-    Args:
-        env: the environment.
-        tokenizer: tokenizer of the language model.
-        template: the prompt. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
-
-    Returns:
-        ``goal_length``, ``observation_length`` and ``action_length`` for :class:`TokenizeText`:
-        the longest goal, the longest action, and an observation in which the object with the most
-        tokens stands everywhere.
-
-    Examples:
-        >>> from torchrl_glam.envs import PlaygroundTextEnv
-        >>> from torchrl_glam.models.loading import load_tokenizer
-        >>> playground_lengths(PlaygroundTextEnv(num_objects=3), load_tokenizer("tiny"))
-        {'goal_length': 6, 'observation_length': 12, 'action_length': 2}
-    """
-    template = PromptTemplate() if template is None else template
-
-    def longest(texts: Sequence[str], slot: str) -> tuple[int, str]:
-        ids = tokenizer([template.lead(slot) + text for text in texts], add_special_tokens=False)
-        lengths = [len(row) for row in ids.input_ids]
-        return max(lengths), texts[lengths.index(max(lengths))]
-
-    goal_length, _ = longest(env.goals.texts, "goal")
-    action_length, action = longest([f"Go to {item}" for item in OBJECTS], "action")
-    item = action.removeprefix("Go to ")
-    items = ", ".join([item] * env.num_objects)
-    observation = (
-        f"You see: {items}\nYou are on: {item}\nYou are holding: {item}\nYou have grown: {items}"
-    )
-    observation_length, _ = longest([observation], "observation")
-    return {
-        "goal_length": goal_length,
-        "observation_length": observation_length,
-        "action_length": action_length,
-    }

@@ -26,8 +26,7 @@ from torchrl.envs import TransformedEnv
 from tqdm import tqdm
 from transformers import T5Config, T5ForConditionalGeneration
 
-from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv, TokenizeText
-from torchrl_glam.envs.tokenize import playground_lengths
+from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv, TokenizeText, token_lengths
 from torchrl_glam.models import CandidateActor, EncoderDecoderTrunk
 from torchrl_glam.pretraining import (
     Exercises,
@@ -109,7 +108,7 @@ def make_envs(config: PretrainConfig, tokenizer, paper: bool) -> dict[str, Trans
             max_steps=16 if paper else 10,
             seed=config.seed,
         )
-        return TransformedEnv(env, TokenizeText(tokenizer, **playground_lengths(env, tokenizer)))
+        return TransformedEnv(env, TokenizeText(tokenizer, **token_lengths(env, tokenizer)))
 
     sizes = {"collect": (64, "train"), "train": (config.episodes, "train")}
     sizes["test"] = (config.episodes, "test")

@@ -23,9 +23,8 @@ from pathlib import Path
 import torch
 from torchrl.envs import TransformedEnv
 
-from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText
-from torchrl_glam.envs.tokenize import playground_lengths
-from torchrl_glam.envs.vocabulary import OBJECTS
+from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText, token_lengths
+from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.models import load_tokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
@@ -55,7 +54,7 @@ def batched_steps(num_envs, form, device):
     base = env = PlaygroundTextEnv(num_envs, text=form != "no text", seed=0, device=device)
     if form == "tokens":
         tokenizer = load_tokenizer("tiny")
-        env = TransformedEnv(base, TokenizeText(tokenizer, **playground_lengths(base, tokenizer)))
+        env = TransformedEnv(base, TokenizeText(tokenizer, **token_lengths(base, tokenizer)))
     state = env.reset()
 
     def make_steps():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchrl_glam.envs import GoalSpace
-from torchrl_glam.envs.vocabulary import OBJECTS, VERBS
+from torchrl_glam.envs.playground.vocabulary import OBJECTS, VERBS
 
 from . import reference
 

@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from torchrl_glam.envs import GoalSpace, OraclePolicy, PlaygroundTextEnv
-from torchrl_glam.envs.vocabulary import OBJECTS, object_id
+from torchrl_glam.envs.playground.vocabulary import OBJECTS, object_id
 
 from . import reference
 

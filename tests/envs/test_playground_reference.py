@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchrl_glam.envs import PlaygroundTextEnv, decode_text
-from torchrl_glam.envs.vocabulary import OBJECTS
+from torchrl_glam.envs.playground.vocabulary import OBJECTS
 
 from . import reference
 

@@ -12,8 +12,8 @@ from torchrl_glam.envs import (
     decode_text,
     encode_text,
     token_cache,
+    token_lengths,
 )
-from torchrl_glam.envs.tokenize import playground_lengths
 from torchrl_glam.models import load_tokenizer
 
 
@@ -109,7 +109,7 @@ def test_tokens_take_the_smallest_type(tokenizer):
 
 def test_lengths_of_playground_hold_every_text(tokenizer):
     env = PlaygroundTextEnv(num_envs=64, num_objects=3, sequential=False, max_steps=40, seed=1)
-    lengths = playground_lengths(env, tokenizer)
+    lengths = token_lengths(env, tokenizer)
     transformed = TransformedEnv(env, TokenizeText(tokenizer, **lengths))
     steps = transformed.rollout(80, break_when_any_done=False)
     longest = (steps["observation_tokens"] != tokenizer.pad_token_id).sum(-1).max()

@@ -9,8 +9,13 @@ from tokenizers.trainers import BpeTrainer
 from torchrl.envs import TransformedEnv
 from transformers import PreTrainedTokenizerFast
 
-from torchrl_glam.envs import PlaygroundTextEnv, PromptTemplate, TokenizeText, decode_text
-from torchrl_glam.envs.tokenize import playground_lengths
+from torchrl_glam.envs import (
+    PlaygroundTextEnv,
+    PromptTemplate,
+    TokenizeText,
+    decode_text,
+    token_lengths,
+)
 from torchrl_glam.models import check_composition, make_trunk
 
 CHATML = (
@@ -110,7 +115,7 @@ def test_the_environment_writes_the_tokens_of_the_whole_chat(chat_template):
     tokenizer = make_tokenizer(chat_template)
     template = PromptTemplate().as_chat(tokenizer)
     env = PlaygroundTextEnv(num_envs=2, num_objects=3, seed=0)
-    lengths = playground_lengths(env, tokenizer, template)
+    lengths = token_lengths(env, tokenizer, template)
     env = TransformedEnv(env, TokenizeText(tokenizer, template=template, **lengths))
     state = env.reset()
     texts = [decode_text(state[key]) for key in ("goal", "observation")]

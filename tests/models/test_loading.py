@@ -11,8 +11,7 @@ from peft import LoraConfig, PeftModel
 from tensordict import TensorDict
 from torchrl.envs import TransformedEnv
 
-from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText
-from torchrl_glam.envs.tokenize import playground_lengths
+from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText, token_lengths
 from torchrl_glam.models import (
     CandidateActor,
     DecoderOnlyTrunk,
@@ -37,7 +36,7 @@ def offline(monkeypatch):
 
 def states(tokenizer, num_objects=3, sequential=False, num_steps=4) -> TensorDict:
     env = PlaygroundTextEnv(num_envs=16, num_objects=num_objects, sequential=sequential, seed=0)
-    env = TransformedEnv(env, TokenizeText(tokenizer, **playground_lengths(env, tokenizer)))
+    env = TransformedEnv(env, TokenizeText(tokenizer, **token_lengths(env, tokenizer)))
     torch.manual_seed(0)
     return env.rollout(num_steps, break_when_any_done=False).flatten()
 

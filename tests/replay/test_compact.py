@@ -11,8 +11,7 @@ from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs import Compose, SelectTransform, TransformedEnv
 
-from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText
-from torchrl_glam.envs.tokenize import playground_lengths
+from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText, token_lengths
 from torchrl_glam.replay import (
     CompactStorage,
     HindsightTransform,
@@ -263,7 +262,7 @@ def test_a_transition_of_the_papers_configuration_takes_at_most_400_bytes(relabe
     """Six objects, 8,470 goals, prompts as long as Flan-T5's, ids up to its 32,128; n-step 3."""
     env = PlaygroundTextEnv(num_envs=16, num_objects=6, sequential=True, max_steps=16, seed=0)
     tokenizer = make_tokenizer()
-    lengths = playground_lengths(env, tokenizer)
+    lengths = token_lengths(env, tokenizer)
     tokens = ("goal_tokens", "observation_tokens", "action_tokens")
     hindsight = (("hindsight", "goal_tokens"), ("hindsight", "kind"))
     env = TransformedEnv(

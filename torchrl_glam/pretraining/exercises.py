@@ -20,8 +20,15 @@ import torch
 from tensordict import TensorDictBase
 
 from torchrl_glam.envs import GoalSpace, PromptTemplate, decode_text
-from torchrl_glam.envs.dynamics import GRASPED, NO_EVENT, NOTHING, Dynamics
-from torchrl_glam.envs.vocabulary import CATEGORIES, OBJECTS, VERBS, feeds, is_living, type_of
+from torchrl_glam.envs.playground.dynamics import GRASPED, NO_EVENT, NOTHING, Dynamics
+from torchrl_glam.envs.playground.vocabulary import (
+    CATEGORIES,
+    OBJECTS,
+    VERBS,
+    feeds,
+    is_living,
+    type_of,
+)
 
 EXERCISES: dict[str, float] = {
     "outcome": 0.34,

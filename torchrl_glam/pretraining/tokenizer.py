@@ -12,7 +12,7 @@ from __future__ import annotations
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from torchrl_glam.envs.vocabulary import CATEGORIES, COLOURS, TYPES
+from torchrl_glam.envs.playground.vocabulary import CATEGORIES, COLOURS, TYPES
 
 PHRASES = (
     "Goal:",

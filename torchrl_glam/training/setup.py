@@ -16,9 +16,14 @@ from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl.envs import Compose, EnvBase, SelectTransform, TransformedEnv
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv, PromptTemplate, TokenizeText
-from torchrl_glam.envs.goals import GoalSpace, Split
-from torchrl_glam.envs.tokenize import playground_lengths
+from torchrl_glam.envs import (
+    OraclePolicy,
+    PlaygroundTextEnv,
+    PromptTemplate,
+    TokenizeText,
+    token_lengths,
+)
+from torchrl_glam.envs.playground.goals import GoalSpace, Split
 from torchrl_glam.models import (
     CandidateCritic,
     CandidateTrunk,
@@ -207,7 +212,7 @@ def make_env(
         device=device,
     )
     template = make_template(config, tokenizer)
-    lengths = playground_lengths(env, tokenizer, template)
+    lengths = token_lengths(env, tokenizer, template)
     return TransformedEnv(
         env,
         Compose(

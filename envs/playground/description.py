@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from torchrl_glam.envs.dynamics import Dynamics
+from torchrl_glam.envs.playground.dynamics import Dynamics
+from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.envs.text import encode_text
-from torchrl_glam.envs.vocabulary import OBJECTS
 
 _SEE, _ON, _HOLD = "You see: ", "\nYou are on: ", "\nYou are holding: "
 _GROWN = "\nYou have grown: "
@@ -38,6 +38,8 @@ class Describer:
     Attributes:
         length (int): number of bytes that the longest description takes at most.
         action_length (int): number of bytes of the longest action.
+        longest_texts (dict): the actions that name an object, and observations in which one object
+            stands wherever any can; among these is the one with the most tokens.
     """
 
     def __init__(self, dynamics: Dynamics, device: torch.device | None = None) -> None:
@@ -50,7 +52,11 @@ class Describer:
             + longest
             + len("nothing")
         )
-        actions = encode_text([*(f"Go to {name}" for name in OBJECTS), "Grasp", "Release"])
+        moves = [f"Go to {name}" for name in OBJECTS]
+        alike = [(", ".join([name] * num_objects), name) for name in OBJECTS]
+        observations = [f"{_SEE}{many}{_ON}{one}{_HOLD}{one}{_GROWN}{many}" for many, one in alike]
+        self.longest_texts = {"observation": observations, "action": moves}
+        actions = encode_text([*moves, "Grasp", "Release"])
         self.action_length = actions.shape[1]
         phrases = encode_text(_PHRASES)
         lengths = (phrases != 0).sum(1)
@@ -70,7 +76,7 @@ class Describer:
         """Describes states.
 
         Args:
-            place (Tensor): ``int64 [B]``, see :mod:`~torchrl_glam.envs.dynamics`.
+            place (Tensor): ``int64 [B]``, see :mod:`~torchrl_glam.envs.playground.dynamics`.
             scene (Tensor): object ids, then ``NOTHING`` and ``GRASPED``, ``int64 [B, N + 2]``.
             grown (Tensor): which objects have grown, then ``True``, ``bool [B, N + 1]``.
 

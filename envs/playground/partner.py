@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchrl_glam.envs.dynamics import NO_EVENT
-from torchrl_glam.envs.goals import GoalSpace
-from torchrl_glam.envs.vocabulary import OBJECTS, SUPPLIES, VERBS, type_of
+from torchrl_glam.envs.playground.dynamics import NO_EVENT
+from torchrl_glam.envs.playground.goals import GoalSpace
+from torchrl_glam.envs.playground.vocabulary import OBJECTS, SUPPLIES, VERBS, type_of
 
 
 class SocialPartner:

@@ -9,14 +9,15 @@ from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
 from torchrl_glam.envs.action_mask import CandidateActions
-from torchrl_glam.envs.description import Describer
-from torchrl_glam.envs.dynamics import GRASPED, NO_EVENT, NOTHING, Dynamics
-from torchrl_glam.envs.goals import GoalSpace, Split
-from torchrl_glam.envs.partner import SocialPartner
-from torchrl_glam.envs.rendering import render_state
-from torchrl_glam.envs.scenes import GoalSampler, SceneSampler, sample_goals
+from torchrl_glam.envs.playground.description import Describer
+from torchrl_glam.envs.playground.dynamics import GRASPED, NO_EVENT, NOTHING, Dynamics
+from torchrl_glam.envs.playground.goals import GoalSpace, Split
+from torchrl_glam.envs.playground.oracle import OraclePolicy
+from torchrl_glam.envs.playground.partner import SocialPartner
+from torchrl_glam.envs.playground.rendering import render_state
+from torchrl_glam.envs.playground.scenes import GoalSampler, SceneSampler, sample_goals
+from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.envs.text import decode_text, encode_text
-from torchrl_glam.envs.vocabulary import OBJECTS
 
 
 class PlaygroundTextEnv(EnvBase):
@@ -49,7 +50,7 @@ class PlaygroundTextEnv(EnvBase):
           ``env.goals.kinds``.
         - ``("hindsight", "goal_id")`` ``int64 [B, H]``, ``("hindsight", "kind")`` ``int8 [B, H]``
           (-1 for none): the goals that the social partner names after this step, see
-          :class:`~torchrl_glam.envs.partner.SocialPartner`. Their texts are those of
+          :class:`~torchrl_glam.envs.playground.partner.SocialPartner`. Their texts are those of
           ``env.goal_texts``; ``env.goals.texts_of(ids)`` looks them up.
         - ``("state", "objects")`` ``int64 [B, N]``: object ids; ``("state", "on")`` and
           ``("state", "holding")`` ``int64 [B]``: slots, -1 for nothing; ``("state", "grown")``
@@ -58,8 +59,8 @@ class PlaygroundTextEnv(EnvBase):
 
     Starting State:
         A goal from ``goal_sampler``, and a scene in which it can be reached, see
-        :class:`~torchrl_glam.envs.scenes.SceneSampler`. The agent is on nothing, its hands are
-        empty, nothing has grown.
+        :class:`~torchrl_glam.envs.playground.scenes.SceneSampler`. The agent is on nothing, its
+        hands are empty, nothing has grown.
 
     Rewards:
         1 on the step that completes the goal, else 0; ``float32 [B, 1]``.
@@ -142,6 +143,10 @@ class PlaygroundTextEnv(EnvBase):
         self.dynamics = Dynamics(num_objects, device)
         self.describer = Describer(self.dynamics, device)
         self.partner = SocialPartner(self.goals, num_objects, max_steps, device)
+        # what torchrl_glam.envs.EnvDescription asks
+        self.goal_kinds, self.longest_texts = self.goals.kinds, self.describer.longest_texts
+        self.goal_kind_prior = None if self.goal_sampler else self.goals.kind_shares
+        self.is_subgoal = self.goals.is_subgoal
         self._make_goal_tables()
         self._register_state()
         super(EnvBase, self).to(device)
@@ -152,6 +157,10 @@ class PlaygroundTextEnv(EnvBase):
     def goal_texts(self) -> tuple[str, ...]:
         """Texts of all goals, by id."""
         return self.goals.texts
+
+    def make_oracle(self) -> OraclePolicy:
+        """A policy that takes the first action of a shortest plan."""
+        return OraclePolicy(self.goals).to(self.device)
 
     def _make_goal_tables(self) -> None:
         """Makes what is looked up by goal id."""
@@ -326,7 +335,7 @@ class PlaygroundTextEnv(EnvBase):
         return self._wrap(out)
 
     def _check_action(self, action: Tensor, moves: Tensor | None) -> Tensor:
-        """Returns the cells of the actions, see :mod:`~torchrl_glam.envs.dynamics`.
+        """Returns the cells of the actions, see :mod:`~torchrl_glam.envs.playground.dynamics`.
 
         Raises:
             ValueError: for the first environment whose action is out of range or masked out, among
@@ -354,7 +363,7 @@ class PlaygroundTextEnv(EnvBase):
 
         Args:
             names (tuple of Tensor, optional): what the social partner names, see
-                :meth:`~torchrl_glam.envs.partner.SocialPartner.name`.
+                :meth:`~torchrl_glam.envs.playground.partner.SocialPartner.name`.
         """
         place, scene, goal_id, dynamics = self._place, self._scene, self._goal_id, self.dynamics
         shape = (self.batch_size[0], self.partner.max_names)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchrl_glam.envs.vocabulary import OBJECTS, feeds
+from torchrl_glam.envs.playground.vocabulary import OBJECTS, feeds
 
 NOTHING = len(OBJECTS)
 """Object id of an empty slot."""

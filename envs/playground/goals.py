@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from torchrl_glam.envs.vocabulary import (
+from torchrl_glam.envs.playground.vocabulary import (
     CATEGORIES,
     COLOURS,
     FURNITURE,
@@ -109,6 +109,7 @@ class GoalSpace:
             for every space.
         texts (tuple of str): the text of every goal.
         kind_ids (Tensor): index in ``kinds`` of every goal, ``int8 [G]``.
+        kind_shares (tuple of float): share of every kind among the goals.
         parts (Tensor): the simple goals of every goal in order, ``int64 [G, 2]``; the second is -1
             for a simple goal.
         reached_by (Tensor): whether a verb (index in ``VERBS``) done to an object reaches a simple
@@ -155,6 +156,8 @@ class GoalSpace:
             parts += pairs
         self.texts = tuple(texts)
         self.kind_ids = torch.tensor(kinds, dtype=torch.int8)
+        count = self.kind_ids.long().bincount(minlength=len(self.kinds))
+        self.kind_shares = tuple((count / len(texts)).tolist())
         self.parts = torch.tensor(parts)
         self.sequence_ids = torch.full((len(simple), len(simple)), -1)
         first, second = self.parts[self.num_simple :].unbind(-1)

@@ -10,9 +10,9 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from torchrl_glam.envs.dynamics import GRASPED, NO_EVENT, NOTHING, Dynamics
-from torchrl_glam.envs.goals import GoalSpace
-from torchrl_glam.envs.vocabulary import OBJECTS, VERBS, feeds
+from torchrl_glam.envs.playground.dynamics import GRASPED, NO_EVENT, NOTHING, Dynamics
+from torchrl_glam.envs.playground.goals import GoalSpace
+from torchrl_glam.envs.playground.vocabulary import OBJECTS, VERBS, feeds
 
 _GRASP, _GROW = range(len(VERBS))
 _NEVER = 1000  # cost of what cannot be reached

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchrl_glam.envs.goals import GoalSpace
-from torchrl_glam.envs.vocabulary import OBJECTS, PLANTS, VERBS, type_of
+from torchrl_glam.envs.playground.goals import GoalSpace
+from torchrl_glam.envs.playground.vocabulary import OBJECTS, PLANTS, VERBS, type_of
 
 GoalSampler = Callable[[torch.Generator, int], Tensor]
 

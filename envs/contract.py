@@ -1,0 +1,180 @@
+"""What an environment says of itself: the part of the text contract that is not in its tensors.
+
+The tensors are listed in the README, under "The text contract". Everything here is optional: an
+environment says it by an attribute or property of the name of a field of :class:`EnvDescription`,
+and what it does not say has the field's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tensordict import NestedKey, TensorDictBase
+from torch import Tensor
+from torchrl.envs import EnvBase, TransformedEnv
+from torchrl.envs.batched_envs import BatchedEnvBase
+
+from torchrl_glam.envs.template import PromptTemplate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SLOTS = ("goal", "observation", "action")
+"""The parts of a prompt, whose tokens have a length each."""
+
+
+class Oracle(Protocol):
+    """A policy that knows the shortest plans of its environment: a yardstick for agents."""
+
+    in_keys: Sequence[NestedKey]
+    """Entries that it reads, which a recipe then keeps."""
+
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes the action, the first of a shortest plan."""
+        ...
+
+    def shortest_plans(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Which actions begin a shortest plan, ``bool [*B, A]``, and its steps, ``int64 [*B]``."""
+        ...
+
+
+@dataclass(frozen=True)
+class EnvDescription:
+    """What the stack asks of a text environment beside its tensors.
+
+    Every field but the first is an attribute that an environment may have, by the same name.
+
+    Attributes:
+        num_actions: candidate actions of a state, admissible or not (A). Nothing to declare: it is
+            the last dimension of ``"action_mask"``.
+        goal_kinds: names of the goal kinds, which ``"goal_kind"`` counts in. Default: one kind,
+            ``"goal"``.
+        goal_kind_prior: how often new episodes pursue each kind, as weights of at least 0 that
+            need not sum to 1. Default: None, unknown.
+        success_key: entry of a step that is positive, or True, on the step that reaches the goal,
+            which ends the episode, and on no other. Default: ``"reward"``.
+        goal_texts: the texts that ids of hindsight goals (``("hindsight", "goal_id")``) count in.
+            Default: None, goals are written as text.
+        max_steps: steps after which an episode is cut off. Default: None, unknown.
+        longest_texts: for each of ``"goal"``, ``"observation"`` and ``"action"`` some texts among
+            which, for any tokenizer, is the one with the most tokens; see :func:`token_lengths`.
+            Slots may be missing. Default: none are known.
+        is_subgoal: whether goals of its first argument are sub-goals of those of the second; ids,
+            of shapes that broadcast. Default: None, unknown.
+        make_oracle: makes a policy that knows the shortest plans. Default: None, there is none.
+    """
+
+    num_actions: int
+    goal_kinds: tuple[str, ...] = ("goal",)
+    goal_kind_prior: tuple[float, ...] | None = None
+    success_key: NestedKey = "reward"
+    goal_texts: Sequence[str] | None = None
+    max_steps: int | None = None
+    longest_texts: Mapping[str, Sequence[str]] | None = None
+    is_subgoal: Callable[[Tensor, Tensor], Tensor] | None = None
+    make_oracle: Callable[[], Oracle] | None = None
+
+
+def describe_env(env: EnvBase) -> EnvDescription:
+    """What an environment says of itself, and defaults where it says nothing.
+
+    Args:
+        env: an environment of the text contract. One in transforms says what it says bare. Of a
+            ``SerialEnv`` or ``ParallelEnv`` a first instance is made, asked and closed again.
+
+    Raises:
+        KeyError: if the environment's specs have no ``"action_mask"``.
+        ValueError: if what it says is not what the contract expects; names the attribute.
+
+    Examples:
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> description = describe_env(PlaygroundTextEnv(num_envs=2, num_objects=3, text=False))
+        >>> description.num_actions, description.max_steps, description.success_key
+        (5, 16, 'reward')
+        >>> description.goal_kinds
+        ('grasp', 'grow', 'grow_then_grasp', 'grow_then_grow')
+    """
+    mask = env.observation_spec.get("action_mask", None)
+    if mask is None:
+        raise KeyError(
+            "key 'action_mask' is missing from the environment's observation_spec: the text "
+            "contract wants one, bool [*B, A], of the candidate actions that are admissible"
+        )
+    said = _ask(env)
+    _check(said, type(_unwrapped(env)).__name__)
+    return EnvDescription(num_actions=mask.shape[-1], **said)
+
+
+def token_lengths(
+    env: EnvBase, tokenizer: PreTrainedTokenizerBase, template: PromptTemplate | None = None
+) -> dict[str, int]:
+    """Numbers of tokens that hold every text of an environment, as far as it knows its longest.
+
+    Args:
+        env: an environment of the text contract; ``longest_texts`` and ``goal_texts`` are read.
+        tokenizer: tokenizer of the language model.
+        template: the prompt. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
+
+    Returns:
+        ``goal_length``, ``observation_length`` and ``action_length``, as
+        :class:`~torchrl_glam.envs.TokenizeText` takes them; none for texts that are not known.
+
+    Examples:
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> from torchrl_glam.models.loading import load_tokenizer
+        >>> token_lengths(PlaygroundTextEnv(num_objects=3), load_tokenizer("tiny"))
+        {'goal_length': 6, 'observation_length': 12, 'action_length': 2}
+    """
+    template = PromptTemplate() if template is None else template
+    description = describe_env(env)
+    texts = {"goal": description.goal_texts, **(description.longest_texts or {})}
+    lengths = {}
+    for slot in SLOTS:
+        if texts.get(slot):
+            whole = [template.lead(slot) + text for text in texts[slot]]
+            ids = tokenizer(whole, add_special_tokens=False).input_ids
+            lengths[f"{slot}_length"] = max(map(len, ids))
+    return lengths
+
+
+def _unwrapped(env: EnvBase) -> EnvBase:
+    while isinstance(env, TransformedEnv):
+        env = env.base_env
+    return env
+
+
+def _ask(env: EnvBase) -> dict[str, Any]:
+    """The attributes that an environment, or the first of a batched one, has."""
+    env = _unwrapped(env)
+    if isinstance(env, BatchedEnvBase):
+        # Asking a worker for an attribute that it lacks would end it.
+        first = env.create_env_fn[0](**env.create_env_kwargs[0])
+        try:
+            return _ask(first)
+        finally:
+            first.close()
+    optional = (field.name for field in fields(EnvDescription) if field.default is not MISSING)
+    return {name: getattr(env, name) for name in optional if hasattr(env, name)}
+
+
+def _check(said: Mapping[str, Any], env: str) -> None:
+    def require(holds: bool, name: str, expected: str) -> None:
+        if not holds:
+            raise ValueError(f"{env}.{name} ({said[name]!r}) must {expected}")
+
+    kinds = said.get("goal_kinds", EnvDescription.goal_kinds)
+    if "goal_kinds" in said:
+        words = not isinstance(kinds, str) and all(isinstance(kind, str) for kind in kinds)
+        named = words and len(kinds) > 0 and len(set(kinds)) == len(kinds)
+        require(named, "goal_kinds", "be names of goal kinds, at least one, no two alike")
+    prior = said.get("goal_kind_prior")
+    if prior is not None:
+        weights = len(prior) == len(kinds) and min(prior) >= 0 and sum(prior) > 0
+        expected = f"be {len(kinds)} weights of at least 0, one a kind of {kinds}, not all 0"
+        require(weights, "goal_kind_prior", expected)
+    if said.get("max_steps") is not None:
+        require(said["max_steps"] >= 1, "max_steps", "be at least 1, or None where it is unknown")
+    unknown = set(said.get("longest_texts") or ()) - set(SLOTS)
+    require(not unknown, "longest_texts", f"have no keys but {SLOTS}")

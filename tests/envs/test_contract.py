@@ -1,0 +1,140 @@
+"""What an environment says of itself, bare and in wrappers, and that games load when asked for."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torchrl.data import Categorical, Composite, Unbounded
+from torchrl.envs import Compose, EnvBase, ParallelEnv, SelectTransform, SerialEnv, StepCounter
+from torchrl.envs import TransformedEnv as Transformed
+
+import torchrl_glam.envs as envs
+from torchrl_glam.envs import PlaygroundTextEnv, PromptTemplate, describe_env, token_lengths
+from torchrl_glam.models import load_tokenizer
+
+
+class Silent(EnvBase):
+    """Five candidate actions, and nothing said; what a test gives becomes an attribute."""
+
+    def __init__(self, **said):
+        super().__init__()
+        self.observation_spec = Composite(action_mask=Categorical(2, shape=(5,), dtype=torch.bool))
+        self.action_spec, self.reward_spec = Categorical(5), Unbounded((1,))
+        for name, value in said.items():
+            setattr(self, name, value)
+
+    def _reset(self, tensordict):
+        raise NotImplementedError
+
+    _step = _set_seed = _reset
+
+
+def game():
+    return PlaygroundTextEnv(num_envs=2, num_objects=3, sequential=False, max_steps=7, seed=0)
+
+
+def test_an_environment_that_says_nothing_has_defaults():
+    description = describe_env(Silent())
+    assert (description.num_actions, description.goal_kinds) == (5, ("goal",))
+    assert description.success_key == "reward"
+    others = ("goal_kind_prior", "goal_texts", "max_steps", "longest_texts", "make_oracle")
+    assert [getattr(description, name) for name in others] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda make: make(),
+        lambda make: Transformed(
+            Transformed(make(), StepCounter()), SelectTransform("action_mask")
+        ),
+        lambda make: Transformed(SerialEnv(2, make), StepCounter()),
+        lambda make: SerialEnv(2, lambda: Transformed(make(), StepCounter())),
+        lambda make: ParallelEnv(2, make, mp_start_method="fork"),
+    ],
+    ids=["bare", "transformed", "serial", "transformed in serial", "parallel"],
+)
+def test_wrappers_hide_nothing(wrap):
+    """136 goals to grasp and 46 to grow; three objects, so five actions."""
+    env = wrap(game)
+    description = describe_env(env)
+    assert (description.num_actions, description.max_steps) == (5, 7)
+    assert description.goal_kinds == ("grasp", "grow", "grow_then_grasp", "grow_then_grow")
+    assert description.goal_kind_prior == pytest.approx((136 / 182, 46 / 182, 0, 0))
+    assert len(description.goal_texts) == 182
+    assert callable(description.is_subgoal)
+    assert description.make_oracle().in_keys[0] == "goal_id"
+
+
+def test_goals_of_a_sampler_have_no_known_prior():
+    env = PlaygroundTextEnv(2, goal_sampler=lambda _, n: torch.zeros(n, dtype=torch.int64))
+    assert describe_env(env).goal_kind_prior is None
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"goal_kinds": "grasp"}, r"Silent.goal_kinds \('grasp'\) must be names of goal kinds"),
+        ({"goal_kinds": ()}, r"Silent.goal_kinds \(\(\)\) must"),
+        ({"goal_kinds": ("a", "a")}, r"Silent.goal_kinds .* no two alike"),
+        ({"goal_kind_prior": (0.5, 0.5)}, r"Silent.goal_kind_prior .* must be 1 weights"),
+        ({"goal_kind_prior": (0.0,)}, r"Silent.goal_kind_prior .* not all 0"),
+        ({"max_steps": 0}, r"Silent.max_steps \(0\) must be at least 1, or None"),
+        ({"longest_texts": {"actions": ["Go"]}}, r"Silent.longest_texts .* no keys but \('goal',"),
+    ],
+)
+def test_what_an_environment_says_wrongly_is_named(said, message):
+    with pytest.raises(ValueError, match=message):
+        describe_env(Silent(**said))
+
+
+def test_an_environment_without_a_mask_is_named():
+    env = Silent()
+    env.observation_spec = Composite(observation=Unbounded((1,)))
+    with pytest.raises(KeyError, match=r"'action_mask' is missing .* bool \[\*B, A\]"):
+        describe_env(env)
+
+
+def test_token_lengths_are_of_the_longest_texts_with_what_stands_before_them():
+    """A tokenizer of one token a character: lengths can be counted."""
+
+    class Characters:
+        def __call__(self, texts, add_special_tokens):
+            assert not add_special_tokens
+            return type("Encoded", (), {"input_ids": [list(text) for text in texts]})
+
+    env = Silent(goal_texts=["go", "stay"], longest_texts={"action": ["jump", "run away"]})
+    template = PromptTemplate("{goal}\n\n{observation}", action_lead=" ")
+    lengths = token_lengths(env, Characters(), template)
+    assert lengths == {"goal_length": 4, "action_length": 9}
+    assert token_lengths(Silent(), Characters()) == {}
+
+
+def test_lengths_of_playground_are_those_of_its_longest_texts():
+    """Six blue chameleons seen and grown, one stood on and one held, told by the tokenizer."""
+    tokenizer, lead = load_tokenizer("tiny"), PromptTemplate().lead("observation")
+    lengths = token_lengths(PlaygroundTextEnv(2, num_objects=6), tokenizer)
+    many = ", ".join(["blue chameleon"] * 6)
+    one = "blue chameleon"
+    text = f"You see: {many}\nYou are on: {one}\nYou are holding: {one}\nYou have grown: {many}"
+    ids = tokenizer(lead + text, add_special_tokens=False).input_ids
+    assert lengths["observation_length"] == len(ids)
+
+
+def test_importing_the_models_does_not_import_the_game():
+    code = (
+        "import sys, torchrl_glam.models, torchrl_glam.objectives, torchrl_glam.replay\n"
+        "game = 'torchrl_glam.envs.playground'\n"
+        "assert game not in sys.modules\n"
+        "from torchrl_glam.envs import PlaygroundTextEnv\n"
+        "assert game in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_is_there_and_others_are_refused():
+    for name in envs.__all__:
+        assert getattr(envs, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'NoSuchEnv'"):
+        envs.NoSuchEnv  # noqa: B018
