@@ -154,14 +154,14 @@ def load_agent(
 
 
 def zero_shot_agent(
-    model: str | Path, *, device: torch.device | str = "cpu", chat_template: bool = False, **kwargs
+    model: str | Path, chat_template: bool = False, *, device: torch.device | str = "cpu", **kwargs
 ) -> Agent:
     """A language model as it is, as an agent without value heads: a yardstick for trained ones.
 
     Args:
         model: as ``name`` of :func:`~torchrl_glam.models.load_language_model`.
-        device: where to put it. Default: the CPU.
         chat_template: whether the prompt is a user's turn, for chat models. Default: False.
+        device: where to put it. Default: the CPU.
         **kwargs: other arguments of :func:`~torchrl_glam.models.make_trunk`.
 
     Examples:

@@ -4,12 +4,16 @@ from torchrl_glam.training.config.base import MAY_CHANGE_ON_RESUME, RecipeConfig
 from torchrl_glam.training.config.ppo_glam import PPOGLAMConfig
 from torchrl_glam.training.config.pretrain import PretrainConfig
 from torchrl_glam.training.config.sac_glam import SACGLAMConfig
+from torchrl_glam.training.config.viewing import EvaluateConfig, PlayConfig, WatchConfig
 
 __all__ = [
+    "EvaluateConfig",
     "MAY_CHANGE_ON_RESUME",
     "PPOGLAMConfig",
+    "PlayConfig",
     "PretrainConfig",
     "RecipeConfig",
     "SACGLAMConfig",
+    "WatchConfig",
     "read_config",
 ]
