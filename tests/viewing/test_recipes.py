@@ -119,7 +119,7 @@ def test_a_person_plays(recipe, export, monkeypatch):
         ("evaluate", [], r"agent (None) must be given, or model (None), and not both"),
         ("evaluate", ["agent=nowhere"], r"folder ('nowhere') is not there"),
         ("evaluate", ["model=tiny", "episodes=0"], r"episodes (0) must be at least 1"),
-        ("evaluate", ["model=tiny", "colour=red"], r"Key 'colour' is not in 'EvaluateConfig'"),
+        ("evaluate", ["model=tiny", "colour=red"], r"Could not override 'colour'"),
         ("evaluate", ["model=tiny", "objects=[2]"], r"num_objects (2) is too small"),
         ("watch", ["model=tiny", "episodes=0"], r"episodes (0) must be at least 1"),
         ("play", ["goal='Grow red loin'"], r"the nearest are 'Grow red lion'"),

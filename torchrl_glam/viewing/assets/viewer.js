@@ -146,9 +146,15 @@ function sceneWords(names, at) {
     `${slot(at.h)}. Grown: ${grown}.`;
 }
 
+// Objects in a row whose names can be read; at least three.
+function fitting() {
+  const beside = innerWidth > 960 ? (several ? 0.5 : 0.45) : 1; // as viewer.css has it
+  return Math.max(3, Math.floor((byId("runs").clientWidth * beside) / 88));
+}
+
 function drawScene(objects, at) {
   const names = objects.map(text);
-  const columns = Math.min(names.length, names.length <= 4 ? names.length : Math.ceil(Math.sqrt(names.length * 1.4)));
+  const columns = Math.min(names.length <= 4 ? 4 : Math.ceil(Math.sqrt(names.length * 1.4)), fitting(), names.length);
   const rows = Math.ceil(names.length / columns);
   const [wide, high, floor] = [104, 104, 64];
   const [width, height] = [Math.max(columns, 3) * wide, rows * high + floor];
@@ -160,13 +166,13 @@ function drawScene(objects, at) {
     const y = Math.floor(slot / columns) * high + 46;
     if (slot === at.h) {
       drawn += `<rect class="gap" x="${x - 24}" y="${y - 24}" width="48" height="48" rx="6"/>`;
-      drawn += `<text class="muted" x="${x}" y="${y + 46}">(held)</text>`;
+      drawn += `<text x="${x}" y="${y + 4}">held</text><text x="${x}" y="${y + 46}">${name}</text>`;
       return;
     }
     const grown = at.g.includes(slot);
     if (slot === at.on) {
-      drawn += `<ellipse class="here" cx="${x}" cy="${y + 4}" rx="46" ry="40"/>`;
-      agent = [x + 33, y + 8];
+      drawn += `<ellipse class="here" cx="${x}" cy="${y}" rx="48" ry="35"/>`;
+      agent = [x + 32, y + 8];
     }
     drawn += thing(name, x, y, grown ? 62 : 46) + (grown ? star(x - 34, y - 26) : "");
     drawn += `<text x="${x}" y="${y + 46}">${name}</text>`;
@@ -176,7 +182,6 @@ function drawScene(objects, at) {
     const grown = at.g.includes(at.h);
     drawn += thing(names[at.h], agent[0] + 28, agent[1] - 2, grown ? 36 : 28);
     drawn += grown ? star(agent[0] + 48, agent[1] - 18) : "";
-    drawn += `<text class="carry" x="${agent[0] + 12}" y="${agent[1] + 31}">${names[at.h]}</text>`;
   }
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
