@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 SLOTS = ("goal", "observation", "action")
 """The parts of a prompt, whose tokens have a length each."""
+
+_ASKED: WeakKeyDictionary[EnvBase, dict[str, Any]] = WeakKeyDictionary()  # batched ones
 
 
 class Oracle(Protocol):
@@ -44,11 +47,12 @@ class Oracle(Protocol):
 class EnvDescription:
     """What the stack asks of a text environment beside its tensors.
 
-    Every field but the first is an attribute that an environment may have, by the same name.
+    Every field but the first two, which its specs tell, is an attribute that an environment may
+    have, by the same name.
 
     Attributes:
-        num_actions: candidate actions of a state, admissible or not (A). Nothing to declare: it is
-            the last dimension of ``"action_mask"``.
+        num_actions: candidate actions of a state, admissible or not (A).
+        entries: keys of what it writes, nested ones as tuples.
         goal_kinds: names of the goal kinds, which ``"goal_kind"`` counts in. Default: one kind,
             ``"goal"``.
         goal_kind_prior: how often new episodes pursue each kind, as weights of at least 0 that
@@ -67,6 +71,7 @@ class EnvDescription:
     """
 
     num_actions: int
+    entries: frozenset[NestedKey]
     goal_kinds: tuple[str, ...] = ("goal",)
     goal_kind_prior: tuple[float, ...] | None = None
     success_key: NestedKey = "reward"
@@ -77,15 +82,16 @@ class EnvDescription:
     make_oracle: Callable[[], Oracle] | None = None
 
 
-def describe_env(env: EnvBase) -> EnvDescription:
+def describe_env(env: EnvBase, mask_key: NestedKey = "action_mask") -> EnvDescription:
     """What an environment says of itself, and defaults where it says nothing.
 
     Args:
         env: an environment of the text contract. One in transforms says what it says bare. Of a
-            ``SerialEnv`` or ``ParallelEnv`` a first instance is made, asked and closed again.
+            ``SerialEnv`` or ``ParallelEnv`` a first instance is made, asked and closed again, once.
+        mask_key: which candidate actions are admissible. Default: ``"action_mask"``.
 
     Raises:
-        KeyError: if the environment's specs have no ``"action_mask"``.
+        KeyError: if the environment's specs have no such entry.
         ValueError: if what it says is not what the contract expects; names the attribute.
 
     Examples:
@@ -96,15 +102,16 @@ def describe_env(env: EnvBase) -> EnvDescription:
         >>> description.goal_kinds
         ('grasp', 'grow', 'grow_then_grasp', 'grow_then_grow')
     """
-    mask = env.observation_spec.get("action_mask", None)
+    mask = env.observation_spec.get(mask_key, None)
     if mask is None:
         raise KeyError(
-            "key 'action_mask' is missing from the environment's observation_spec: the text "
+            f"key {mask_key!r} is missing from the environment's observation_spec: the text "
             "contract wants one, bool [*B, A], of the candidate actions that are admissible"
         )
     said = _ask(env)
     _check(said, type(_unwrapped(env)).__name__)
-    return EnvDescription(num_actions=mask.shape[-1], **said)
+    entries = frozenset(env.observation_spec.keys(True, True))
+    return EnvDescription(num_actions=mask.shape[-1], entries=entries, **said)
 
 
 def token_lengths(
@@ -149,12 +156,12 @@ def _ask(env: EnvBase) -> dict[str, Any]:
     """The attributes that an environment, or the first of a batched one, has."""
     env = _unwrapped(env)
     if isinstance(env, BatchedEnvBase):
-        # Asking a worker for an attribute that it lacks would end it.
-        first = env.create_env_fn[0](**env.create_env_kwargs[0])
-        try:
-            return _ask(first)
-        finally:
+        if env not in _ASKED:
+            # Asking a worker for an attribute that it lacks would end it.
+            first = env.create_env_fn[0](**env.create_env_kwargs[0])
+            _ASKED[env] = _ask(first)
             first.close()
+        return _ASKED[env]
     optional = (field.name for field in fields(EnvDescription) if field.default is not MISSING)
     return {name: getattr(env, name) for name in optional if hasattr(env, name)}
 

@@ -99,6 +99,7 @@ class TokenizeText(Transform):
             hindsight_tokens_key,
         ]
         super().__init__(in_keys=[*text_keys, hindsight_goal_id_key], out_keys=out_keys)
+        self._token_keys = out_keys
         if tokenizer.pad_token_id is None:
             raise ValueError(
                 "tokenizer has no padding token: set tokenizer.pad_token (for example to "
@@ -140,9 +141,9 @@ class TokenizeText(Transform):
         text = next_tensordict.get(self.in_keys[3], None)
         ids = next_tensordict.get(self.in_keys[4], None)
         if text is not None:
-            next_tensordict.set(self.out_keys[3], self._caches[0].tokens_of(text))
+            next_tensordict.set(self._token_keys[3], self._caches[0].tokens_of(text))
         elif ids is not None:
-            next_tensordict.set(self.out_keys[3], self._tokens_of_ids(ids))
+            next_tensordict.set(self._token_keys[3], self._tokens_of_ids(ids))
         return next_tensordict
 
     forward = _call  # outside environments, for data that holds text
@@ -203,12 +204,17 @@ class TokenizeText(Transform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> TensorSpec:
         """Adds the token keys to the specs."""
+        # Hindsight may be missing; TorchRL wants specs of all that is listed here.
+        hindsight = any(key in observation_spec.keys(True) for key in self.in_keys[3:])
+        self.out_keys = self._token_keys if hindsight else self._token_keys[:3]
         *sources, ids = (observation_spec.get(key, None) for key in self.in_keys)
         shapes = [None if text is None else text.shape[:-1] for text in sources]
         if sources[3] is None and ids is not None:
             sources[3], shapes[3] = ids, ids.shape
         caches = [*self._caches, self._caches[0]]
-        for key, source, shape, cache in zip(self.out_keys, sources, shapes, caches, strict=True):
+        for key, source, shape, cache in zip(
+            self._token_keys, sources, shapes, caches, strict=True
+        ):
             if source is not None:
                 observation_spec[key] = Bounded(
                     0,

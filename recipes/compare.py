@@ -24,21 +24,23 @@ import sys
 from itertools import combinations, groupby
 from pathlib import Path
 
+import torch
 from omegaconf import OmegaConf
 
-from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
+from torchrl_glam.envs import describe_env
 from torchrl_glam.training.comparison import (
     common_end,
     comparison_table,
     probability_of_improvement,
     summarise,
 )
+from torchrl_glam.training.config import ENVIRONMENT, MOVED, RecipeConfig
+from torchrl_glam.training.environments import make_bare_env
 from torchrl_glam.training.evaluation import evaluate
 from torchrl_glam.training.plotting import plot_learning_curves
 
 METRIC = "eval/train/sampled/success"
 HELD_OUT = "eval/test/sampled/success"
-ENVIRONMENT = ("env", "num_objects", "sequential", "max_steps")
 
 
 def read(run: Path) -> list[dict[str, float]]:
@@ -53,7 +55,9 @@ def read(run: Path) -> list[dict[str, float]]:
 
 def environment(run: Path) -> dict:
     """What a run's configuration says of its environment."""
-    config = OmegaConf.load(run / "config.yaml")
+    config = OmegaConf.to_object(OmegaConf.load(run / "config.yaml"))
+    if "env" not in config:  # of a run when all environments were Playground-Text
+        return {"env": {key: config[key] for key in MOVED if key in config}}
     return {key: config[key] for key in ENVIRONMENT if key in config}
 
 
@@ -69,16 +73,12 @@ def check_same_environment(runs: list[Path]) -> None:
 
 
 def references(run: Path, episodes: int = 2000) -> dict[str, float]:
-    """Success of random play and of the shortest plan in the environment of a run."""
-    config = OmegaConf.load(run / "config.yaml")
-    env = PlaygroundTextEnv(
-        num_envs=episodes,
-        num_objects=config.num_objects,
-        sequential=config.sequential,
-        max_steps=config.max_steps,
-        text=False,
-    )
-    policies = {"random play": None, "oracle": OraclePolicy(env.goals)}
+    """Success of random play, and of the shortest plan if known, in the environment of a run."""
+    config = RecipeConfig(**environment(run))
+    env = make_bare_env(config, episodes, 0, torch.device("cpu"))
+    policies = {"random play": None}
+    if (make_oracle := describe_env(env).make_oracle) is not None:
+        policies["oracle"] = make_oracle()
     return {name: evaluate(p, env, seed=0)["success"] for name, p in policies.items()}
 
 

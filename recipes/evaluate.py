@@ -14,16 +14,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import hydra
-from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 from tqdm import tqdm
 
 from torchrl_glam.envs import describe_env
 from torchrl_glam.models import load_agent, zero_shot_agent
-from torchrl_glam.training.config import EvaluateConfig, read_config
+from torchrl_glam.training.build import choose_device
+from torchrl_glam.training.config import EvaluateConfig, read_config, register
 from torchrl_glam.training.program import program
-from torchrl_glam.training.setup import choose_device
 from torchrl_glam.viewing import (
+    choose_game,
     format_results,
     make_game,
     measure,
@@ -32,7 +32,7 @@ from torchrl_glam.viewing import (
     write_results,
 )
 
-ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)
+register("evaluate", EvaluateConfig, Path(__file__).parent / "config")
 
 
 @program
@@ -47,18 +47,19 @@ def main(cfg: DictConfig) -> None:
         agent, name = load_agent(config.agent, **options), "agent"
     else:
         agent, name = zero_shot_agent(config.model, config.chat_template, **options), "zero-shot"
-    settings = agent.card.environment | config.environment
+    settings = choose_game(config, agent)
+    splits = config.splits or list(settings["eval_splits"])
     sizes = [{"num_objects": number} for number in config.objects or []] or [{}]
 
     # 2. Every figure: the agent sampled and greedy, random play, the oracle
     yardsticks = 2 if config.references else 0
-    measurements = len(config.splits) * len(sizes) * (len(config.modes) + yardsticks)
+    measurements = len(splits) * len(sizes) * (len(config.modes) + yardsticks)
     bar = tqdm(total=measurements * config.episodes, desc="evaluate", unit="episode")
     results = []
-    for split in config.splits:
+    for split in splits:
         for size in sizes:
             game = make_game(settings, num_envs=config.episodes, split=split, device=device, **size)
-            env, oracle = tokenize(game, agent), describe_env(game).make_oracle
+            env, oracle = tokenize(game, agent, settings), describe_env(game).make_oracle
             modes = config.modes
             played = [(f"{name}, {mode}", env, agent.policy, mode == "greedy") for mode in modes]
             if config.references:

@@ -1,7 +1,7 @@
 """Plays a text environment by hand, in the terminal.
 
-    python recipes/play.py                                       # Playground-Text
-    python recipes/play.py goal="Grow red lion then grasp blue door"
+    python recipes/play.py env=playground                        # or playground_simple
+    python recipes/play.py env=playground goal="Grow red lion then grasp blue chair"
     python recipes/play.py agent=runs/sac_glam/...               # whose probabilities "h" shows
 
 The keys are explained in recipes/config/play.yaml.
@@ -9,19 +9,20 @@ The keys are explained in recipes/config/play.yaml.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import hydra
 import torch
-from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 from torchrl_glam.envs import describe_env
 from torchrl_glam.models import load_agent, zero_shot_agent
-from torchrl_glam.training.config import PlayConfig, read_config
+from torchrl_glam.training.build import choose_device
+from torchrl_glam.training.config import PlayConfig, read_config, register
 from torchrl_glam.training.program import program
-from torchrl_glam.training.setup import choose_device
-from torchrl_glam.viewing import make_game, nearest_goals, play, tokenize
+from torchrl_glam.viewing import choose_game, make_game, nearest_goals, play, tokenize
 
-ConfigStore.instance().store(name="play_schema", node=PlayConfig)
+register("play", PlayConfig, Path(__file__).parent / "config")
 
 
 @program
@@ -38,7 +39,7 @@ def main(cfg: DictConfig) -> None:
         agent = zero_shot_agent(config.model, config.chat_template, device=device, **options)
 
     # 2. The game, with the goal that was asked for
-    settings = (agent.card.environment if agent else {}) | config.environment
+    settings = choose_game(config, agent)
     made = {"num_envs": 1, "split": config.split, "seed": config.seed}
     game = make_game(settings, **made)
     if config.goal is not None:
@@ -50,7 +51,7 @@ def main(cfg: DictConfig) -> None:
         game = make_game(settings, **made, goal_sampler=chosen)
 
     # 3. Play
-    play(game if agent is None else tokenize(game, agent), agent)
+    play(game if agent is None else tokenize(game, agent, settings), agent)
 
 
 if __name__ == "__main__":

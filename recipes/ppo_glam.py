@@ -1,12 +1,13 @@
-"""Trains a language-model agent with PPO-GLAM on Playground-Text, with or without hindsight.
+"""Trains a language-model agent with PPO-GLAM on a text environment, with or without hindsight.
 
     python recipes/ppo_glam.py                              # two cores, embedded model, minutes
     python recipes/ppo_glam.py --config-name paper          # the paper's configuration
     python recipes/ppo_glam.py hindsight=aligned seed=1     # any key of the configuration
+    python recipes/ppo_glam.py env=my_module:MyEnv          # any game; env.key=value, its arguments
     python recipes/ppo_glam.py resume=runs/ppo_glam/...     # go on with a run
 
-The keys are explained in recipes/config/ppo_glam/*.yaml. A run writes metrics.csv,
-learning_curve.png, checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
+The keys are explained in the files of recipes/config. A run writes metrics.csv, learning_curve.png,
+checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
 
 PPO-GLAM: Carta et al., 2023, https://arxiv.org/abs/2302.02662, and, with hindsight, SAC-GLAM,
 Appendix G: Gaven et al., 2024, https://arxiv.org/abs/2410.12481
@@ -20,7 +21,6 @@ from pathlib import Path
 
 import hydra
 import torch
-from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from tensordict.nn import TensorDictSequential
@@ -29,7 +29,7 @@ from torchrl.collectors import Collector
 from torchrl.envs.transforms import Compose
 from tqdm import tqdm
 
-from torchrl_glam.envs import GoalSpace
+from torchrl_glam.envs import describe_env
 from torchrl_glam.models import (
     CandidateActor,
     ScoresOnly,
@@ -39,9 +39,17 @@ from torchrl_glam.models import (
 )
 from torchrl_glam.objectives import PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, SubgoalFilter, close_rollout
+from torchrl_glam.training.build import (
+    choose_autocast,
+    choose_device,
+    make_language_model,
+    make_recipe_trunk,
+    seed_everything,
+)
 from torchrl_glam.training.checkpointing import CheckpointManager
-from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, PPOGLAMConfig, read_config
+from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, PPOGLAMConfig, read_config, register
 from torchrl_glam.training.divergence import check_rewards, diverged
+from torchrl_glam.training.environments import make_env, make_eval_envs
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.training.files import replace_file
 from torchrl_glam.training.interrupt import Rescue, StopSignal
@@ -49,18 +57,8 @@ from torchrl_glam.training.memory import bound_kernel_caches
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace
 from torchrl_glam.training.program import program
 from torchrl_glam.training.results import save_results
-from torchrl_glam.training.setup import (
-    check_names_goals,
-    choose_autocast,
-    choose_device,
-    make_env,
-    make_eval_envs,
-    make_language_model,
-    make_recipe_trunk,
-    seed_everything,
-)
 
-ConfigStore.instance().store(name="ppo_glam_schema", node=PPOGLAMConfig)
+register("ppo_glam", PPOGLAMConfig, Path(__file__).parent / "config")
 
 
 @program
@@ -82,8 +80,8 @@ def main(cfg: PPOGLAMConfig) -> None:
     trunk = ScoresOnly(make_recipe_trunk(config, model, tokenizer, autocast))
     goal_ids = ("goal_id", ("hindsight", "goal_id")) if config.hindsight == "aligned" else ()
     env = make_env(config, tokenizer, device, keep=goal_ids)
-    if config.hindsight != "none":
-        check_names_goals(env, config.hindsight, also=goal_ids)
+    game = describe_env(env)
+    config.check_game(game)
     eval_envs = make_eval_envs(config, tokenizer, device)
     actor = CandidateActor(return_log_prob=True)
     value = ValueHead(trunk.trunk.embedding_dim, config.critic_hidden_sizes).to(device)
@@ -126,11 +124,11 @@ def main(cfg: PPOGLAMConfig) -> None:
     )
     to_rows = Compose(HindsightTransform("none" if config.hindsight == "none" else "all"))
     if config.hindsight == "aligned":  # inverse transforms run last to first
-        to_rows.append(SubgoalFilter(GoalSpace("train", config.sequential).is_subgoal))
+        to_rows.append(SubgoalFilter(game.is_subgoal))
 
     # 5. Records, and an earlier run to go on with
     counters = {"steps": 0, "updates": 0, "seconds": 0.0}
-    statistics = EpisodeStatistics()
+    statistics = EpisodeStatistics(game.goal_kinds, success_key=game.success_key)
     table = MetricsTable(folder, config.loggers, name="ppo_glam")
     state = {"loss": loss, "optimizer": optimizer, "collector": collector}
     state |= {"counters": counters, "statistics": statistics, "metrics": table}

@@ -1,12 +1,13 @@
-"""Trains a language-model agent with SAC-GLAM and hindsight on Playground-Text.
+"""Trains a language-model agent with SAC-GLAM and hindsight on a text environment.
 
     python recipes/sac_glam.py                              # two cores, embedded model, minutes
     python recipes/sac_glam.py --config-name paper          # the paper's configuration
     python recipes/sac_glam.py hindsight=false seed=1       # any key of the configuration
+    python recipes/sac_glam.py env=my_module:MyEnv          # any game; env.key=value, its arguments
     python recipes/sac_glam.py resume=runs/sac_glam/...     # go on with a run
 
-The keys are explained in recipes/config/sac_glam/*.yaml. A run writes metrics.csv,
-learning_curve.png, checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
+The keys are explained in the files of recipes/config. A run writes metrics.csv, learning_curve.png,
+checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
 
 SAC-GLAM: Gaven et al., 2024, https://arxiv.org/abs/2410.12481
 """
@@ -20,7 +21,6 @@ from pathlib import Path
 
 import hydra
 import torch
-from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from tensordict.nn import TensorDictSequential
@@ -31,12 +31,22 @@ from torchrl.envs.transforms import Compose
 from torchrl.objectives import SoftUpdate
 from tqdm import tqdm
 
+from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, ScoresOnly, score_error, split_by_tokens
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform, stored_entry
+from torchrl_glam.training.buffer import make_sampler, make_storage
+from torchrl_glam.training.build import (
+    choose_autocast,
+    choose_device,
+    make_language_model,
+    make_trunk_and_critic,
+    seed_everything,
+)
 from torchrl_glam.training.checkpointing import CheckpointManager
-from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, SACGLAMConfig, read_config
+from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, SACGLAMConfig, read_config, register
 from torchrl_glam.training.divergence import check_rewards, diverged
+from torchrl_glam.training.environments import make_env, make_eval_envs, make_probe
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.training.files import replace_file
 from torchrl_glam.training.interrupt import Rescue, StopSignal
@@ -45,21 +55,8 @@ from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace,
 from torchrl_glam.training.probe import GoalCoverage
 from torchrl_glam.training.program import program
 from torchrl_glam.training.results import save_results
-from torchrl_glam.training.setup import (
-    check_names_goals,
-    choose_autocast,
-    choose_device,
-    make_env,
-    make_eval_envs,
-    make_language_model,
-    make_probe,
-    make_sampler,
-    make_storage,
-    make_trunk_and_critic,
-    seed_everything,
-)
 
-ConfigStore.instance().store(name="sac_glam_schema", node=SACGLAMConfig)
+register("sac_glam", SACGLAMConfig, Path(__file__).parent / "config")
 
 
 @program
@@ -78,12 +75,14 @@ def main(cfg: SACGLAMConfig) -> None:
     # 2. Language model, environments, policy
     autocast = choose_autocast(config.autocast, device)
     model, tokenizer = make_language_model(config, device, autocast)
-    trunk, critic = make_trunk_and_critic(config, model, tokenizer, autocast)
     env = make_env(config, tokenizer, device)
-    if config.hindsight:
-        check_names_goals(env, config.hindsight_relabel)
+    game = describe_env(env)
+    config.check_game(game)
     eval_envs = make_eval_envs(config, tokenizer, device)
     probe = make_probe(config, tokenizer, device)
+    trunk, critic = make_trunk_and_critic(
+        config, model, tokenizer, autocast, num_actions=game.num_actions
+    )
     actor = CandidateActor()
     policy = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
 
@@ -92,7 +91,7 @@ def main(cfg: SACGLAMConfig) -> None:
         trunk,
         actor,
         critic,
-        num_actions=config.num_objects + 2,
+        num_actions=game.num_actions,
         alpha_init=config.alpha_init,
         target_entropy=config.target_entropy,
         critic_backprop=config.critic_backprop,
@@ -113,7 +112,7 @@ def main(cfg: SACGLAMConfig) -> None:
     # 4. Replay: hindsight relabelling, then n-step returns (inverse transforms run last to first)
     buffer = TensorDictReplayBuffer(
         storage=make_storage(config, env, folder),
-        sampler=make_sampler(config),
+        sampler=make_sampler(config, game.goal_kind_prior),
         transform=Compose(
             SegmentMultiStepTransform(config.n_step, config.gamma),
             HindsightTransform(
@@ -138,7 +137,8 @@ def main(cfg: SACGLAMConfig) -> None:
 
     # 5. Records, and an earlier run to go on with
     counters = {"steps": 0, "updates": 0, "seconds": 0.0}
-    statistics, coverage = EpisodeStatistics(), GoalCoverage()
+    statistics = EpisodeStatistics(game.goal_kinds, success_key=game.success_key)
+    coverage = GoalCoverage()
     table = MetricsTable(folder, config.loggers, name="sac_glam")
     state = {"loss": loss, "optimizer": optimizer, "buffer": buffer, "collector": collector}
     state |= dict(counters=counters, statistics=statistics, coverage=coverage, metrics=table)

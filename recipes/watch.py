@@ -13,17 +13,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import hydra
-from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 from torchrl_glam.envs import describe_env
 from torchrl_glam.models import load_agent, zero_shot_agent
-from torchrl_glam.training.config import WatchConfig, read_config
+from torchrl_glam.training.build import choose_device
+from torchrl_glam.training.config import WatchConfig, read_config, register
 from torchrl_glam.training.program import program
-from torchrl_glam.training.setup import choose_device
-from torchrl_glam.viewing import make_game, record, tokenize, write_page
+from torchrl_glam.viewing import choose_game, make_game, record, tokenize, write_page
 
-ConfigStore.instance().store(name="watch_schema", node=WatchConfig)
+register("watch", WatchConfig, Path(__file__).parent / "config")
 
 
 @program
@@ -44,15 +43,15 @@ def main(cfg: DictConfig) -> None:
         agents = named_apart(folders)
 
     # 2. Their episodes, on the same scenes
-    runs, settings = {}, next(iter(agents.values())).card.environment | config.environment
+    runs, settings = {}, choose_game(config, next(iter(agents.values())))
     for name, agent in agents.items():
         game = make_game(settings, num_envs=config.episodes, split=config.split, device=device)
         episodes = record(
             agent,
-            tokenize(game, agent),
+            tokenize(game, agent, settings),
             seed=config.seed,
             deterministic=config.mode == "greedy",
-            max_steps=config.max_steps,
+            max_steps=config.longest,
         )
         runs[name] = agent, episodes
         success = sum(episode["success"] for episode in episodes)

@@ -33,14 +33,14 @@ from tensordict.nn import TensorDictSequential
 from torchrl_glam.models import CandidateActor, ScoresOnly, ValueHead, make_trunk
 from torchrl_glam.objectives import PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, close_rollout
-from torchrl_glam.training.config import PPOGLAMConfig
-from torchrl_glam.training.setup import (
+from torchrl_glam.training.build import (
     choose_autocast,
     choose_device,
-    make_env,
     make_language_model,
     seed_everything,
 )
+from torchrl_glam.training.config import PPOGLAMConfig
+from torchrl_glam.training.environments import make_env
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -82,7 +82,7 @@ def main() -> None:
 def make_config(arguments: argparse.Namespace, scratch: str) -> PPOGLAMConfig:
     """Settings of the quickstart, or of the paper for Flan-T5."""
     config = PPOGLAMConfig(
-        num_objects=arguments.objects,
+        env={"num_objects": arguments.objects, "sequential": False, "max_steps": 10},
         update_every=arguments.batch * arguments.batches,
         batch_size=arguments.batch,
         num_envs=arguments.batch,
@@ -90,7 +90,8 @@ def make_config(arguments: argparse.Namespace, scratch: str) -> PPOGLAMConfig:
     )
     if arguments.flan is not None:
         config.model = str(make_flan_t5(Path(scratch) / "flan", arguments.flan))
-        config.lora_rank, config.max_steps, config.sequential = 16, 16, True
+        config.lora_rank = 16
+        config.env |= {"max_steps": 16, "sequential": True}
         config.critic_hidden_sizes = [1024, 1024]
     return config
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 from torchrl.data import Categorical, Composite, Unbounded
-from torchrl.envs import Compose, EnvBase, ParallelEnv, SelectTransform, SerialEnv, StepCounter
+from torchrl.envs import EnvBase, ParallelEnv, SelectTransform, SerialEnv, StepCounter
 from torchrl.envs import TransformedEnv as Transformed
 
 import torchrl_glam.envs as envs

@@ -27,9 +27,18 @@ CPU_SECONDS = 10
 SHARED = [
     *("seed=-1", "seed=4294967296", "device=gpu", "output=", "resume=", "model="),
     *("resume=EMPTY", "resume=nowhere", "output=FILE", "output=HOLDS_MODEL"),
-    *("total_steps=0", "total_steps=33", "num_envs=0", "num_envs=three", "max_steps=0"),
-    *("max_steps=40000", "num_objects=1", "num_objects=97"),
-    *("sequential=2", "load_in_4bit=2", "compile=2", "gradient_checkpointing=2", "score_eos=2"),
+    *("total_steps=0", "total_steps=33", "num_envs=0", "num_envs=three", "env.max_steps=0"),
+    *("env.max_steps=40000", "env.num_objects=1", "env.num_objects=97", "env.size=3"),
+    *("num_objects=1", "sequential=false", "+max_steps=3", "env=nowhere", "env=json:loads"),
+    *("env=nowhere:Env", "env_class=PlaygroundTextEnv", "eval_splits.test.text=false"),
+    *(
+        "goal_length=0",
+        "observation_length=3",
+        "load_in_4bit=2",
+        "compile=2",
+        "gradient_checkpointing=2",
+        "score_eos=2",
+    ),
     *("chat_template=2", "critic_backprop=maybe", "chat_template=true"),
     *("lora_rank=0", "lora_alpha=0", "lora_alpha=-1", "lora_target_modules=[]"),
     *("lora_target_modules=[x] lora_rank=2", "compute_dtype=float16", "dtype=float16"),
@@ -44,8 +53,8 @@ SHARED = [
 # Those that pass through what each recipe writes for itself.
 OF_BOTH = [
     *("seed=-1", "output=FILE", "resume=EMPTY", "num_envs=three", "max_grad_norm=-1"),
-    *("max_grad_norm=0", "max_grad_norm=nan", "loggers=[nothing]", "+foo=1", "num_objects=1"),
-    *("total_steps=33", "sequential=2"),
+    *("max_grad_norm=0", "max_grad_norm=nan", "loggers=[nothing]", "+foo=1", "env.num_objects=1"),
+    *("total_steps=33", "num_objects=1", "env=nowhere:Env"),
 ]
 OF_SAC = [
     *("critic_input=action", "n_step=0", "tau=0", "tau=nan", "alpha_init=0", "alpha_init=inf"),
@@ -116,7 +125,9 @@ def test_bad_settings_are_refused_by_name(recipe, case, tmp_path, monkeypatch, c
     given = re.sub("EMPTY|FILE|HOLDS_MODEL", lambda match: match[0].lower(), case)
     overrides = f"output=runs/run {SMALL[recipe]} {COMMON}".split()
     overrides += given.split()
-    key = re.match(r"[+~]?(\w+)", case)[1].replace("lora_", "lora[_.]")  # as peft groups them
+    key = re.match(r"[+~]?(?:env\.|eval_splits\.\w+\.)?(\w+)", case)[1].replace(
+        "lora_", "lora[_.]"
+    )  # as peft groups them
     status, last = run_here(recipe, overrides, monkeypatch, capfd)
     assert status == 1, last
     assert re.search(rf"\b{key}\b", last), last

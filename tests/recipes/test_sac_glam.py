@@ -119,7 +119,7 @@ def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(tmp_path):
         (["warmup_updates=1000", "total_steps=320"], "warmup_updates (1000) must be at most the"),
         (["model=no/such/folder"], "could not be loaded"),
         (["resume=empty"], "holds no checkpoint"),
-        (["num_objects=1"], "num_objects"),
+        (["env.num_objects=1"], "num_objects"),
         (["critic_input=action"], "critic_input (action) must be one of"),
         (["chat_template=true"], "has no chat template"),
         (["hindsigth=false"], "hindsigth"),

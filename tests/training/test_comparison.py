@@ -1,6 +1,7 @@
 """Statistics over runs against numbers worked out by hand, and the recipe that prints them."""
 
 import csv
+import json
 import math
 import runpy
 import sys
@@ -57,12 +58,13 @@ def test_a_threshold_that_half_of_the_runs_miss_has_no_median():
     assert row["mean"] == pytest.approx(0.6) and (row["mean_low"], row["mean_high"]) == (0.2, 1.0)
 
 
-def a_run(folder, success, objects=3):
+def a_run(folder, success, objects=3, old=False):
     folder.mkdir(parents=True)
     names = "step,seconds,eval/train/sampled/success,eval/test/sampled/success\n"
     rows = [f"{100 * i},{i},{value},{value / 2}\n" for i, value in enumerate(success)]
     (folder / "metrics.csv").write_text(names + "50,0.5,,\n".join(rows))
-    settings = f"num_objects: {objects}\nsequential: false\nmax_steps: 10\n"
+    settings = {"num_objects": objects, "sequential": False, "max_steps": 10}
+    settings = json.dumps(settings if old else {"env": settings})
     (folder / "config.yaml").write_text(settings)
     return str(folder)
 
@@ -85,7 +87,7 @@ def compare(monkeypatch, capsys):
 
 def test_the_recipe_writes_curves_and_tables(tmp_path, compare):
     first = [a_run(tmp_path / f"a{i}", [0.2, 0.9, end]) for i, end in enumerate([0.9, 1.0])]
-    other = a_run(tmp_path / "b", [0.2, 0.3, 0.4, 0.5])
+    other = a_run(tmp_path / "b", [0.2, 0.3, 0.4, 0.5], old=True)
     out = str(tmp_path / "out")
     status, said, wrong = compare("--out", out, "good", *first, "--", "poor", other)
     assert status == 0, wrong

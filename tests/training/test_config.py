@@ -1,6 +1,6 @@
 """Configurations of the recipes: files, types and ranges."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,16 +11,18 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 from torchrl.data import RandomSampler
 
-from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.envs import PlaygroundTextEnv, describe_env
 from torchrl_glam.models import load_tokenizer
 from torchrl_glam.replay import GoalKindSampler, HindsightRatioSampler
-from torchrl_glam.training.config import PPOGLAMConfig, RecipeConfig, SACGLAMConfig
-from torchrl_glam.training.setup import check_names_goals, make_env, make_sampler
+from torchrl_glam.training.buffer import make_sampler
+from torchrl_glam.training.config import PPOGLAMConfig, RecipeConfig, SACGLAMConfig, register
+from torchrl_glam.training.environments import make_env
 
 FILES = Path(__file__).parents[2] / "recipes" / "config"
 RECIPES = {"sac_glam": SACGLAMConfig, "ppo_glam": PPOGLAMConfig}
+PAPER = {"num_objects": 6, "sequential": True, "max_steps": 16}
 for recipe, schema in RECIPES.items():
-    ConfigStore.instance().store(name=f"{recipe}_schema", node=schema)
+    register(recipe, schema, FILES)
 
 
 def load(name, *overrides, recipe="sac_glam") -> RecipeConfig:
@@ -49,8 +51,7 @@ def test_paper_has_the_values_of_the_paper():
     expected = {
         "total_steps": 400_000,
         "num_envs": 32,
-        "num_objects": 6,
-        "sequential": True,
+        "env": PAPER,
         "model": "google/flan-t5-base",
         "load_in_4bit": True,
         "critic_hidden_sizes": [1024, 1024],
@@ -78,7 +79,7 @@ def test_paper_has_the_values_of_the_paper():
 def test_sequential_plays_the_papers_task_with_the_embedded_model(recipe):
     config, paper = load("sequential", recipe=recipe), load("paper", recipe=recipe)
     config.check()
-    for key in ("num_objects", "sequential", "max_steps", "num_envs"):
+    for key in ("env_class", "env", "eval_splits", "num_envs"):
         assert getattr(config, key) == getattr(paper, key)
     assert config.model == "tiny"
 
@@ -99,8 +100,7 @@ def test_ppo_has_the_values_of_the_paper():
     config = load("paper", recipe="ppo_glam")
     config.check()
     expected = {
-        "num_objects": 6,
-        "sequential": True,
+        "env": PAPER,
         "model": "google/flan-t5-base",
         "load_in_4bit": True,
         "objective": "clip",
@@ -120,7 +120,7 @@ def test_ppo_has_the_values_of_the_paper():
 
 
 def test_both_quickstarts_play_and_measure_the_same():
-    keys = ("num_envs", "num_objects", "sequential", "max_steps", "model", "eval_episodes")
+    keys = ("num_envs", "env_class", "env", "eval_splits", "model", "eval_episodes")
     sac, ppo = (asdict(load("quickstart", recipe=recipe)) for recipe in RECIPES)
     assert {key: sac[key] for key in keys} == {key: ppo[key] for key in keys}
 
@@ -154,16 +154,55 @@ def test_truth_values_of_the_command_line_are_words(word):
     assert config.autocast == word
 
 
+def describe(config, **options):
+    return describe_env(make_env(config, load_tokenizer("tiny"), torch.device("cpu"), **options))
+
+
 def test_hindsight_needs_goals_that_are_named():
-    env = make_env(PPOGLAMConfig(num_envs=1), load_tokenizer("tiny"), torch.device("cpu"))
-    check_names_goals(env, "all")
-    with pytest.raises(ValueError, match=r"hindsight \(aligned\) needs .* writes no \['goal_id'\]"):
-        check_names_goals(env, "aligned", also=["goal_id"])
-    silent = PlaygroundTextEnv(num_envs=1, text=False)
-    with pytest.raises(
-        ValueError, match=r"names the goals reached, and this one writes no \[\('hin"
-    ):
-        check_names_goals(silent, "all")
+    ids = ("goal_id", ("hindsight", "goal_id"))
+    config = PPOGLAMConfig(num_envs=1, hindsight="aligned")
+    config.check_game(describe(config, keep=ids))
+    with pytest.raises(ValueError, match=r"hindsight \(aligned\) needs .* writes no \['goal_id', "):
+        config.check_game(describe(config))
+    silent = describe_env(PlaygroundTextEnv(num_envs=1, text=False))
+    for config in (PPOGLAMConfig(hindsight="all"), SACGLAMConfig()):
+        config.check()
+        with pytest.raises(
+            ValueError, match=r"all.* goals reached, and this one writes no \[\('hin"
+        ):
+            config.check_game(silent)
+
+
+@pytest.mark.parametrize(
+    ("settings", "unknown", "message"),
+    [
+        ({"target_entropy": 1.7}, {}, r"target_entropy \(1.7\) must be in \[0, 1.60944\]"),
+        ({"target_entropy_end": 5.0}, {}, r"target_entropy_end \(5.0\) must be in \[0, 1.6"),
+        ({"capacity": 639}, {}, r"capacity \(639\) must be at least 640: 32 instances"),
+        (
+            {"sampling": "prior"},
+            {"goal_kind_prior": None},
+            r"sampling \(prior\) must be uniform or ratio, as the environment does not say",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_environment_is_named(settings, unknown, message):
+    """Three objects, so five actions; ten steps of 32 instances, and as much hindsight."""
+    config = SACGLAMConfig(**settings)
+    config.check()
+    game = replace(describe(SACGLAMConfig(num_envs=1)), **unknown)
+    with pytest.raises(ValueError, match=message):
+        config.check_game(game)
+    config = SACGLAMConfig(capacity=640)
+    config.check()
+    config.check_game(game)
+
+
+def test_aligned_goals_need_to_know_which_are_sub_goals():
+    config = PPOGLAMConfig(num_envs=1, hindsight="aligned")
+    game = replace(describe(config, keep=["goal_id", ("hindsight", "goal_id")]), is_subgoal=None)
+    with pytest.raises(ValueError, match=r"hindsight \(aligned\) must be none or all, as the env"):
+        config.check_game(game)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +214,10 @@ def test_hindsight_needs_goals_that_are_named():
         ("gamma", 1.1, r"gamma \(1.1\) must be in \[0, 1\]"),
         ("tau", 0.0, r"tau \(0.0\) must be in \(0, 1\]"),
         ("alpha_init", 0.0, r"alpha_init \(0.0\) must be above 0|be above 0"),
-        ("target_entropy", 5.0, r"target_entropy \(5.0\) must be in"),
-        ("target_entropy_end", 5.0, r"target_entropy_end \(5.0\) must be in"),
+        ("target_entropy", -1.0, r"target_entropy \(-1.0\) must be at least 0"),
+        ("target_entropy_end", float("inf"), r"target_entropy_end \(inf\) must be .* finite"),
+        ("eval_splits", {"test": {}}, r"eval_splits \({'test': {}}\) must have a key train"),
+        ("action_length", 0, r"action_length \(0\) must be at least 1"),
         ("target_entropy_steps", 0, r"target_entropy_steps \(0\) must be at least 1"),
         ("probe_episodes", -1, r"probe_episodes \(-1\) must be at least 0"),
         ("n_step", 0, r"n_step \(0\) must be at least 1"),
@@ -224,7 +265,7 @@ def test_only_one_limit_on_hindsight_goals():
     ],
 )
 def test_sampler_is_the_one_asked_for(overrides, kind, settings):
-    sampler = make_sampler(SACGLAMConfig(**overrides))
+    sampler = make_sampler(SACGLAMConfig(**overrides), goal_kind_prior=[3, 1])
     assert type(sampler) is kind
     assert {name: getattr(sampler, name) for name in settings} == settings
 
@@ -233,7 +274,7 @@ def test_prior_is_the_environments():
     """Every goal is as likely, so the shares are those of the goals drawn by many resets."""
     env = PlaygroundTextEnv(num_envs=4096, num_objects=4, seed=0, text=False)
     share = torch.bincount(env.reset()["goal_kind"].long(), minlength=4) / 4096
-    sampler = make_sampler(SACGLAMConfig(sampling="prior", sequential=True))
+    sampler = make_sampler(SACGLAMConfig(sampling="prior"), describe_env(env).goal_kind_prior)
     prior = torch.tensor(sampler.prior)
     assert ((share - prior).abs() <= 5 * (prior * (1 - prior) / 4096).sqrt()).all()
 
@@ -242,3 +283,21 @@ def test_prior_is_the_environments():
 def test_wrong_types_and_unknown_keys_are_refused(override):
     with pytest.raises(ConfigCompositionException):
         load("quickstart", override)
+
+
+@pytest.mark.parametrize("option", sorted(file.stem for file in (FILES / "env").glob("*.yaml")))
+def test_every_environment_replaces_the_other_whole(option):
+    config = load("quickstart", f"env={option}", "++env_class=a:B")
+    file = OmegaConf.to_container(OmegaConf.load(FILES / "env" / f"{option}.yaml"))
+    assert (config.env, config.eval_splits) == (file["env"], file["eval_splits"])
+
+
+def test_the_file_of_a_configuration_has_the_last_word():
+    """An environment says what suits it over quickstart; what is the paper's, `paper` says."""
+    store = ConfigStore.instance()
+    node = {"env_class": "a:B", "eval_episodes": 7, "gamma": 0.5}
+    store.store(group="env", name="tested", node=node, package="_global_")
+    assert load("quickstart", "env=tested").gamma == 0.5
+    assert load("quickstart", "env=tested", "gamma=0.6").gamma == 0.6
+    config = load("paper", "env=tested")
+    assert (config.gamma, config.eval_episodes) == (0.99, 7)

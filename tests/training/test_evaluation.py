@@ -120,10 +120,10 @@ def on_the_lake(**options):
 
 def test_falling_into_a_hole_ends_an_episode_without_success():
     results, summary = on_the_lake()
-    assert results["success"] == results["success/grasp"] == 2 / 8
+    assert results["success"] == results["success/goal"] == 2 / 8
     assert results["length"] == (7 * 1 + 3) / 8
     assert summary["episodes"] == 7 * 3 + 1
-    assert summary["success"] == summary["success/grasp"] == 2 * 3 / 22
+    assert summary["success"] == summary["success/goal"] == 2 * 3 / 22
 
 
 @pytest.mark.parametrize("per_step", [-1.0, 0.1])
@@ -170,16 +170,23 @@ def test_splits_and_modes_are_named():
 def test_episode_statistics_survive_a_checkpoint():
     env = make_env(16, seed=0)
     steps = env.rollout(40, break_when_any_done=False)
-    whole, first = EpisodeStatistics(), EpisodeStatistics()
+    whole, first, second = (EpisodeStatistics(env.goal_kinds) for _ in range(3))
     whole.add(steps)
     first.add(steps[:, :17])
-    second = EpisodeStatistics()
     second.load_state_dict(first.state_dict())
     second.add(steps[:, 17:])
     summary = second.summary()
     assert summary == whole.summary()
     assert summary["episodes"] == int(steps["next", "done"].sum())
     assert second.summary() == {"episodes": 0}
+
+
+def test_kinds_that_nobody_named_are_refused():
+    steps = make_env(16, seed=0).rollout(40, break_when_any_done=False)
+    with pytest.raises(
+        ValueError, match=r"'goal_kind' is from 0 to 1, and must count in the 1 goal"
+    ):
+        EpisodeStatistics().add(steps)
 
 
 def test_a_restored_table_rewrites_its_file(tmp_path):

@@ -46,7 +46,7 @@ def test_tables_and_pictures_of_any_results(tmp_path):
 @pytest.fixture(scope="module")
 def export(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "model"
-    card = AgentCard(environment=SIMPLE, num_critics=0)
+    card = AgentCard(environment={"env": SIMPLE}, num_critics=0)
     return export_agent(folder, *load_language_model("tiny"), card=card)
 
 
@@ -123,7 +123,8 @@ def test_a_person_plays(recipe, export, monkeypatch):
         ("evaluate", ["model=tiny", "objects=[2]"], r"num_objects (2) is too small"),
         ("watch", ["model=tiny", "episodes=0"], r"episodes (0) must be at least 1"),
         ("play", ["goal='Grow red loin'"], r"the nearest are 'Grow red lion'"),
-        ("play", ["split=both"], r"split (both) must be one of"),
+        ("play", ["split=both"], r"split (both) must be one of ['train', 'test']"),
+        ("play", ["env.colour=red"], r"env.colour is no argument of torchrl_glam.envs:Playgr"),
     ],
 )
 def test_what_cannot_be_done_is_said(name, overrides, message, recipe):

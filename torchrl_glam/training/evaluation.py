@@ -10,7 +10,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
-from torchrl_glam.envs import GoalSpace
+from torchrl_glam.envs import describe_env
 from torchrl_glam.training.metrics import goals_reached
 
 EVAL_SEED = 10_000
@@ -24,11 +24,11 @@ def evaluate(
     *,
     seed: int,
     deterministic: bool = False,
-    kinds: Sequence[str] = GoalSpace.kinds,
+    kinds: Sequence[str] | None = None,
     kind_key: NestedKey = "goal_kind",
     action_key: NestedKey = "action",
     mask_key: NestedKey = "action_mask",
-    success_key: NestedKey = "reward",
+    success_key: NestedKey | None = None,
 ) -> dict[str, float]:
     """Plays exactly one episode in every instance of the environment.
 
@@ -41,11 +41,13 @@ def evaluate(
         env: a vectorised text environment, one episode an instance.
         seed: of environment and policy.
         deterministic: take the most likely action instead of sampling. Default False.
-        kinds: names of the goal kinds. Default: those of Playground-Text.
+        kinds: names of the goal kinds. Default: those that the environment names, see
+            :class:`~torchrl_glam.envs.EnvDescription`.
         kind_key, action_key, mask_key: keys of goal kind, action and admissible actions.
             Defaults: ``"goal_kind"``, ``"action"``, ``"action_mask"``.
         success_key: entry of a step that says which episodes reach their goal: positive, or True,
-            on the step that does, which ends the episode, and on no other. Default: ``"reward"``.
+            on the step that does, which ends the episode, and on no other. Default: the one that
+            the environment names, else ``"reward"``.
 
     Returns:
         ``success`` (share of all episodes), ``success/<kind>`` for every kind that occurred, and
@@ -62,6 +64,9 @@ def evaluate(
         >>> evaluate(OraclePolicy(env.goals), env, seed=0)["success"]
         1.0
     """
+    game = describe_env(env, mask_key=mask_key)
+    kinds = game.goal_kinds if kinds is None else kinds
+    success_key = game.success_key if success_key is None else success_key
     keys = (kind_key, action_key, mask_key, success_key)
     reached, length, kind = play_episodes(
         policy, env, *keys, seed=seed, deterministic=deterministic

@@ -16,7 +16,7 @@ from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 from torchrl.record.loggers import get_logger
 
-from torchrl_glam.envs import GoalSpace
+from torchrl_glam.envs import EnvDescription
 from torchrl_glam.training.files import replace_file
 
 
@@ -172,10 +172,14 @@ class EpisodeStatistics:
     """Success of the episodes that ended since the last call of :meth:`summary`.
 
     Args:
-        kinds: names of the goal kinds. Default: those of Playground-Text.
+        kinds: names of the goal kinds, as :func:`~torchrl_glam.envs.describe_env` tells them.
+            Default: one kind, ``"goal"``.
         kind_key: key of the goal kind ``[*B]``. Default ``"goal_kind"``.
         success_key: entry of ``"next"`` that says which episodes reach their goal, see
             :func:`goals_reached`. Default ``"reward"``.
+
+    Raises:
+        ValueError: when a goal kind is none of ``kinds``.
 
     Examples:
         >>> import torch
@@ -187,7 +191,7 @@ class EpisodeStatistics:
         ...         "reward": torch.tensor([[[0.0], [1.0]], [[0.0], [0.0]]]),
         ...     },
         ... }, batch_size=[2, 2])
-        >>> statistics = EpisodeStatistics()
+        >>> statistics = EpisodeStatistics(["grasp", "grow"])
         >>> statistics.add(steps)
         >>> statistics.summary()
         {'episodes': 2, 'success': 0.5, 'success/grasp': 1.0, 'success/grow': 0.0}
@@ -195,7 +199,7 @@ class EpisodeStatistics:
 
     def __init__(
         self,
-        kinds: Sequence[str] = GoalSpace.kinds,
+        kinds: Sequence[str] = EnvDescription.goal_kinds,
         kind_key: NestedKey = "goal_kind",
         success_key: NestedKey = "reward",
     ) -> None:
@@ -209,6 +213,12 @@ class EpisodeStatistics:
         after = steps["next"]
         done, reached_now = after["done"].squeeze(-1), goals_reached(after, self._success_key)
         kinds = steps[self._kind_key][done].tolist()
+        if kinds and not 0 <= min(kinds) <= max(kinds) < len(self._kinds):
+            raise ValueError(
+                f"{self._kind_key!r} is from {min(kinds)} to {max(kinds)}, and must count in the "
+                f"{len(self._kinds)} goal kinds {self._kinds}: let the environment's goal_kinds "
+                "name them all"
+            )
         for kind, reached in zip(kinds, reached_now[done].tolist(), strict=True):
             self._ended[self._kinds[kind]] += 1
             self._reached[self._kinds[kind]] += reached

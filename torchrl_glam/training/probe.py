@@ -10,7 +10,7 @@ from tensordict.utils import unravel_key
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from torchrl_glam.envs import OraclePolicy
+from torchrl_glam.envs import Oracle
 from torchrl_glam.models.distinct import fingerprint
 
 Heads = Callable[[TensorDictBase], tuple[Tensor, Tensor]]
@@ -29,9 +29,8 @@ class PlanProbe:
     scenes. The global random state is left as it was.
 
     Args:
-        env (EnvBase): instances of Playground-Text, with the symbolic ``"state"`` and ``"goal_id"``
-            that the oracle reads, and whatever policy and critic read.
-        oracle (OraclePolicy): knows the shortest plans.
+        env (EnvBase): instances of the environment, with what oracle, policy and critic read.
+        oracle (Oracle): knows the shortest plans.
         max_steps (int): steps of an episode.
 
     Keyword Args:
@@ -39,7 +38,7 @@ class PlanProbe:
         seed (int): of goals, scenes and play. Default: ``0``.
 
     Examples:
-        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
         >>> env = PlaygroundTextEnv(num_envs=8, text=False)
         >>> oracle = OraclePolicy(env.goals)
         >>> probe = PlanProbe(env, oracle, env.max_steps, gamma=0.9)
@@ -54,7 +53,7 @@ class PlanProbe:
     """
 
     def __init__(
-        self, env: EnvBase, oracle: OraclePolicy, max_steps: int, *, gamma: float, seed: int = 0
+        self, env: EnvBase, oracle: Oracle, max_steps: int, *, gamma: float, seed: int = 0
     ) -> None:
         self._env, self._oracle, self._max_steps = env, oracle, max_steps
         self._gamma, self._seed = gamma, seed
@@ -74,10 +73,11 @@ class PlanProbe:
             For each kind of states, as ``probe/<states>/…``: ``policy`` and ``critic``, the shares
             of states in which the likeliest action, and that of the largest Q-value, lie on a
             shortest plan; ``policy/second`` and ``critic/second``, the same where the first of two
-            parts of the goal has been reached; ``probability``, of all actions on a shortest plan;
-            ``lead``, mean Q-value of these less that of the other admissible ones. And for the
-            policy's episodes ``probe/q_error``, mean of Q of the actions taken less the discounted
-            returns that followed, and ``probe/q_correlation`` of the two.
+            parts of the goal has been reached (``("state", "stage")`` is 1, if there is one);
+            ``probability``, of all actions on a shortest plan; ``lead``, mean Q-value of these less
+            that of the other admissible ones. And for the policy's episodes ``probe/q_error``, mean
+            of Q of the actions taken less the discounted returns that followed, and
+            ``probe/q_correlation`` of the two.
         """
         out, found = {}, self._play(policy)
         for name, states in (*self._kept.items(), ("policy", found)):
@@ -93,7 +93,8 @@ class PlanProbe:
         self, states: TensorDictBase, probabilities: Tensor, q_values: Tensor
     ) -> dict[str, float]:
         on_plan, left = self._oracle.shortest_plans(states)
-        mask, second = states["action_mask"], states["state", "stage"] == 1
+        mask, stage = states["action_mask"], states.get(("state", "stage"), None)
+        second = torch.zeros_like(left, dtype=torch.bool) if stage is None else stage == 1
         others = mask & ~on_plan
         judged = (left > 0) & others.any(-1)  # the goal is in reach, and there is a choice
         out = {}

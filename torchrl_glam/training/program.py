@@ -11,6 +11,8 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from torchrl.checkpoint import CheckpointError
 
+from torchrl_glam.training.config.groups import moved_key, spell_out
+
 # What goes wrong by settings, files or numbers, and says how; anything else is a bug.
 _EXPECTED = (
     *(ValueError, OSError, ImportError, FloatingPointError),
@@ -24,6 +26,8 @@ def program(main: Callable[[], None]) -> Callable[[], None]:
 
     The exit status is 1, and 130 after Ctrl-C. What is no mistake of settings, files or numbers
     keeps its traceback; with the environment variable ``HYDRA_FULL_ERROR=1`` everything does.
+    On the command line ``env=module:Name`` is understood, see
+    :func:`~torchrl_glam.training.config.groups.spell_out`.
 
     Args:
         main: the function that ``hydra.main`` made.
@@ -40,7 +44,8 @@ def program(main: Callable[[], None]) -> Callable[[], None]:
 
     @functools.wraps(main)
     def run() -> None:
-        full = os.environ.get(_FULL)
+        full, given = os.environ.get(_FULL), sys.argv
+        sys.argv = [*given[:1], *spell_out(given[1:])]
         os.environ[_FULL] = "1"  # Hydra shortens errors itself, and ends with a hint instead
         try:
             main()
@@ -51,10 +56,11 @@ def program(main: Callable[[], None]) -> Callable[[], None]:
             if full == "1":
                 raise
             print(f"With {_FULL}=1 in the environment the traceback is shown.", file=sys.stderr)
-            words = " ".join(str(error).split())
+            words = " ".join([*str(error).split(), moved_key(str(error)) or ""]).strip()
             print(f"{type(error).__name__}: {words}", file=sys.stderr)
             sys.exit(1)
         finally:
+            sys.argv = given
             os.environ.pop(_FULL)
             if full is not None:
                 os.environ[_FULL] = full

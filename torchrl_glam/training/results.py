@@ -8,12 +8,13 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from torchrl_glam.envs import describe_env
 from torchrl_glam.models import AgentCard, export_agent
-from torchrl_glam.training.config import RecipeConfig
+from torchrl_glam.training.build import make_template
+from torchrl_glam.training.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate
 from torchrl_glam.training.metrics import MetricsTable
 from torchrl_glam.training.plotting import plot_learning_curves
-from torchrl_glam.training.setup import make_template
 
 
 def save_results(
@@ -42,9 +43,10 @@ def save_results(
         Success of the sampled policy at the end, by split of goals.
     """
     if config.export != "none":
-        card = make_card(config, tokenizer, len(critics))
+        card = make_card(config, tokenizer, env, len(critics))
         export_agent(folder / "model", model, tokenizer, critics, card=card, kind=config.export)
-    names = {"training goals": "eval/train/sampled", "held-out goals": "eval/test/sampled"}
+    splits = [key.split("/")[1] for key in table.rows[-1] if key.endswith("/sampled/success")]
+    names = {f"{split} goals": f"eval/{split}/sampled" for split in splits}
     plot_learning_curves(
         {label: [table.column(f"{name}/success")] for label, name in names.items()},
         folder / "learning_curve.png",
@@ -54,25 +56,25 @@ def save_results(
 
 
 def make_card(
-    config: RecipeConfig, tokenizer: PreTrainedTokenizerBase, num_critics: int = 1
+    config: RecipeConfig, tokenizer: PreTrainedTokenizerBase, env: EnvBase, num_critics: int = 1
 ) -> AgentCard:
     """What the export of a run says of its agent, beside the weights.
 
     Examples:
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
         >>> from torchrl_glam.models import load_tokenizer
         >>> from torchrl_glam.training.config import PPOGLAMConfig
-        >>> make_card(PPOGLAMConfig(num_objects=4), load_tokenizer("tiny")).critic
+        >>> make_card(PPOGLAMConfig(), load_tokenizer("tiny"), PlaygroundTextEnv()).critic
         'state'
     """
-    names = ("num_objects", "sequential", "max_steps")
     return AgentCard(
-        environment={name: getattr(config, name) for name in names},
+        environment={name: getattr(config, name) for name in ENVIRONMENT},
         template=make_template(config, tokenizer),
         normalisation=config.normalisation,
         score_eos=config.score_eos,
         critic=getattr(config, "critic_input", "state"),
         hidden_sizes=tuple(config.critic_hidden_sizes),
-        num_actions=config.num_objects + 2,
+        num_actions=describe_env(env).num_actions,
         num_critics=num_critics,
         model=config.model,
         load_in_4bit=config.load_in_4bit,

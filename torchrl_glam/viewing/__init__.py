@@ -7,13 +7,14 @@ from torchrl_glam.viewing.figures import (
     plot_results,
     write_results,
 )
-from torchrl_glam.viewing.games import make_game, tokenize
+from torchrl_glam.viewing.games import choose_game, make_game, tokenize
 from torchrl_glam.viewing.page import write_page
 from torchrl_glam.viewing.play import nearest_goals, play
 from torchrl_glam.viewing.recording import record
 
 __all__ = [
     "Result",
+    "choose_game",
     "format_results",
     "make_game",
     "measure",

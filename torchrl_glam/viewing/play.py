@@ -69,8 +69,8 @@ def play(
         Whether the goal was reached; False also if the person left.
 
     Examples:
-        >>> from torchrl_glam.viewing import make_game
-        >>> game = make_game({"num_objects": 3, "sequential": False}, num_envs=1, seed=0)
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> game = PlaygroundTextEnv(1, num_objects=3, sequential=False, seed=0)
         >>> said = iter(["Go to blue cow", "q"])
         >>> play(game, read=lambda prompt: next(said), write=lambda text: None)
         False

@@ -49,9 +49,9 @@ def record(
 
     Examples:
         >>> from torchrl_glam.models import zero_shot_agent
-        >>> from torchrl_glam.viewing import make_game, tokenize
-        >>> agent = zero_shot_agent("tiny")
-        >>> game = make_game({"num_objects": 3, "sequential": False}, num_envs=2, seed=0)
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> from torchrl_glam.viewing import tokenize
+        >>> agent, game = zero_shot_agent("tiny"), PlaygroundTextEnv(2, num_objects=3)
         >>> episodes = record(agent, tokenize(game, agent))
         >>> len(episodes), episodes[0]["steps"][0]["candidates"][-1]
         (2, 'Grasp')

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from typing import Any, TypeVar, get_args
 
 from omegaconf import DictConfig, OmegaConf
+from tensordict import NestedKey
 
+from torchrl_glam.envs import EnvDescription
 from torchrl_glam.models.export import ExportKind
 from torchrl_glam.models.likelihood import Normalisation
 
@@ -16,6 +19,15 @@ from torchrl_glam.models.likelihood import Normalisation
 MAY_CHANGE_ON_RESUME = (
     *("total_steps", "output", "resume", "device", "loggers", "keep_checkpoints"),
     *("checkpoint_every", "eval_episodes", "export"),
+)
+
+# Keys of the environment, which stood beside the others once.
+MOVED = ("num_objects", "sequential", "max_steps")
+
+# Keys that say which environment it is, and how much of its texts is kept.
+ENVIRONMENT = (
+    *("env_class", "env", "eval_splits"),
+    *("goal_length", "observation_length", "action_length"),
 )
 
 # A truth value. OmegaConf would make True of 2 for a key of type bool, so check() looks instead.
@@ -45,9 +57,16 @@ class RecipeConfig:
     total_steps: int = 6_400
 
     num_envs: int = 32
-    num_objects: int = 3
-    sequential: Switch = False
-    max_steps: int = 10
+    env_class: str = "torchrl_glam.envs:PlaygroundTextEnv"
+    env: dict[str, Any] = field(
+        default_factory=lambda: {"num_objects": 3, "sequential": False, "max_steps": 10}
+    )
+    eval_splits: dict[str, dict[str, Any]] = field(
+        default_factory=lambda: {"train": {"split": "train"}, "test": {"split": "test"}}
+    )
+    goal_length: int | None = None
+    observation_length: int | None = None
+    action_length: int | None = None
 
     model: str = "tiny"
     lora_rank: int | None = None
@@ -89,7 +108,7 @@ class RecipeConfig:
         for switch in (key.name for key in fields(self) if key.type == "Switch"):
             value = getattr(self, switch)
             require(isinstance(value, bool), switch, value, "be true or false")
-        for key in ("total_steps", "num_envs", "num_objects", "max_steps", "update_every"):
+        for key in ("total_steps", "num_envs", "update_every"):
             at_least(self, key, 1)
         for key in ("batch_size", "log_every", "eval_episodes", "keep_checkpoints"):
             at_least(self, key, 1)
@@ -114,8 +133,10 @@ class RecipeConfig:
         multiple(self, "update_every", "num_envs")
         for key in ("total_steps", "log_every", "eval_every", "checkpoint_every"):
             multiple(self, key, "update_every")
-        if self.max_tokens_per_pass is not None:
-            at_least(self, "max_tokens_per_pass", 1)
+        for key in ("max_tokens_per_pass", "goal_length", "observation_length", "action_length"):
+            if getattr(self, key) is not None:
+                at_least(self, key, 1)
+        require("train" in self.eval_splits, "eval_splits", self.eval_splits, "have a key train")
         for name in self.loggers:
             require(name in LOGGERS, "loggers", self.loggers, f"be some of {LOGGERS}")
             require(
@@ -124,6 +145,16 @@ class RecipeConfig:
                 self.loggers,
                 f'be installed, and {name} is not: pip install "torchrl_glam[{name}]"',
             )
+
+    def check_game(self, game: EnvDescription) -> None:
+        """Refuses what does not fit the environment; a recipe's own configuration knows what.
+
+        Args:
+            game: what :func:`~torchrl_glam.envs.describe_env` says of it.
+
+        Raises:
+            ValueError: naming the key, its value and what was expected.
+        """
 
     def _check_adapters(self) -> None:
         if self.lora_rank is not None:
@@ -156,6 +187,8 @@ def read_config(kind: type[Config], cfg: DictConfig) -> Config:
     """
     known = {key.name for key in fields(kind)}
     given = {str(key) for key in cfg}
+    for key in sorted(given & set(MOVED)):
+        raise ValueError(f"{key} is env.{key} now")
     for key in sorted(given - known):
         raise ValueError(f"{key} is no key of this recipe: --help lists them all")
     for key in sorted(known - given):
@@ -163,6 +196,23 @@ def read_config(kind: type[Config], cfg: DictConfig) -> Config:
     config = OmegaConf.to_object(cfg)
     config.check()
     return config
+
+
+def names_goals(game: EnvDescription, hindsight: str, also: Sequence[NestedKey] = ()) -> None:
+    """Requires an environment that names the goals reached.
+
+    Args:
+        game: what :func:`~torchrl_glam.envs.describe_env` says of it, in its tokens.
+        hindsight: the setting that asks for hindsight, for the message.
+        also: entries needed beside the named goals' tokens and kinds. Default: none.
+    """
+    keys = (("hindsight", "goal_tokens"), ("hindsight", "kind"), *also)
+    missing = [key for key in keys if key not in game.entries]
+    if missing:
+        raise ValueError(
+            f"hindsight ({hindsight}) needs an environment that names the goals reached, and this "
+            f"one writes no {missing}: use another environment, or go without hindsight"
+        )
 
 
 def require(holds: bool, key: str, value: Any, expected: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from torchrl_glam.envs import EnvDescription
 from torchrl_glam.training.config.base import (
     RecipeConfig,
     Switch,
     at_least,
     choice,
     learning_rate,
+    names_goals,
     require,
     within,
 )
@@ -84,3 +86,23 @@ class PPOGLAMConfig(RecipeConfig):
             self.batch_size,
             f"be at most update_every ({self.update_every}), the transitions of a rollout",
         )
+
+    def check_game(self, game: EnvDescription) -> None:
+        """Refuses what does not fit the environment.
+
+        Args:
+            game: what :func:`~torchrl_glam.envs.describe_env` says of it.
+
+        Raises:
+            ValueError: naming the key, its value and what was expected.
+        """
+        require(
+            self.hindsight != "aligned" or game.is_subgoal is not None,
+            "hindsight",
+            self.hindsight,
+            "be none or all, as the environment does not say which goals are sub-goals of others "
+            "(is_subgoal)",
+        )
+        if self.hindsight != "none":
+            ids = ("goal_id", ("hindsight", "goal_id"))
+            names_goals(game, self.hindsight, ids if self.hindsight == "aligned" else ())

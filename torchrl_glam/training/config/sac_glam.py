@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import get_args
 
+from torchrl_glam.envs import EnvDescription
 from torchrl_glam.models.critic import CriticInput
 from torchrl_glam.training.config.base import (
     RecipeConfig,
@@ -13,6 +14,7 @@ from torchrl_glam.training.config.base import (
     at_least,
     choice,
     learning_rate,
+    names_goals,
     require,
     within,
 )
@@ -91,7 +93,7 @@ class SACGLAMConfig(RecipeConfig):
         if self.target_entropy_end is None:
             self.target_entropy_end = self.target_entropy
         for key in ("target_entropy", "target_entropy_end"):
-            within(self, key, 0.0, math.log(self.num_objects + 2))
+            at_least(self, key, 0)
         for key in ("lr_trunk_actor", "lr_trunk_critic", "lr_alpha"):
             learning_rate(self, key)
         choice(self, "critic_input", get_args(CriticInput))
@@ -124,14 +126,35 @@ class SACGLAMConfig(RecipeConfig):
             self.capacity,
             f"be at least batch_size ({self.batch_size})",
         )
+
+    def check_game(self, game: EnvDescription) -> None:
+        """Refuses what does not fit the environment.
+
+        Args:
+            game: what :func:`~torchrl_glam.envs.describe_env` says of it.
+
+        Raises:
+            ValueError: naming the key, its value and what was expected.
+        """
+        for key in ("target_entropy", "target_entropy_end"):
+            within(self, key, 0.0, math.log(game.num_actions))
+        if self.hindsight:
+            names_goals(game, self.hindsight_relabel)
+        require(
+            not self.hindsight or "prior" not in self.sampling or game.goal_kind_prior is not None,
+            "sampling",
+            self.sampling,
+            "be uniform or ratio, as the environment does not say how often it pursues each kind "
+            "of goals (goal_kind_prior)",
+        )
         # All instances begin together, so the episodes that no goal ends end together too.
-        rows = self.num_envs * self.max_steps * (2 if self.hindsight else 1)
+        rows = self.num_envs * (game.max_steps or 1) * (2 if self.hindsight else 1)
         require(
             self.capacity >= rows,
             "capacity",
             self.capacity,
             f"be at least {rows}: {self.num_envs} instances (num_envs) end episodes of "
-            f"{self.max_steps} steps (max_steps) at a time, and hindsight adds as much again",
+            f"{game.max_steps} steps at a time, and hindsight adds as much again",
         )
 
     def target_entropy_at(self, step: int) -> float:

@@ -22,7 +22,9 @@ class ViewConfig:
     agent: str | None = None
     model: str | None = None
     chat_template: Switch = False
-    environment: dict[str, Any] = field(default_factory=dict)
+    env_class: str | None = None
+    env: dict[str, Any] = field(default_factory=dict)
+    eval_splits: dict[str, dict[str, Any]] = field(default_factory=dict)
     seed: int = 10_000
     device: str = "auto"
     max_tokens_per_pass: int = 32_768
@@ -54,7 +56,7 @@ class EvaluateConfig(ViewConfig):
     """
 
     objects: list[int] | None = None
-    splits: list[str] = field(default_factory=lambda: ["train", "test"])
+    splits: list[str] | None = None
     modes: list[str] = field(default_factory=lambda: ["sampled", "greedy"])
     references: Switch = True
     episodes: int = 300
@@ -71,10 +73,9 @@ class EvaluateConfig(ViewConfig):
         require(
             isinstance(self.references, bool), "references", self.references, "be true or false"
         )
-        for key, known in (("splits", ("train", "test")), ("modes", ("sampled", "greedy"))):
-            chosen = getattr(self, key)
-            some = bool(chosen) and set(chosen) <= set(known) and len(set(chosen)) == len(chosen)
-            require(some, key, chosen, f"be some of {known}, at least one")
+        known = ("sampled", "greedy")
+        some = bool(self.modes) and set(self.modes) <= set(known)
+        require(some, "modes", self.modes, f"be some of {known}, at least one")
 
 
 @dataclass
@@ -92,7 +93,7 @@ class WatchConfig(ViewConfig):
     split: str = "train"
     mode: str = "sampled"
     episodes: int = 100
-    max_steps: int | None = None
+    longest: int | None = None
     output: str = "episodes.html"
 
     def check(self) -> None:
@@ -103,10 +104,9 @@ class WatchConfig(ViewConfig):
         """
         super().check()
         at_least(self, "episodes", 1)
-        choice(self, "split", ("train", "test"))
         choice(self, "mode", ("sampled", "greedy"))
-        if self.max_steps is not None:
-            at_least(self, "max_steps", 1)
+        if self.longest is not None:
+            at_least(self, "longest", 1)
 
 
 @dataclass
@@ -115,10 +115,10 @@ class PlayConfig(ViewConfig):
 
     Examples:
         >>> PlayConfig().check()  # nobody to ask for a hint
-        >>> PlayConfig(split="all").check()
+        >>> PlayConfig(seed=-1).check()
         Traceback (most recent call last):
             ...
-        ValueError: split (all) must be one of ('train', 'test')
+        ValueError: seed (-1) must be in [0, 4.29497e+09]
     """
 
     goal: str | None = None
@@ -134,4 +134,3 @@ class PlayConfig(ViewConfig):
         if self.agent is not None or self.model is not None:
             super().check()
         within(self, "seed", 0, 2**32 - 1)
-        choice(self, "split", ("train", "test"))
