@@ -106,6 +106,26 @@ def test_two_agents_are_watched(recipe, export, tmp_path):
     assert "of 3 episodes reach their goal" in said and '"agents":[{"name":"model"' in page
 
 
+def test_any_environment_of_the_contract_will_do(recipe, tmp_path):
+    """The corridor: success is not reward, one split, and no oracle, objects or scene."""
+    game = ("env=corridor:Corridor", "env.names_goals=true", "episodes=4")
+    status, said, wrong = recipe("evaluate", "model=tiny", *game, "modes=[sampled]", "output=out")
+    assert status == 0, wrong
+    with open(tmp_path / "out" / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["policy"] for row in rows} == {"zero-shot, sampled", "random play"}
+    assert {row["kind"] for row in rows} <= {"all", "red", "blue"}
+    card = AgentCard(environment={"env_class": "corridor:Corridor", "env": {}}, num_critics=0)
+    export_agent(tmp_path / "model", *load_language_model("tiny"), card=card)
+    agent = f"agent={tmp_path}"
+    status, _, wrong = recipe("watch", agent, "output=page.html")
+    assert status == 1 and "env_class (corridor:Corridor) is what the agent's card names" in wrong
+    status, _, wrong = recipe("watch", agent, *game, "output=page.html")
+    assert status == 0, wrong
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '"kinds":["red","blue"]' in page and '"objects"' not in page
+
+
 def test_a_person_plays(recipe, export, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("h\nGo to red lion\nq\n"))
     status, said, wrong = recipe("play", f"agent={export}", "goal='grasp red lion'")
@@ -120,7 +140,7 @@ def test_a_person_plays(recipe, export, monkeypatch):
         ("evaluate", ["agent=nowhere"], r"folder ('nowhere') is not there"),
         ("evaluate", ["model=tiny", "episodes=0"], r"episodes (0) must be at least 1"),
         ("evaluate", ["model=tiny", "colour=red"], r"Could not override 'colour'"),
-        ("evaluate", ["model=tiny", "objects=[2]"], r"num_objects (2) is too small"),
+        ("evaluate", ["model=tiny", "objects=[1]"], r"num_objects (1) is too small"),
         ("watch", ["model=tiny", "episodes=0"], r"episodes (0) must be at least 1"),
         ("play", ["goal='Grow red loin'"], r"the nearest are 'Grow red lion'"),
         ("play", ["split=both"], r"split (both) must be one of ['train', 'test']"),
