@@ -51,6 +51,9 @@ def choose_game(config: ViewConfig, agent: Agent | None) -> dict[str, Any]:
     own = dict(agent.card.environment) if agent is not None else {}
     if unknown := sorted(own.keys() - set(ENVIRONMENT)):
         raise ValueError(f"environment of the agent's card has the unknown keys {unknown}")
+    for key in ("env", "eval_splits"):
+        if not isinstance(own.get(key, {}), dict):
+            raise ValueError(f"{key} ({own[key]!r}) of the agent's card must be a dictionary")
     named = own.get("env_class", _OWN)
     if config.env_class is None and named != _OWN:
         raise ValueError(
