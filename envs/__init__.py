@@ -4,6 +4,9 @@ Games lie in packages of their own, such as :mod:`torchrl_glam.envs.playground`;
 found here too, and importing this package loads none of them.
 """
 
+if __name__ != "torchrl_glam.envs":
+    raise ImportError(f"{__name__} is no package of its own: import torchrl_glam.envs")
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -43,3 +46,7 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(import_module(game), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,13 +14,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import hydra
+from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 from tqdm import tqdm
 
 from torchrl_glam.envs import describe_env
 from torchrl_glam.models import load_agent, zero_shot_agent
 from torchrl_glam.training.build import choose_device
-from torchrl_glam.training.config import EvaluateConfig, read_config, register
+from torchrl_glam.training.config import EvaluateConfig, read_config
 from torchrl_glam.training.program import program
 from torchrl_glam.viewing import (
     choose_game,
@@ -32,7 +33,7 @@ from torchrl_glam.viewing import (
     write_results,
 )
 
-register("evaluate", EvaluateConfig, Path(__file__).parent / "config")
+ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)
 
 
 @program

@@ -9,20 +9,19 @@ The keys are explained in recipes/config/play.yaml.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import hydra
 import torch
+from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 from torchrl_glam.envs import describe_env
 from torchrl_glam.models import load_agent, zero_shot_agent
 from torchrl_glam.training.build import choose_device
-from torchrl_glam.training.config import PlayConfig, read_config, register
+from torchrl_glam.training.config import PlayConfig, read_config
 from torchrl_glam.training.program import program
 from torchrl_glam.viewing import choose_game, make_game, nearest_goals, play, tokenize
 
-register("play", PlayConfig, Path(__file__).parent / "config")
+ConfigStore.instance().store(name="play_schema", node=PlayConfig)
 
 
 @program

@@ -13,16 +13,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import hydra
+from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 from torchrl_glam.envs import describe_env
 from torchrl_glam.models import load_agent, zero_shot_agent
 from torchrl_glam.training.build import choose_device
-from torchrl_glam.training.config import WatchConfig, read_config, register
+from torchrl_glam.training.config import WatchConfig, read_config
 from torchrl_glam.training.program import program
 from torchrl_glam.viewing import choose_game, make_game, record, tokenize, write_page
 
-register("watch", WatchConfig, Path(__file__).parent / "config")
+ConfigStore.instance().store(name="watch_schema", node=WatchConfig)
 
 
 @program

@@ -13,14 +13,17 @@ import pytest
 import torchrl_glam
 import torchrl_glam.envs
 
-PACKAGES = (torchrl_glam, torchrl_glam.envs)  # envs/ lies outside the folder of torchrl_glam
+# Where there are no links, envs/ lies outside the folder of torchrl_glam.
+PACKAGES = (torchrl_glam, torchrl_glam.envs)
 MODULES = sorted(
-    name
-    for package in PACKAGES
-    for name in (
-        package.__name__,
-        *(m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")),
-    )
+    {
+        name
+        for package in PACKAGES
+        for name in (
+            package.__name__,
+            *(m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")),
+        )
+    }
 )
 
 

@@ -1,9 +1,18 @@
-"""pyproject.toml lists every package, so that a wheel holds what an editable install shows."""
+"""What is installed, from a wheel, from a source distribution or in place, is the whole package."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
+import pytest
+
 import torchrl_glam
+import torchrl_glam.envs
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,3 +30,63 @@ def test_every_package_is_listed():
 def test_version_is_the_newest_of_the_changelog():
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(r"^## (\S+)", changelog, re.M)[1] == torchrl_glam.__version__
+
+
+def run(*arguments, cwd, **environment):
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True
+    )
+
+
+def build(kind, source, target):
+    """Calls setuptools as pip does; the name of the archive is the last line of its output."""
+    code = f"import setuptools.build_meta as b; print(b.build_{kind}({str(target)!r}))"
+    result = run("-c", code, cwd=source)
+    assert result.returncode == 0, result.stderr
+    return target / result.stdout.split()[-1]
+
+
+def test_a_wheel_made_of_the_source_distribution_is_whole(tmp_path):
+    """It is imported from a folder of its own: nothing of this one, and no name twice."""
+    source, unpacked, installed = (tmp_path / name for name in ("source", "unpacked", "installed"))
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in ("torchrl_glam", "envs"):
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    with tarfile.open(build("sdist", source, tmp_path)) as archive:
+        archive.extractall(unpacked, filter="data")
+    [folder] = unpacked.iterdir()
+    with zipfile.ZipFile(build("wheel", folder, tmp_path)) as archive:
+        archive.extractall(installed)
+    files = {path.relative_to(installed) for path in installed.rglob("*.py")}
+    assert files == {path.relative_to(source) for path in source.glob("torchrl_glam/**/*.py")} | {
+        Path("torchrl_glam") / path.relative_to(source) for path in source.glob("envs/**/*.py")
+    }
+    (tmp_path / "script.py").write_text(
+        "import torchrl_glam.envs\n"
+        "from torchrl_glam.envs import PlaygroundTextEnv\n"
+        "from torchrl_glam.models import load_tokenizer\n"
+        "PlaygroundTextEnv(num_envs=2).reset(), load_tokenizer('tiny')\n"
+        "print(torchrl_glam.envs.__file__)\n"
+    )
+    result = run(tmp_path / "script.py", cwd=tmp_path, PYTHONPATH=str(installed))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == str(installed / "torchrl_glam" / "envs" / "__init__.py")
+
+
+def test_the_package_is_whole_in_its_folder_too():
+    """Python started here takes it from this folder, installed or not, and so do type checkers."""
+    assert (ROOT / "torchrl_glam" / "envs").resolve() == ROOT / "envs"
+    result = run("-c", "import envs", cwd=ROOT)
+    assert "envs is no package of its own: import torchrl_glam.envs" in result.stderr
+
+
+@pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")
+def test_a_type_checker_finds_every_name(tmp_path):
+    names = ", ".join(torchrl_glam.envs.__all__)
+    (tmp_path / "script.py").write_text(f"from torchrl_glam.envs import {names}\n")
+    command = ["pyright", "--pythonpath", sys.executable, "script.py"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout

@@ -54,7 +54,7 @@ class Result:
     def interval(self) -> tuple[float, float]:
         """95 % interval of the success rate (Wilson, 1927)."""
         ends = binomtest(self.successes, self.episodes).proportion_ci(method="wilson")
-        return ends.low, ends.high
+        return float(ends.low), float(ends.high)
 
 
 def measure(

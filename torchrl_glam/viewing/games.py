@@ -61,13 +61,14 @@ def choose_game(config: ViewConfig, agent: Agent | None) -> dict[str, Any]:
             f"you trust it, name it yourself with env={named}"
         )
     if config.env_class not in (None, named):
-        own = {"env": {}, "eval_splits": config.eval_splits}
-    elif not own and config.eval_splits:  # env=playground, and no agent's
-        own = {"eval_splits": config.eval_splits}
+        own = {}
     default = RecipeConfig()
-    game = {"env_class": config.env_class or named, "eval_splits": default.eval_splits} | own
     env = own.get("env", {} if config.env_class else default.env)
-    return game | {"env": {**env, **config.env}}
+    return own | {
+        "env_class": config.env_class or named,
+        "env": {**env, **config.env},
+        "eval_splits": own.get("eval_splits") or config.eval_splits or default.eval_splits,
+    }
 
 
 def make_game(
