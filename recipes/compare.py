@@ -1,27 +1,40 @@
-"""Draws the learning curves of several runs on the same axes, beside random play and the oracle.
+"""Draws and compares the learning curves of several runs, beside random play and the oracle.
 
     python recipes/compare.py --out results/quickstart \\
         "with hindsight" runs/a runs/b runs/c  --  "without" runs/d runs/e runs/f
 
-Each group is a label and run folders, of any recipe. Writes steps.png, seconds.png (success of the
-sampled policy against environment steps and against seconds, mean and standard deviation over the
-runs) and success.csv (all measurements) to --out, and prints, for every run, when its success first
-reached 90 %.
+Each group is a label and run folders, of any recipe. To --out go
+
+    steps.png, seconds.png   success of the sampled policy against environment steps and seconds:
+                             the runs, their mean, and its 95 % bootstrap interval
+    success.csv              all measurements
+    comparison.csv           for every group, at the last step that all runs reached: mean,
+                             interquartile mean and area under the curve with intervals, steps to
+                             the threshold
+
+and the table is printed, with when each run first reached the threshold.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import math
 import sys
-from itertools import groupby
+from itertools import combinations, groupby
 from pathlib import Path
 
 import torch
 from omegaconf import OmegaConf
 
 from torchrl_glam.envs import describe_env
-from torchrl_glam.training.config import RecipeConfig
+from torchrl_glam.training.comparison import (
+    common_end,
+    comparison_table,
+    probability_of_improvement,
+    summarise,
+)
+from torchrl_glam.training.config import ENVIRONMENT, MOVED, RecipeConfig
 from torchrl_glam.training.environments import make_bare_env
 from torchrl_glam.training.evaluation import evaluate
 from torchrl_glam.training.plotting import plot_learning_curves
@@ -33,16 +46,35 @@ HELD_OUT = "eval/test/sampled/success"
 def read(run: Path) -> list[dict[str, float]]:
     """The rows of a run in which success was measured; before any update, no time has passed."""
     with open(run / "metrics.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row[METRIC]]
+        rows = [row for row in csv.DictReader(file) if row.get(METRIC)]
+    if not rows:
+        raise ValueError(f"run ({str(run)!r}) has no evaluation in its metrics.csv yet")
     names = ("step", "seconds", METRIC, HELD_OUT)
     return [{name: float(row.get(name) or 0) for name in names} for row in rows]
 
 
+def environment(run: Path) -> dict:
+    """What a run's configuration says of its environment."""
+    config = OmegaConf.to_object(OmegaConf.load(run / "config.yaml"))
+    if "env" not in config:  # of a run when all environments were Playground-Text
+        return {"env": {key: config[key] for key in MOVED if key in config}}
+    return {key: config[key] for key in ENVIRONMENT if key in config}
+
+
+def check_same_environment(runs: list[Path]) -> None:
+    """Success in different environments is not the same quantity."""
+    first = environment(runs[0])
+    for run in runs[1:]:
+        if (other := environment(run)) != first:
+            raise ValueError(
+                f"runs of different environments cannot be compared: {str(runs[0])!r} has {first}, "
+                f"{str(run)!r} has {other}; compare each environment's runs on their own"
+            )
+
+
 def references(run: Path, episodes: int = 2000) -> dict[str, float]:
     """Success of random play, and of the shortest plan if known, in the environment of a run."""
-    config = OmegaConf.load(run / "config.yaml")
-    names = ("env_class", "env", "eval_splits")
-    config = RecipeConfig(**OmegaConf.to_object(OmegaConf.masked_copy(config, names)))
+    config = RecipeConfig(**environment(run))
     env = make_bare_env(config, episodes, 0, torch.device("cpu"))
     policies = {"random play": None}
     if (make_oracle := describe_env(env).make_oracle) is not None:
@@ -50,53 +82,99 @@ def references(run: Path, episodes: int = 2000) -> dict[str, float]:
     return {name: evaluate(p, env, seed=0)["success"] for name, p in policies.items()}
 
 
+def write_csv(path: Path, names: list[str], rows: list[list]) -> None:
+    """Six digits are more than 500 episodes measure."""
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows([round(v, 6) if isinstance(v, float) else v for v in row] for row in rows)
+
+
+def describe(row: dict, threshold: float) -> str:
+    """A group's figures in one line."""
+    parts = [f"{row['label']} ({row['runs']} runs), at {row['step']:.0f} steps:"]
+    for name in ("mean", "iqm", "area"):
+        low, high = row[f"{name}_low"], row[f"{name}_high"]
+        bounds = "" if math.isnan(low) else f" [{low:.3f}, {high:.3f}]"
+        parts.append(f"{name} {row[name]:.3f}{bounds},")
+    steps = row["steps_to_threshold"]
+    median = f"median {steps:.0f} steps" if math.isfinite(steps) else "no median"
+    reached = f"{row['reached']} of {row['runs']} reached {threshold:.0%}"
+    return " ".join([*parts, f"{reached} ({median})"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--threshold", type=float, default=0.9, help="of success (default: 0.9)")
     parser.add_argument("groups", nargs="+", help="LABEL RUN [RUN ...] [-- LABEL RUN ...]")
     # argparse takes "--" for itself, but here it parts the groups: it is replaced before parsing.
     arguments = parser.parse_args([a if a != "--" else "|" for a in sys.argv[1:]])
     groups = [list(part) for bar, part in groupby(arguments.groups, "|".__eq__) if not bar]
     runs = {label: [Path(path) for path in paths] for label, *paths in groups}
     missing = [str(p) for ps in runs.values() for p in ps if not (p / "metrics.csv").exists()]
-    if missing or not all(runs.values()):
-        parser.error(f"no run in {missing}" if missing else "every group needs a label and runs")
+    if missing or not all(runs.values()) or len(runs) < len(groups):
+        parser.error(
+            f"no run in {missing}" if missing else "every group needs a label of its own and runs"
+        )
+    try:
+        check_same_environment([path for paths in runs.values() for path in paths])
+        rows = {label: [read(path) for path in paths] for label, paths in runs.items()}
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
 
-    rows = {label: [read(path) for path in paths] for label, paths in runs.items()}
+    # 1. Curves
     lines = references(next(iter(runs.values()))[0])
     arguments.out.mkdir(parents=True, exist_ok=True)
-    for column, name, axis in (
+    curves = {
+        axis: {
+            label: [([r[axis] for r in run], [r[METRIC] for r in run]) for run in group]
+            for label, group in rows.items()
+        }
+        for axis in ("step", "seconds")
+    }
+    for axis, name, label in (
         ("step", "steps", "environment steps"),
         ("seconds", "seconds", "seconds"),
     ):
-        curves = {
-            label: [([r[column] for r in run], [r[METRIC] for r in run]) for run in group]
-            for label, group in rows.items()
-        }
         path = arguments.out / f"{name}.png"
-        plot_learning_curves(curves, path, references=lines, x_label=axis)
-    with open(arguments.out / "success.csv", "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["label", "run", "step", "seconds", "success", "held_out_success"])
-        for label, group in rows.items():
-            for index, run in enumerate(group):
-                writer.writerows([label, index, *map(round6, row.values())] for row in run)
+        plot_learning_curves(curves[axis], path, references=lines, x_label=label)
+
+    # 2. Tables
+    names = ["label", "run", "step", "seconds", "success", "held_out_success"]
+    measured = [
+        [label, index, *row.values()]
+        for label, group in rows.items()
+        for index, run in enumerate(group)
+        for row in run
+    ]
+    write_csv(arguments.out / "success.csv", names, measured)
+    table = comparison_table(curves["step"], arguments.threshold)
+    written = [list(row.values()) for row in table]
+    write_csv(arguments.out / "comparison.csv", list(table[0]), written)
+
+    # 3. In words
     print(", ".join(f"{name} {height:.3f}" for name, height in lines.items()))
     for label, group in rows.items():
-        for index, run in enumerate(group):
-            first = next((row for row in run if row[METRIC] >= 0.9), None)
-            when = (
-                "never" if first is None else f"{first['step']:.0f} steps, {first['seconds']:.0f} s"
+        for path, run in zip(runs[label], group, strict=True):
+            reached = next((row for row in run if row[METRIC] >= arguments.threshold), None)
+            when = f"{reached['step']:.0f} steps, {reached['seconds']:.0f} s" if reached else "not"
+            print(
+                f"{label}, {path.name}: reached {arguments.threshold:.0%} after {when}; at the end "
+                f"{run[-1][METRIC]:.3f}, held-out goals {run[-1][HELD_OUT]:.3f}"
             )
-            last = f"{run[-1][METRIC]:.3f}, held-out goals {run[-1][HELD_OUT]:.3f}"
-            print(f"{label}, run {index}: 90 % after {when}; at the end {last}")
-
-
-def round6(value: float) -> float:
-    """Six digits are more than 500 episodes measure."""
-    return round(value, 6)
+    for row in table:
+        print(describe(row, arguments.threshold))
+    end = common_end([curve for group in curves["step"].values() for curve in group])
+    final = {
+        label: [summarise(curve, end, arguments.threshold).final for curve in group]
+        for label, group in curves["step"].items()
+    }
+    for first, second in combinations(final, 2):
+        chance = probability_of_improvement(final[first], final[second])
+        print(f"a run of {first!r} beats one of {second!r} in {chance:.0%} of the pairs")
 
 
 if __name__ == "__main__":

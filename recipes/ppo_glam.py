@@ -212,9 +212,7 @@ def main(cfg: PPOGLAMConfig) -> None:
 
     # 8. Results
     critics = TensorDict.from_module(loss.value).unsqueeze(0)
-    final = save_results(
-        folder, table, model, tokenizer, eval_envs["train"], critics, config.export
-    )
+    final = save_results(folder, table, model, tokenizer, eval_envs["train"], critics, config)
     print(f"Success after {counters['steps']} steps: {final}. Results in {folder}")
 
 

@@ -240,9 +240,7 @@ def main(cfg: SACGLAMConfig) -> None:
 
     # 8. Results
     critics = loss.qvalue_network_params
-    final = save_results(
-        folder, table, model, tokenizer, eval_envs["train"], critics, config.export
-    )
+    final = save_results(folder, table, model, tokenizer, eval_envs["train"], critics, config)
     print(f"Success after {counters['steps']} steps: {final}. Results in {folder}")
 
 

@@ -13,6 +13,8 @@ from run_metrics import metrics
 from tensordict import TensorDict
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from torchrl_glam.models import load_agent
+
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL = [
     *(
@@ -66,6 +68,8 @@ def test_a_run_leaves_its_results(unbroken):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     assert model.config.vocab_size == len(tokenizer)
+    card = load_agent(folder).card
+    assert (card.environment["env"]["num_objects"], card.num_actions) == (3, 5)
 
 
 def test_a_resumed_run_has_the_metrics_of_an_unbroken_one(unbroken, tmp_path):

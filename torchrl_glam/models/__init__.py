@@ -1,6 +1,8 @@
 """Language models as trunks, and the actor and critic heads on top of them."""
 
 from torchrl_glam.models.actor import CandidateActor
+from torchrl_glam.models.agent import Agent, load_agent, zero_shot_agent
+from torchrl_glam.models.card import AgentCard
 from torchrl_glam.models.critic import (
     CandidateCritic,
     CriticInput,
@@ -26,6 +28,8 @@ from torchrl_glam.models.trunk import CandidateTrunk
 from torchrl_glam.models.value import ValueHead
 
 __all__ = [
+    "Agent",
+    "AgentCard",
     "CandidateActor",
     "CandidateCritic",
     "CandidateTrie",
@@ -46,10 +50,12 @@ __all__ = [
     "check_composition",
     "check_gradients",
     "export_agent",
+    "load_agent",
     "load_language_model",
     "load_tokenizer",
     "make_critic",
     "make_trunk",
     "score_error",
     "split_by_tokens",
+    "zero_shot_agent",
 ]

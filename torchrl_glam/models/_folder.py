@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from torchrl_glam._files import kind_of
 
 _INDEX = "model.safetensors.index.json"
+_ADAPTERS = "adapter_config.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -41,18 +42,13 @@ def check_folder(folder: Path, *, weights: bool) -> None:
         if entry.is_dir() and entry.name == "additional_chat_templates":  # which tokenizers read
             for template in sorted(entry.iterdir()):
                 _check_plain(folder, template)
-    if not (folder / "config.json").exists():
-        adapters = (folder / "adapter_config.json").exists()
+    whole, adapters = ((folder / name).exists() for name in ("config.json", _ADAPTERS))
+    if not (whole or adapters):
         raise FileNotFoundError(
-            f"name ({str(folder)!r}) is a folder without a config.json: "
-            + (
-                "it holds adapters alone; put them on their base model with peft and write the "
-                "whole with save_pretrained, or export the run with export=merged"
-                if adapters
-                else "it must hold a model and its tokenizer, both written by save_pretrained"
-            )
+            f"name ({str(folder)!r}) is a folder without a config.json: it must hold a model and "
+            "its tokenizer, both written by save_pretrained"
         )
-    if (folder / "adapter_config.json").exists():
+    if whole and adapters:
         raise ValueError(
             f"name ({str(folder)!r}) holds a whole model (config.json) and adapters "
             "(adapter_config.json), which would be added to it, perhaps once more: remove the "
@@ -64,6 +60,45 @@ def check_folder(folder: Path, *, weights: bool) -> None:
                 _check_inside(folder, f"{name}: {key}", value)
     if weights:
         _check_weights(folder)
+
+
+def adapter_base(folder: Path) -> str | None:
+    """The name of the model that a folder of adapters goes on, None for any other folder.
+
+    Raises:
+        ValueError: if the adapters name no model, if their weights are missing or a pickle, or if
+            they ask for a module to be imported.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> adapter_base(folder)
+        >>> _ = (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "gpt2"}')
+        >>> _ = (folder / "adapter_model.safetensors").write_text("")
+        >>> adapter_base(folder)
+        'gpt2'
+    """
+    if not (folder / _ADAPTERS).exists():
+        return None
+    config = _read(folder / _ADAPTERS)
+    if not (folder / "adapter_model.safetensors").exists():
+        raise ValueError(
+            f"name ({str(folder)!r}) holds adapters without adapter_model.safetensors: copy it "
+            "again, or where they are a pickle (adapter_model.bin), which may run code and is not "
+            "opened, write them as safetensors with save_pretrained"
+        )
+    if config.get("megatron_config") is not None:
+        raise ValueError(
+            f"name ({str(folder)!r}) asks for a module to be imported (megatron_config in "
+            f"{_ADAPTERS}), which is never done: set it to null where the adapters do without"
+        )
+    base = config.get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise ValueError(
+            f"name ({str(folder)!r}) holds adapters that name no base model: write its folder or "
+            f"its id on the hub as base_model_name_or_path into {_ADAPTERS}"
+        )
+    return base
 
 
 def _check_weights(folder: Path) -> None:

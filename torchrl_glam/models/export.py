@@ -17,6 +17,8 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from torchrl_glam.models.card import CARD, HEADS, AgentCard
+
 ExportKind = Literal["auto", "adapter", "merged"]
 # What an export is read by, of either kind.
 _EXPORTED = (
@@ -26,7 +28,7 @@ _EXPORTED = (
         "model*.safetensors",
         "model.safetensors.index.json",
     ),
-    *("adapter_config.json", "adapter_model*.safetensors", "heads.safetensors"),
+    *("adapter_config.json", "adapter_model*.safetensors", HEADS, CARD),
 )
 
 
@@ -36,9 +38,12 @@ def export_agent(
     tokenizer: PreTrainedTokenizerBase,
     critics: TensorDictBase | None = None,
     *,
+    card: AgentCard | None = None,
     kind: ExportKind = "auto",
 ) -> Path:
-    """Writes language model, tokenizer and critic heads to a folder.
+    """Writes language model, tokenizer, critic heads and card to a folder.
+
+    With a card, :func:`~torchrl_glam.models.load_agent` makes trunk, actor and critics of it again.
 
     The model is read back without this package: ``"merged"`` by
     ``AutoModelForSeq2SeqLM.from_pretrained(folder)`` (or ``AutoModelForCausalLM``), ``"adapter"``
@@ -58,6 +63,8 @@ def export_agent(
         tokenizer: its tokenizer.
         critics: the critics' parameters, stacked: ``loss.qvalue_network_params``. Default: None,
             no heads.
+        card: how the agent reads and scores, and where it was trained. It is written last, so that
+            a folder with a card is complete. Default: None, the language model and heads alone.
         kind: ``"adapter"`` writes the adapters alone, a few MB; ``"merged"`` adds them to the base
             weights and writes a plain model, with weights that were in 4 bits written out in full
             (they keep the values that they had in 4 bits, so it scores as the agent did);
@@ -94,7 +101,9 @@ def export_agent(
     written.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if critics is not None:
-        save_file(_head_weights(critics), folder / "heads.safetensors")
+        save_file(_head_weights(critics), folder / HEADS)
+    if card is not None:
+        card.write(folder)
     return folder
 
 

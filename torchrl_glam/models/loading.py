@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from importlib.resources import as_file, files
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
-from safetensors import SafetensorError
+from peft import (
+    LoraConfig,
+    PeftModel,
+    get_peft_model,
+    get_peft_model_state_dict,
+    prepare_model_for_kbit_training,
+)
+from safetensors import SafetensorError, safe_open
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
@@ -23,7 +29,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from torchrl_glam.models._folder import check_folder
+from torchrl_glam.models._folder import adapter_base, check_folder
 from torchrl_glam.models._gradient_checkpointing import checkpoint_layers
 from torchrl_glam.models._reach import text_config
 
@@ -52,11 +58,12 @@ def load_language_model(
 
     Args:
         name: ``"tiny"`` (embedded: no network is needed), a folder written by
-            ``save_pretrained``, or the id of a model on the hub (``"google/flan-t5-base"``).
+            ``save_pretrained``, or the id of a model on the hub (``"google/flan-t5-base"``). A
+            folder of adapters gives the base model that they name, with them on it.
         lora: train low-rank adapters with this configuration and freeze the rest (Appendix C).
             Default: train every weight.
         load_in_4bit: hold the frozen weights in NF4 with double quantisation (Dettmers et al.,
-            2023). Needs ``lora``. Default: False.
+            2023). Needs ``lora`` or a folder of adapters. Default: False.
         dtype: of the weights that are not in 4 bits. Default: float32.
         compute_dtype: in which matrices are multiplied that are held in 4 bits. Choose float32
             where bfloat16 is slow, as on processors and GPUs (V100) without it. Default: bfloat16.
@@ -68,13 +75,15 @@ def load_language_model(
             gradients, in train and eval mode. Such a model cannot be pickled. Default: False.
 
     Returns:
-        The model (wrapped by ``peft`` if ``lora`` is given) and its tokenizer.
+        The model (wrapped by ``peft`` if ``lora`` or a folder of adapters is given) and its
+        tokenizer.
 
     Raises:
         FileNotFoundError: if ``name`` is neither embedded, nor a model folder, nor to be had from
             the hub.
         ValueError: if the model generates no text, if it lacks tensors or has damaged ones, if it
-            brings code or leads out of its folder, if LoRA's target modules match nothing or its
+            brings code or leads out of its folder, if adapters are those of another model or
+            ``lora`` is given as well, if LoRA's target modules match nothing or its
             ``lora_alpha`` is not above 0, if 4-bit weights are asked for without LoRA or where
             bitsandbytes has none, if the model has no layers to checkpoint, or as
             :func:`load_tokenizer` raises it.
@@ -84,7 +93,13 @@ def load_language_model(
         >>> model.config.is_encoder_decoder
         True
     """
-    if load_in_4bit and lora is None:
+    adapters = _adapter_folder(name)
+    if adapters is not None and lora is not None:
+        raise ValueError(
+            f"lora cannot be given for name ({str(name)!r}), which holds adapters already: train "
+            "those (lora=None), or export them with kind='merged' and put new ones on that"
+        )
+    if load_in_4bit and lora is None and adapters is None:
         raise ValueError(
             "load_in_4bit (True) needs lora: 4-bit weights cannot be trained themselves; pass a "
             "peft.LoraConfig or set load_in_4bit=False"
@@ -97,6 +112,8 @@ def load_language_model(
     if load_in_4bit:
         _check_4bit(torch.device(device))
     tokenizer = load_tokenizer(name)
+    if adapters is not None:
+        name = _base_name(adapters)
     kwargs = {"attn_implementation": attention}
     if load_in_4bit:
         kwargs["quantization_config"] = BitsAndBytesConfig(
@@ -132,6 +149,8 @@ def load_language_model(
         checkpoint_layers(model)
     if lora is not None:
         model = _with_lora(model, lora, load_in_4bit)
+    elif adapters is not None:
+        model = _with_adapters(model, adapters, load_in_4bit)
     if not load_in_4bit:
         model = model.to(device)
     return model.eval(), tokenizer
@@ -200,6 +219,55 @@ def _load(kind: type, name: str | Path, source: str | Path, **kwargs):
             f"name ({str(name)!r}) brings Python code of its own (auto_map in its configuration), "
             "which is never run: choose a model that transformers has itself"
         ) from error
+
+
+def _adapter_folder(name: str | Path) -> Path | None:
+    """The folder, if it is one of adapters alone."""
+    if str(name) in EMBEDDED or not (folder := Path(name)).is_dir():
+        return None
+    check_folder(folder, weights=True)
+    return None if adapter_base(folder) is None else folder.resolve()
+
+
+def _base_name(adapters: Path) -> str:
+    """The model that adapters go on, to be loaded from where it is on this machine."""
+    base = adapter_base(adapters)
+    path = Path(base)
+    if path.is_dir():
+        return base
+    if path.parent.name == "assets" and path.name in EMBEDDED:  # of another installation
+        return path.name
+    if path.is_absolute():
+        raise FileNotFoundError(
+            f"name ({str(adapters)!r}) holds adapters of the model {base!r}, which is not there: "
+            "write where it is as base_model_name_or_path into adapter_config.json"
+        )
+    return base
+
+
+def _with_adapters(model: PreTrainedModel, folder: Path, quantised: bool) -> PeftModel:
+    if quantised:
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    others = f"name ({str(folder)!r}) holds adapters of another model than {type(model).__name__}"
+    remedy = "name their own as base_model_name_or_path in adapter_config.json, or copy them again"
+    try:
+        with safe_open(folder / "adapter_model.safetensors", "pt") as file, _no_warnings():
+            given = set(file.keys())
+            model = PeftModel.from_pretrained(model, folder, is_trainable=True)
+    except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{others}, or damaged ones ({_first_line(error)}): {remedy}") from error
+    apart = given ^ get_peft_model_state_dict(model).keys()
+    if apart:
+        raise ValueError(f"{others} ({sorted(apart)[0]} is in one of them alone): {remedy}")
+    return model
+
+
+@contextmanager
+def _no_warnings():
+    """Without peft's warning of missing weights, which are an error here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _first_line(error: Exception) -> str:

@@ -67,19 +67,48 @@ def evaluate(
     game = describe_env(env, mask_key=mask_key)
     kinds = game.goal_kinds if kinds is None else kinds
     success_key = game.success_key if success_key is None else success_key
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        env.set_seed(seed)
-        mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
-        with set_exploration_type(mode):
-            keys = (kind_key, action_key, mask_key, success_key)
-            reached, length, kind = _play(policy, env, *keys)
+    keys = (kind_key, action_key, mask_key, success_key)
+    reached, length, kind = play_episodes(
+        policy, env, *keys, seed=seed, deterministic=deterministic
+    )
     out = {"success": reached.float().mean().item(), "length": length.float().mean().item()}
     for index, name in enumerate(kinds):
         chosen = reached[kind == index]
         if chosen.numel():
             out[f"success/{name}"] = chosen.float().mean().item()
     return out
+
+
+@torch.no_grad()
+def play_episodes(
+    policy: Callable[[TensorDictBase], TensorDictBase] | None,
+    env: EnvBase,
+    kind_key: NestedKey = "goal_kind",
+    action_key: NestedKey = "action",
+    mask_key: NestedKey = "action_mask",
+    success_key: NestedKey = "reward",
+    *,
+    seed: int,
+    deterministic: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The episodes of :func:`evaluate` one by one; its arguments.
+
+    Returns:
+        Whether each reached its goal (bool), its steps, and the kind of its goal, ``[B]`` all.
+
+    Examples:
+        >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
+        >>> env = PlaygroundTextEnv(num_envs=8, sequential=False, text=False)
+        >>> reached, length, kind = play_episodes(OraclePolicy(env.goals), env, seed=0)
+        >>> bool(reached.all()), bool((length == 2 + kind).all())
+        (True, True)
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        env.set_seed(seed)
+        mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
+        with set_exploration_type(mode):
+            return _play(policy, env, kind_key, action_key, mask_key, success_key)
 
 
 def evaluate_splits(

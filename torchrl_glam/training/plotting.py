@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from torchrl_glam.training.comparison import interval
 
-def mean_and_deviation(
+
+def mean_and_interval(
     runs: Sequence[tuple[Sequence[float], Sequence[float]]],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean and standard deviation over runs, at every place where any of them was measured.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Mean over runs with its 95 % bootstrap interval, at every place where any was measured.
 
     Between its measurements a run is a straight line. Places that some run did not reach are left
     out, for the mean of fewer runs would jump there.
@@ -21,19 +23,19 @@ def mean_and_deviation(
         runs: x, ascending, and y of each run.
 
     Returns:
-        x, mean and (population) standard deviation, each of the same length.
+        x, mean, lower and upper end of the interval, each of the same length.
 
     Examples:
         >>> runs = [([0, 10, 20], [0.0, 0.5, 1.0]), ([0, 20, 40], [0.5, 0.5, 0.5])]
-        >>> x, mean, deviation = mean_and_deviation(runs)
-        >>> x.tolist(), mean.tolist(), deviation.tolist()
-        ([0, 10, 20], [0.25, 0.5, 0.75], [0.25, 0.0, 0.25])
+        >>> x, mean, low, high = mean_and_interval(runs)
+        >>> x.tolist(), mean.tolist(), low.tolist(), high.tolist()
+        ([0, 10, 20], [0.25, 0.5, 0.75], [0.0, 0.5, 0.5], [0.5, 0.5, 1.0])
     """
     places = np.unique(np.concatenate([x for x, _ in runs]))
     first, last = max(x[0] for x, _ in runs), min(x[-1] for x, _ in runs)
     places = places[(places >= first) & (places <= last)]
     values = np.stack([np.interp(places, x, y) for x, y in runs])
-    return places, values.mean(0), values.std(0)
+    return places, values.mean(0), *interval(values)
 
 
 def plot_learning_curves(
@@ -46,7 +48,8 @@ def plot_learning_curves(
 ) -> None:
     """Draws success against environment steps (or seconds), one colour a label.
 
-    Several runs of a label are thin lines, with their mean and, shaded, its standard deviation.
+    Several runs of a label are thin lines, with their mean and, shaded, its 95 % bootstrap
+    interval.
 
     Args:
         curves: for every label of the legend, x and y of each of its runs.
@@ -67,10 +70,10 @@ def plot_learning_curves(
         colour, several = f"C{index}", len(runs) > 1
         for x, y in runs if several else ():
             axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
-        x, mean, deviation = mean_and_deviation(runs)
+        x, mean, low, high = mean_and_interval(runs)
         axes.plot(x, mean, color=colour, label=label)
         if several:
-            axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.15, lw=0)
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
     for name, height in (references or {}).items():
         axes.axhline(height, linestyle="--", linewidth=1, color="0.5")
         axes.annotate(name, (0, height), xycoords=("axes fraction", "data"), va="bottom")

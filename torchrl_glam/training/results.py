@@ -8,7 +8,10 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torchrl_glam.models import export_agent
+from torchrl_glam.envs import describe_env
+from torchrl_glam.models import AgentCard, export_agent
+from torchrl_glam.training.build import make_template
+from torchrl_glam.training.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate
 from torchrl_glam.training.metrics import MetricsTable
 from torchrl_glam.training.plotting import plot_learning_curves
@@ -21,7 +24,7 @@ def save_results(
     tokenizer: PreTrainedTokenizerBase,
     env: EnvBase,
     critics: TensorDictBase,
-    export: str = "auto",
+    config: RecipeConfig,
 ) -> dict[str, float]:
     """Writes ``model/`` and ``learning_curve.png`` to the folder of a run.
 
@@ -33,14 +36,15 @@ def save_results(
         tokenizer: its tokenizer.
         env: training environment of the evaluations, for random play beside the curve.
         critics: parameters of the value heads, stacked.
-        export: ``kind`` of :func:`~torchrl_glam.models.export_agent`, or ``"none"``, which leaves
-            out ``model/``. Default: ``"auto"``.
+        config: the run's; its ``export`` is the ``kind`` of
+            :func:`~torchrl_glam.models.export_agent`, or ``"none"``, which leaves out ``model/``.
 
     Returns:
         Success of the sampled policy at the end, by split of goals.
     """
-    if export != "none":
-        export_agent(folder / "model", model, tokenizer, critics, kind=export)
+    if config.export != "none":
+        card = make_card(config, tokenizer, env, len(critics))
+        export_agent(folder / "model", model, tokenizer, critics, card=card, kind=config.export)
     splits = [key.split("/")[1] for key in table.rows[-1] if key.endswith("/sampled/success")]
     names = {f"{split} goals": f"eval/{split}/sampled" for split in splits}
     plot_learning_curves(
@@ -49,3 +53,31 @@ def save_results(
         references={"random play": evaluate(None, env, seed=EVAL_SEED)["success"]},
     )
     return {name: table.rows[-1][f"{name}/success"] for name in names.values()}
+
+
+def make_card(
+    config: RecipeConfig, tokenizer: PreTrainedTokenizerBase, env: EnvBase, num_critics: int = 1
+) -> AgentCard:
+    """What the export of a run says of its agent, beside the weights.
+
+    Examples:
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> from torchrl_glam.models import load_tokenizer
+        >>> from torchrl_glam.training.config import PPOGLAMConfig
+        >>> make_card(PPOGLAMConfig(), load_tokenizer("tiny"), PlaygroundTextEnv()).critic
+        'state'
+    """
+    return AgentCard(
+        environment={name: getattr(config, name) for name in ENVIRONMENT},
+        template=make_template(config, tokenizer),
+        normalisation=config.normalisation,
+        score_eos=config.score_eos,
+        critic=getattr(config, "critic_input", "state"),
+        hidden_sizes=tuple(config.critic_hidden_sizes),
+        num_actions=describe_env(env).num_actions,
+        num_critics=num_critics,
+        model=config.model,
+        load_in_4bit=config.load_in_4bit,
+        compute_dtype=config.compute_dtype,
+        dtype=config.dtype,
+    )

@@ -1,17 +1,29 @@
 """Types and ranges of the recipes' configurations; ``recipes/config`` explains every key."""
 
-from torchrl_glam.training.config.base import MAY_CHANGE_ON_RESUME, RecipeConfig, read_config
+from torchrl_glam.training.config.base import (
+    ENVIRONMENT,
+    MAY_CHANGE_ON_RESUME,
+    MOVED,
+    RecipeConfig,
+    read_config,
+)
 from torchrl_glam.training.config.groups import register
 from torchrl_glam.training.config.ppo_glam import PPOGLAMConfig
 from torchrl_glam.training.config.pretrain import PretrainConfig
 from torchrl_glam.training.config.sac_glam import SACGLAMConfig
+from torchrl_glam.training.config.viewing import EvaluateConfig, PlayConfig, WatchConfig
 
 __all__ = [
+    "ENVIRONMENT",
+    "EvaluateConfig",
     "MAY_CHANGE_ON_RESUME",
+    "MOVED",
     "PPOGLAMConfig",
+    "PlayConfig",
     "PretrainConfig",
     "RecipeConfig",
     "SACGLAMConfig",
+    "WatchConfig",
     "read_config",
     "register",
 ]

@@ -24,6 +24,12 @@ MAY_CHANGE_ON_RESUME = (
 # Keys of the environment, which stood beside the others once.
 MOVED = ("num_objects", "sequential", "max_steps")
 
+# Keys that say which environment it is, and how much of its texts is kept.
+ENVIRONMENT = (
+    *("env_class", "env", "eval_splits"),
+    *("goal_length", "observation_length", "action_length"),
+)
+
 # A truth value. OmegaConf would make True of 2 for a key of type bool, so check() looks instead.
 Switch = Any
 

@@ -1,0 +1,57 @@
+"""Plays a text environment by hand, in the terminal.
+
+    python recipes/play.py env=playground                        # or playground_simple
+    python recipes/play.py env=playground goal="Grow red lion then grasp blue chair"
+    python recipes/play.py agent=runs/sac_glam/...               # whose probabilities "h" shows
+
+The keys are explained in recipes/config/play.yaml.
+"""
+
+from __future__ import annotations
+
+import hydra
+import torch
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig
+
+from torchrl_glam.envs import describe_env
+from torchrl_glam.models import load_agent, zero_shot_agent
+from torchrl_glam.training.build import choose_device
+from torchrl_glam.training.config import PlayConfig, read_config
+from torchrl_glam.training.program import program
+from torchrl_glam.viewing import choose_game, make_game, nearest_goals, play, tokenize
+
+ConfigStore.instance().store(name="play_schema", node=PlayConfig)
+
+
+@program
+@hydra.main(version_base=None, config_path="config", config_name="play")
+def main(cfg: DictConfig) -> None:
+    config = read_config(PlayConfig, cfg)
+
+    # 1. Who can be asked for a hint
+    agent, options = None, {"max_tokens_per_pass": config.max_tokens_per_pass}
+    if config.agent is not None:
+        agent = load_agent(config.agent, device=choose_device(config.device), **options)
+    elif config.model is not None:
+        device = choose_device(config.device)
+        agent = zero_shot_agent(config.model, config.chat_template, device=device, **options)
+
+    # 2. The game, with the goal that was asked for
+    settings = choose_game(config, agent)
+    made = {"num_envs": 1, "split": config.split, "seed": config.seed}
+    game = make_game(settings, **made)
+    if config.goal is not None:
+        goals = describe_env(game).goal_texts
+        if goals is None or not hasattr(game, "goal_sampler"):
+            raise ValueError(f"goal ({config.goal!r}) cannot be chosen in this environment")
+        goal = nearest_goals(config.goal, goals)
+        chosen = lambda generator, number: torch.full((number,), goal)  # noqa: E731
+        game = make_game(settings, **made, goal_sampler=chosen)
+
+    # 3. Play
+    play(game if agent is None else tokenize(game, agent, settings), agent)
+
+
+if __name__ == "__main__":
+    main()

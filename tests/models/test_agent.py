@@ -1,0 +1,240 @@
+"""Agents read back from their exports score and value as they did in their runs."""
+
+import json
+
+import pytest
+import torch
+from families import make_model
+from peft import LoraConfig
+from safetensors.torch import load_file, save_file
+from tensordict import TensorDict
+from torchrl.envs import TransformedEnv
+
+from torchrl_glam.envs import PlaygroundTextEnv, PromptTemplate, TokenizeText
+from torchrl_glam.models import (
+    AgentCard,
+    CandidateActor,
+    ValueHead,
+    export_agent,
+    load_agent,
+    load_language_model,
+    load_tokenizer,
+    make_critic,
+    make_trunk,
+)
+from torchrl_glam.models.card import CARD, HEADS
+from torchrl_glam.objectives import SACGLAMLoss
+from torchrl_glam.training.run_folder import RunFolder
+
+LORA = LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False)
+NUM_ACTIONS = 5
+
+
+@pytest.fixture(scope="module")
+def states():
+    env = PlaygroundTextEnv(4, num_objects=3, sequential=False, seed=0)
+    tokenizer = load_tokenizer("tiny")
+    template = PromptTemplate("Task: {goal}\n{observation}\nAction:")
+    return TransformedEnv(env, TokenizeText(tokenizer, template=template)).reset()
+
+
+def make_loss(card, lora=None):
+    """An agent as a run has it, with weights that no other agent has."""
+    model, tokenizer = load_language_model("tiny", lora=lora)
+    trunk = make_trunk(
+        model,
+        tokenizer,
+        card.template,
+        normalisation=card.normalisation,
+        score_eos=card.score_eos,
+    )
+    sizes = {"num_actions": NUM_ACTIONS, "hidden_sizes": card.hidden_sizes}
+    made = [make_critic(trunk, card.critic, **sizes) for _ in range(card.num_critics)]
+    critics = [critic for _, critic in made]
+    loss = SACGLAMLoss(made[0][0], CandidateActor(), critics, num_actions=NUM_ACTIONS)
+    with torch.no_grad():
+        for parameter in loss.parameters():
+            if parameter.requires_grad:
+                parameter.mul_(1.03)
+    return loss, model, tokenizer
+
+
+def a_card(**settings):
+    template = PromptTemplate("Task: {goal}\n{observation}\nAction:")
+    defaults = {"template": template, "hidden_sizes": (8, 6), "num_actions": NUM_ACTIONS}
+    return AgentCard(**(defaults | settings))
+
+
+@pytest.mark.parametrize(
+    "settings, lora, kind",
+    [
+        ({"normalisation": "word_mean", "score_eos": True, "num_critics": 2}, None, "auto"),
+        ({"critic": "observation", "normalisation": "token_mean"}, LORA, "adapter"),
+        ({"critic": "encoded-action"}, LORA, "merged"),
+    ],
+    ids=["two critics", "adapter", "merged"],
+)
+def test_an_agent_read_back_scores_and_values_as_before(settings, lora, kind, states, tmp_path):
+    card = a_card(environment={"num_objects": 3, "name": "playground"}, **settings)
+    loss, model, tokenizer = make_loss(card, lora)
+    with torch.no_grad():
+        probability, value = loss.policy_and_values(states)
+    critics = loss.qvalue_network_params
+    export_agent(tmp_path / "model", model, tokenizer, critics, card=card, kind=kind)
+    agent = load_agent(tmp_path)  # the run's folder, whose export is `model`
+    assert agent.card == card and agent.template.text.startswith("Task:")
+    read = agent.read(states)
+    mask = states["action_mask"]
+    torch.testing.assert_close(read["probability"], probability, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(
+        read["action_value"][mask], value[mask], atol=2e-3 * float(value.abs().max()), rtol=0
+    )
+    plain = load_agent(tmp_path / "model", device="cpu").policy(states.copy())["action"]
+    assert mask.gather(-1, plain.unsqueeze(-1)).all()
+
+
+def test_a_state_value_head_is_read_back(states, tmp_path):
+    model, tokenizer = load_language_model("tiny")
+    trunk = make_trunk(model, tokenizer, a_card().template)
+    head = ValueHead(trunk.embedding_dim, (8,))
+    card = a_card(critic="state", hidden_sizes=(8,), num_actions=None)
+    critics = TensorDict.from_module(head).unsqueeze(0)
+    export_agent(tmp_path, model, tokenizer, critics, card=card)
+    with torch.no_grad():
+        expected = head(trunk(states.copy()))["state_value"]
+    torch.testing.assert_close(load_agent(tmp_path).read(states)["state_value"], expected)
+
+
+def test_values_by_slot_are_left_out_where_slots_are_others(tmp_path):
+    card = a_card(critic="observation")
+    loss, model, tokenizer = make_loss(card)
+    export_agent(tmp_path, model, tokenizer, loss.qvalue_network_params, card=card)
+    agent = load_agent(tmp_path)
+    tokenize = TokenizeText(tokenizer, template=agent.template)
+    env = TransformedEnv(PlaygroundTextEnv(2, num_objects=6), tokenize)
+    read = agent.read(env.reset())
+    assert read["probability"].shape == (2, 8) and "action_value" not in read.keys()
+
+
+@pytest.fixture
+def export(tmp_path):
+    card = a_card()
+    loss, model, tokenizer = make_loss(card)
+    export_agent(tmp_path / "model", model, tokenizer, loss.qvalue_network_params, card=card)
+    return tmp_path / "model"
+
+
+def test_what_is_missing_is_named_with_the_remedy(export, tmp_path):
+    (export / HEADS).rename(tmp_path / "away")
+    with pytest.raises(FileNotFoundError, match=r"holds no heads.safetensors.*set num_critics"):
+        load_agent(export)
+    (tmp_path / "away").rename(export / HEADS)
+    (export / CARD).unlink()
+    with pytest.raises(FileNotFoundError, match=r"a language model and no agent.json.*AgentCard"):
+        load_agent(export)
+    with pytest.raises(FileNotFoundError, match=r"is not there: give the folder of a run"):
+        load_agent(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"holds no agent: it has no agent.json"):
+        load_agent(tmp_path / "empty")
+    (tmp_path / "empty" / "config.yaml").write_text("seed: 0")
+    with pytest.raises(FileNotFoundError, match=r"exported no agent .*resume="):
+        load_agent(tmp_path / "empty")
+
+
+def test_a_run_at_work_is_named(export):
+    (export / CARD).unlink()
+    run = RunFolder(export.parent)
+    run.claim(resume=True)
+    for folder in (export.parent, export):
+        with pytest.raises(FileNotFoundError, match="a run that is still at work.*wait for it"):
+            load_agent(folder)
+    run.release()
+    with pytest.raises(FileNotFoundError, match="a language model and no"):
+        load_agent(export)
+
+
+def edit(folder, **changes):
+    path = folder / CARD
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"hidden_sizes": [8, 7]}, r"heads.safetensors' does not hold the value heads .*\[8, 7\]"),
+        ({"num_critics": 2}, r"does not hold the value heads .*\(2 of input"),
+        ({"critic": "observation"}, r"does not hold the value heads .*'observation'"),
+        ({"hidden_sizes": [0]}, r"agent.json' is damaged \(hidden_sizes \(\[0\]\) must be"),
+        ({"critic": "all"}, r"damaged \(critic \('all'\) must be one of"),
+        ({"critic": []}, r"damaged \(critic \(\[\]\) must be one of"),
+        ({"score_eos": "no"}, r"damaged \(score_eos \('no'\) must be true or false"),
+        ({"template": {"text": "{goal}"}}, r"damaged \(text \('\{goal\}'\) has the slots"),
+        ({"template": {"words": "{goal}"}}, r"damaged .*words"),
+        ({"format": 2}, r"format \(2\) must be 1: a later version"),
+        ({"colour": "red"}, r"entries \['colour'\] are missing or unknown"),
+    ],
+)
+def test_a_card_that_does_not_fit_is_refused(changes, message, export):
+    edit(export, **changes)
+    with pytest.raises(ValueError, match=message):
+        load_agent(export)
+
+
+def test_damaged_files_are_refused(export):
+    (export / HEADS).write_bytes(b"\x80\x04not safetensors")
+    with pytest.raises(ValueError, match="does not hold the value heads"):
+        load_agent(export)
+    (export / CARD).write_text("[1")
+    with pytest.raises(ValueError, match="agent.json' is damaged"):
+        load_agent(export)
+
+
+@pytest.fixture
+def adapters(tmp_path):
+    model, tokenizer = load_language_model("tiny", lora=LORA)
+    return export_agent(tmp_path / "adapters", model, tokenizer)
+
+
+def test_adapters_come_with_their_base_model(adapters):
+    model, _ = load_language_model(adapters)
+    given = load_file(adapters / "adapter_model.safetensors")
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    assert len(trained) == len(given) and all("lora_" in name for name in trained)
+    for name, value in given.items():
+        own = name.replace(".weight", ".default.weight")
+        torch.testing.assert_close(model.get_parameter(own).data, value)
+    with pytest.raises(ValueError, match=r"lora cannot be given for name .* adapters already"):
+        load_language_model(adapters, lora=LORA)
+
+
+def test_adapters_of_another_model_are_refused(adapters, tmp_path):
+    make_model("gpt2", load_tokenizer("tiny")).save_pretrained(tmp_path / "other")
+    config = json.loads((adapters / "adapter_config.json").read_text())
+
+    def on(**changes):
+        (adapters / "adapter_config.json").write_text(json.dumps(config | changes))
+
+    on(base_model_name_or_path=str(tmp_path / "other"))
+    with pytest.raises(ValueError, match="adapters of another model than GPT2LMHeadModel"):
+        load_language_model(adapters)
+    on(base_model_name_or_path="/nowhere/at/all")
+    with pytest.raises(FileNotFoundError, match="'/nowhere/at/all', which is not there: write"):
+        load_language_model(adapters)
+    on(base_model_name_or_path="/elsewhere/torchrl_glam/assets/tiny")
+    load_language_model(adapters)
+    on(base_model_name_or_path=None)
+    with pytest.raises(ValueError, match="adapters that name no base model"):
+        load_language_model(adapters)
+    on(megatron_config={}, megatron_core="evil")
+    with pytest.raises(ValueError, match="asks for a module to be imported"):
+        load_language_model(adapters)
+    on()
+    weights = load_file(adapters / "adapter_model.safetensors")
+    weights.popitem()
+    save_file(weights, adapters / "adapter_model.safetensors")
+    with pytest.raises(ValueError, match="is in one of them alone"):
+        load_language_model(adapters)
+    (adapters / "adapter_model.safetensors").rename(adapters / "adapter_model.bin")
+    with pytest.raises(ValueError, match="a pickle .*which may run code and is not opened"):
+        load_language_model(adapters)

@@ -1,0 +1,262 @@
+"""The page of episodes in a real browser."""
+
+import re
+import shutil
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.envs.playground.vocabulary import COLOURS, TYPES
+from torchrl_glam.viewing import record, write_page
+
+from .records import READER, Dabbler, by_hand
+
+KINDS = ("grasp", "grow")
+ASSETS = files("torchrl_glam.viewing") / "assets"
+
+
+def asset(name):
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    driver = shutil.which("chromedriver")
+    if not (chromium and driver):
+        pytest.skip("no chromium with its chromedriver here (Debian: chromium, chromium-driver)")
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = webdriver.Chrome(options=options, service=Service(driver))
+    yield started
+    started.quit()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "episodes.html"
+    write_page(path, {"agent": (READER, by_hand())}, KINDS, "three episodes")
+    return path
+
+
+class Reader:
+    """What a person sees and does."""
+
+    def __init__(self, driver, path, width=1280):
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        driver.get("about:blank")
+        driver.get(path.as_uri())
+        self.driver = driver
+
+    def run(self, script):
+        return self.driver.execute_script(script)
+
+    def text(self, selector):
+        return self.run(f"return document.querySelector({selector!r}).textContent")
+
+    def texts(self, selector):
+        return self.run(
+            f"return [...document.querySelectorAll({selector!r})].map(e => e.innerText)"
+        )
+
+    def click(self, selector):
+        self.driver.find_element("css selector", selector).click()
+
+    def press(self, key):
+        self.driver.find_element("css selector", "body").send_keys(key)
+
+    def choose(self, name, value):
+        event = "dispatchEvent(new Event('change'))"
+        box = f"document.getElementById({name!r})"
+        self.run(f"{box}.value = {value!r}; {box}.{event}")
+        return self.text("#count")
+
+
+def test_it_opens_without_errors_and_without_a_network(browser, page):
+    browser.get_log("browser")
+    reader = Reader(browser, page)
+    assert reader.text("#goal") == "Grow red lion"
+    assert reader.text("#about") == "three episodes"
+    assert reader.text("#where") == "Step 1 of 3"
+    assert reader.run("return performance.getEntriesByType('resource').length") == 0
+    for _ in range(4):
+        reader.click("#next-surprise")
+    assert browser.get_log("browser") == []
+
+
+def test_buttons_and_keys_step(browser, page):
+    from selenium.webdriver.common.keys import Keys
+
+    reader = Reader(browser, page)
+    assert reader.run("return document.getElementById('back').disabled")
+    reader.click("#forward")
+    assert reader.text("#where") == "Step 2 of 3"
+    for key, where in (
+        (Keys.ARROW_RIGHT, "3"),
+        (Keys.ARROW_RIGHT, "3"),
+        (Keys.ARROW_LEFT, "2"),
+        (Keys.END, "3"),
+        (Keys.HOME, "1"),
+    ):
+        reader.press(key)
+        assert reader.text("#where") == f"Step {where} of 3"
+    reader.press("j")
+    assert reader.text("#goal") == "Grasp </script><b>lion"  # as text, not as markup
+    reader.press("k")
+    assert reader.text("#goal") == "Grow red lion"
+
+
+def test_a_step_tells_what_was_read_considered_and_done(browser, page):
+    reader = Reader(browser, page)
+    assert reader.texts("pre") == [
+        "Goal: Grow red lion\nYou see: red lion, blue water\nYou are on: nothing\nAction:"
+    ]
+    cells = "[...row.children].map(cell => cell.firstChild ? cell.firstChild.textContent : '')"
+    rows = reader.run(f"return [...document.querySelectorAll('tbody tr')].map(row => {cells})")
+    assert [row[0].removeprefix("▸ ") for row in rows] == [
+        *("Go to blue water", "Go to red lion", "Grasp")
+    ]
+    assert [row[1] for row in rows] == ["60.0 %", "25.0 %", "15.0 %"]
+    assert [float(row[3]) for row in rows] == [0.5, 0.1, -0.2]
+    assert "Go to blue water" in reader.text("tr.chosen th") and "chosen" in reader.text(
+        "tr.chosen"
+    )
+    # Q runs from -0.2 to 0.9 in this episode: 0.5 stands for 0.5 / 1.1 of the bar, from zero on.
+    widths = reader.run(
+        "return [...document.querySelectorAll('.fill.value')].map(e => parseFloat(e.style.width))"
+    )
+    assert widths == pytest.approx([100 * 0.5 / 1.1, 100 * 0.1 / 1.1, 100 * 0.2 / 1.1], abs=0.01)
+    reader.click("#forward")
+    assert "named 1" in reader.text("#runs") and reader.texts(".named li") == ["Grasp blue water"]
+    reader.click("#last")
+    assert "goal reached" in reader.text(".facts") and "reward 1" in reader.text(".facts")
+
+
+def test_the_scene_is_drawn_and_told(browser, page):
+    reader = Reader(browser, page)
+    told = "return document.querySelector('.scene').getAttribute('aria-label')"
+    assert "The agent is on nothing and holds nothing. Grown: nothing." in reader.run(told)
+    assert len(reader.texts(".scene .thing")) == 2 and not reader.texts(".scene .here")
+    reader.click("#forward")
+    assert "is on blue water" in reader.run(told) and len(reader.texts(".scene .here")) == 1
+    reader.click("#forward")
+    assert "holds blue water" in reader.run(told) and len(reader.texts(".scene .gap")) == 1
+    reader.press("k")
+    reader.press("j")
+    reader.press("j")
+    assert "Grown: red lion." in reader.run(told) and len(reader.texts(".scene .star")) == 1
+
+
+def test_the_list_is_filtered_and_ordered(browser, page):
+    reader = Reader(browser, page)
+    assert reader.text("#count") == "3 of 3 episodes"
+    assert reader.choose("outcome", "success") == "1 of 3 episodes"
+    assert reader.choose("outcome", "failure") == "2 of 3 episodes"
+    assert reader.text("#goal").startswith("Grasp")  # the first of those that are left
+    assert reader.choose("kind", "grow") == "1 of 3 episodes"
+    reader.choose("kind", "all")
+    assert reader.choose("surprise", "unlikely action (under 10 %)") == "1 of 3 episodes"
+    assert reader.choose("surprise", "not the largest Q") == "1 of 3 episodes"
+    reader.choose("surprise", "all")
+    reader.choose("outcome", "all")
+    reader.choose("order", "most surprising first")
+    assert reader.texts("#episodes button")[0].count("Grasp") == 1
+    reader.choose("order", "longest first")
+    reader.click("#episodes li:nth-child(1) button")
+    assert reader.text("#goal") == "Grow red lion"
+
+
+def test_two_agents_stand_side_by_side(browser, tmp_path):
+    mine, other = by_hand(), by_hand()
+    other[0] |= {"success": False, "steps": other[0]["steps"][:1]}
+    runs = {"one": (READER, mine), "two": (READER, other)}
+    write_page(tmp_path / "page.html", runs, KINDS)
+    reader = Reader(browser, tmp_path / "page.html")
+    boxes = reader.run(
+        "return [...document.querySelectorAll('.run')].map(e => e.getBoundingClientRect().left)"
+    )
+    assert len(boxes) == 2 and boxes[0] < boxes[1]
+    reader.click("#forward")
+    assert "two ended after 1 steps" in reader.text(".run:nth-child(2) h3")
+    assert reader.choose("outcome", "only one") == "1 of 3 episodes"
+    assert reader.choose("outcome", "only two") == "0 of 3 episodes"
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_fits_the_screen(browser, page, width):
+    reader = Reader(browser, page, width)
+    assert reader.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert reader.run("return document.querySelector('.list').open") == (width > 600)
+    image = reader.driver.get_screenshot_as_png()
+    assert image[:4] == b"\x89PNG" and len(image) > 10_000
+
+
+def test_everything_has_a_name_for_a_screen_reader(browser, page):
+    reader = Reader(browser, page)
+    unnamed = reader.run(
+        "return [...document.querySelectorAll('button, select, svg, section')].filter(e =>"
+        " !(e.getAttribute('aria-label') || e.labels?.length || e.textContent.trim())).length"
+    )
+    assert unnamed == 0
+    assert reader.run("return document.documentElement.lang") == "en"
+    assert reader.run("return document.getElementById('where').getAttribute('aria-live')")
+
+
+def luminance(colour):
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_contrast_is_that_of_level_aa_by_day_and_by_night():
+    """WCAG 2.2: 4.5 for text, 3 for bars."""
+    themes = re.findall(r":root \{(.*?)\}", asset("viewer.css"), re.S)
+    assert len(themes) == 2
+    for theme in themes:
+        colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", theme))
+        for text in ("ink", "muted", "good", "bad"):
+            for ground in ("paper", "raised", "chosen", "room"):
+                if (text, ground) not in (("good", "room"), ("bad", "room")):
+                    light, dark = sorted(luminance(colours[c]) for c in (text, ground))[::-1]
+                    assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
+        for fill in ("accent", "value"):
+            light, dark = sorted(luminance(colours[c]) for c in (fill, "track"))[::-1]
+            assert (light + 0.05) / (dark + 0.05) >= 3, fill
+
+
+def test_every_thing_has_a_drawing_and_every_colour_a_value():
+    assert re.findall(r"^  (\w+): '", asset("drawings.js"), re.M) == list(TYPES)
+    for colour in COLOURS:
+        assert asset("viewer.css").count(f"--{colour}: #") == 2
+
+
+def test_two_hundred_episodes_are_below_two_megabytes(tmp_path):
+    agent, env = Dabbler(), PlaygroundTextEnv(200, num_objects=6, max_steps=16)
+    path = tmp_path / "page.html"
+    write_page(path, {"agent": (agent, record(agent, env))}, env.goals.kinds)
+    assert 200_000 < path.stat().st_size < 2_000_000
+    page = path.read_text(encoding="utf-8")
+    assert not re.search(r"(src|href)=|@import|url\(|fetch\(", page)
+
+
+@pytest.mark.parametrize(
+    "runs, message",
+    [
+        ({}, r"runs \(\[\]\) must be of one agent, or of two"),
+        ({"a": (READER, [])}, "no episodes: record at least one"),
+        ({"a": (READER, by_hand()), "b": (READER, by_hand()[:2])}, "episodes of other goals"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(runs, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        write_page(tmp_path / "page.html", runs, KINDS)
+    assert not list(Path(tmp_path).iterdir())

@@ -1,0 +1,152 @@
+"""evaluate.py, watch.py and play.py as a user runs them, and what they refuse."""
+
+import csv
+import io
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from scipy.stats import norm
+
+from torchrl_glam.models import AgentCard, export_agent, load_language_model
+from torchrl_glam.viewing import Result, format_results, plot_results
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
+
+
+def test_intervals_are_wilsons():
+    n, k, z = 300, 251, norm.ppf(0.975)
+    share = k / n
+    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * (share * (1 - share) / n + z**2 / (4 * n**2)) ** 0.5
+    result = Result("agent", "train", 3, "all", n, k, 4.0)
+    assert result.interval == pytest.approx((centre - half, centre + half))
+    assert Result("agent", "train", 3, "all", 10, 10, 4.0).interval[1] == pytest.approx(1.0)
+    assert Result("agent", "train", 3, "all", 10, 0, 4.0).interval[0] == pytest.approx(0.0)
+
+
+def test_tables_and_pictures_of_any_results(tmp_path):
+    alone = [Result("agent", "train", 0, "all", 10, 7, 4.0)]
+    assert format_results(alone).split("\n")[1].split()[:4] == ["agent", "train", "all", "0.700"]
+    plot_results(alone, tmp_path / "alone.png")
+    several = [
+        Result(policy, split, objects, kind, 10, objects, 4.0)
+        for policy in ("agent", "random play")
+        for split in ("train", "test")
+        for objects in (3, 6)
+        for kind in ("all", "grow")
+    ]
+    plot_results(several, tmp_path / "several.png")
+    sizes = [(tmp_path / f"{name}.png").stat().st_size for name in ("alone", "several")]
+    assert 1000 < sizes[0] < sizes[1]
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "model"
+    card = AgentCard(environment={"env": SIMPLE}, num_critics=0)
+    return export_agent(folder, *load_language_model("tiny"), card=card)
+
+
+@pytest.fixture
+def recipe(monkeypatch, capsys, tmp_path):
+    """Runs a recipe in this process, in a folder of its own; its status and what it wrote."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name, *overrides):
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, overrides)])
+        try:
+            runpy.run_path(str(RECIPES / f"{name}.py"), run_name="__main__")
+            status = 0
+        except SystemExit as error:
+            status = error.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_an_agent_is_evaluated(recipe, export, tmp_path):
+    sizes = "objects=[3,5]"
+    status, said, wrong = recipe("evaluate", f"agent={export}", sizes, "episodes=8", "output=out")
+    assert status == 0, wrong
+    assert "100%" in wrong and "64/64" not in said  # the progress bar is no result
+    with open(tmp_path / "out" / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    whole = [row for row in rows if row["kind"] == "all"]
+    assert len(whole) == 2 * 2 * 4 and {row["episodes"] for row in whole} == {"8"}
+    assert {row["policy"] for row in whole} == {
+        *("agent, sampled", "agent, greedy", "random play", "oracle")
+    }
+    assert {row["objects"] for row in whole} == {"3", "5"}
+    for row in whole:
+        kinds = [r for r in rows if r["kind"] != "all"]
+        same = [r for r in kinds if all(r[k] == row[k] for k in ("policy", "split", "objects"))]
+        assert sum(int(r["successes"]) for r in same) == int(row["successes"])
+        assert float(row["low"]) <= float(row["success"]) <= float(row["high"])
+        if row["policy"] == "oracle":
+            assert row["success"] == "1.0"
+    assert said.count("oracle") == sum(row["policy"] == "oracle" for row in rows)
+    assert (tmp_path / "out" / "results.png").stat().st_size > 5000
+
+
+def test_a_language_model_alone_is_evaluated(recipe, tmp_path):
+    options = ("splits=[train]", "modes=[greedy]", "references=false", "episodes=4", "output=out")
+    status, said, wrong = recipe("evaluate", "model=tiny", *options)
+    assert status == 0, wrong
+    assert "zero-shot, greedy" in said and "random play" not in said
+
+
+def test_two_agents_are_watched(recipe, export, tmp_path):
+    overrides = (f"agent={export}", f"beside={export.parent}", "episodes=3", "output=page.html")
+    status, said, wrong = recipe("watch", *overrides)
+    assert status == 0, wrong
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "of 3 episodes reach their goal" in said and '"agents":[{"name":"model"' in page
+
+
+def test_any_environment_of_the_contract_will_do(recipe, tmp_path):
+    """The corridor: success is not reward, one split, and no oracle, objects or scene."""
+    game = ("env=corridor:Corridor", "env.names_goals=true", "episodes=4")
+    status, said, wrong = recipe("evaluate", "model=tiny", *game, "modes=[sampled]", "output=out")
+    assert status == 0, wrong
+    with open(tmp_path / "out" / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["policy"] for row in rows} == {"zero-shot, sampled", "random play"}
+    assert {row["kind"] for row in rows} <= {"all", "red", "blue"}
+    card = AgentCard(environment={"env_class": "corridor:Corridor", "env": {}}, num_critics=0)
+    export_agent(tmp_path / "model", *load_language_model("tiny"), card=card)
+    agent = f"agent={tmp_path}"
+    status, _, wrong = recipe("watch", agent, "output=page.html")
+    assert status == 1 and "env_class (corridor:Corridor) is what the agent's card names" in wrong
+    status, _, wrong = recipe("watch", agent, *game, "output=page.html")
+    assert status == 0, wrong
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '"kinds":["red","blue"]' in page and '"objects"' not in page
+
+
+def test_a_person_plays(recipe, export, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("h\nGo to red lion\nq\n"))
+    status, said, wrong = recipe("play", f"agent={export}", "goal='grasp red lion'")
+    assert status == 0, wrong
+    assert "Goal: Grasp red lion (step 1 of 10)" in said and "%" in said
+
+
+@pytest.mark.parametrize(
+    "name, overrides, message",
+    [
+        ("evaluate", [], r"agent (None) must be given, or model (None), and not both"),
+        ("evaluate", ["agent=nowhere"], r"folder ('nowhere') is not there"),
+        ("evaluate", ["model=tiny", "episodes=0"], r"episodes (0) must be at least 1"),
+        ("evaluate", ["model=tiny", "colour=red"], r"Could not override 'colour'"),
+        ("evaluate", ["model=tiny", "objects=[1]"], r"num_objects (1) is too small"),
+        ("watch", ["model=tiny", "episodes=0"], r"episodes (0) must be at least 1"),
+        ("play", ["goal='Grow red loin'"], r"the nearest are 'Grow red lion'"),
+        ("play", ["split=both"], r"split (both) must be one of ['train', 'test']"),
+        ("play", ["env.colour=red"], r"env.colour is no argument of torchrl_glam.envs:Playgr"),
+    ],
+)
+def test_what_cannot_be_done_is_said(name, overrides, message, recipe):
+    status, _, wrong = recipe(name, *overrides)
+    assert status == 1 and message in wrong

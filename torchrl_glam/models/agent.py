@@ -1,0 +1,243 @@
+"""A trained agent from the folder that its run left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from torchrl_glam.envs.template import PromptTemplate
+from torchrl_glam.models.actor import CandidateActor
+from torchrl_glam.models.card import CARD, HEADS, AgentCard
+from torchrl_glam.models.critic import make_critic
+from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
+from torchrl_glam.models.export_folder import find_export
+from torchrl_glam.models.factory import make_trunk
+from torchrl_glam.models.loading import load_language_model
+from torchrl_glam.models.scores_only import ScoresOnly
+from torchrl_glam.models.trunk import CandidateTrunk
+from torchrl_glam.models.value import ValueHead
+
+
+@dataclass
+class Agent:
+    """A trunk and the heads on it, as :func:`load_agent` gives them.
+
+    Args:
+        trunk: reads prompt and candidates; on its language model with its weights.
+        actor: from log-likelihoods to the policy.
+        critics: the value heads, of which the least value counts; empty if there are none.
+        tokenizer: that of the language model.
+        card: how it reads and scores, and where it was trained.
+    """
+
+    trunk: CandidateTrunk | EncodedActionsTrunk
+    actor: CandidateActor
+    critics: list[TensorDictModule]
+    tokenizer: PreTrainedTokenizerBase
+    card: AgentCard
+
+    @property
+    def template(self) -> PromptTemplate:
+        """The prompt that it reads."""
+        return self.card.template
+
+    @property
+    def critic(self) -> TensorDictModule | None:
+        """The first of the value heads, None if there is none."""
+        return self.critics[0] if self.critics else None
+
+    @property
+    def policy(self) -> TensorDictSequential:
+        """From token tensors to ``"action"``, for collectors, rollouts and evaluations."""
+        return TensorDictSequential(
+            ScoresOnly(self.trunk), self.actor, selected_out_keys=self.actor.out_keys
+        )
+
+    @torch.no_grad()
+    def read(self, states: TensorDictBase) -> TensorDictBase:
+        """What the agent makes of states: probabilities and values.
+
+        Args:
+            states: what the trunk reads, ``[*B]``. Not changed.
+
+        Returns:
+            ``"probability"`` float ``[*B, A]``, 0 where masked; and what the heads write,
+            ``"action_value"`` ``[*B, A]`` or ``"state_value"`` ``[*B, 1]``, if there are heads that
+            fit: those of input ``"observation"`` have a value for each slot that they were trained
+            with, and are left out where there is another number of candidates.
+
+        Examples:
+            >>> from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText
+            >>> from torchrl.envs import TransformedEnv
+            >>> from torchrl_glam.models import load_language_model, make_trunk
+            >>> model, tokenizer = load_language_model("tiny")
+            >>> agent = Agent(make_trunk(model, tokenizer), CandidateActor(), [], tokenizer, None)
+            >>> env = TransformedEnv(PlaygroundTextEnv(num_envs=2), TokenizeText(tokenizer))
+            >>> agent.read(env.reset())["probability"].sum(-1)
+            tensor([1., 1.])
+        """
+        state = states.select(*self.trunk.in_keys)
+        state = self.trunk(state, **({} if self.critics else {"only": "scores"}))
+        probability = self.actor.get_dist(state).probs
+        out = state.empty().set("probability", probability)
+        for critic in self.critics:
+            (key,) = critic.out_keys
+            value = critic(state.copy())[key]
+            if self.card.critic == "state" or value.shape == probability.shape:
+                out.set(key, value if key not in out.keys() else torch.minimum(value, out[key]))
+        return out
+
+
+def load_agent(
+    folder: str | Path,
+    *,
+    device: torch.device | str = "cpu",
+    **kwargs,
+) -> Agent:
+    """Loads a trained agent: language model, trunk, actor and value heads.
+
+    It scores as the agent did when it was exported, with the prompt, the normalisation and the
+    critic's input of its run. Nothing is unpickled: weights are read from safetensors, the rest
+    from JSON.
+
+    Args:
+        folder: what :func:`~torchrl_glam.models.export_agent` wrote with a card, or the folder of a
+            run that ended (whose ``model`` is read).
+        device: where to put the agent. Default: the CPU.
+        **kwargs: arguments of :func:`~torchrl_glam.models.make_trunk` that the card does not tell,
+            such as ``max_tokens_per_pass`` and ``autocast``.
+
+    Raises:
+        FileNotFoundError: if the folder holds no agent; says what is missing, and whether its run
+            is still at work.
+        ValueError: if card, heads or weights are damaged or do not fit each other, or as
+            :func:`~torchrl_glam.models.load_language_model` raises it.
+
+    Examples:
+        >>> import tempfile
+        >>> from torchrl.envs import TransformedEnv
+        >>> from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText, decode_text
+        >>> from torchrl_glam.models import AgentCard, export_agent, load_language_model
+        >>> folder, card = tempfile.mkdtemp(), AgentCard(num_critics=0)
+        >>> _ = export_agent(folder, *load_language_model("tiny"), card=card)  # a run does so
+
+        >>> agent = load_agent(folder)
+        >>> game = PlaygroundTextEnv(num_envs=1, num_objects=3, sequential=False, seed=0)
+        >>> env = TransformedEnv(game, TokenizeText(agent.tokenizer, template=agent.template))
+        >>> steps = env.rollout(10, agent.policy)[0]
+        >>> print(decode_text(steps["goal"][0]))
+        Grow blue cow
+        >>> for step in steps:
+        ...     print(decode_text(step["actions"])[step["action"]], step["next", "reward"].item())
+        Go to ... 0.0
+        ...
+    """
+    folder = find_export(Path(folder))
+    card = AgentCard.read(folder)
+    model, tokenizer = load_language_model(
+        folder,
+        load_in_4bit=card.load_in_4bit and (folder / "adapter_config.json").exists(),
+        dtype=getattr(torch, card.dtype),
+        compute_dtype=getattr(torch, card.compute_dtype),
+        device=device,
+    )
+    return _make_agent(folder, card, model, tokenizer, device, kwargs)
+
+
+def zero_shot_agent(
+    model: str | Path, chat_template: bool = False, *, device: torch.device | str = "cpu", **kwargs
+) -> Agent:
+    """A language model as it is, as an agent without value heads: a yardstick for trained ones.
+
+    Args:
+        model: as ``name`` of :func:`~torchrl_glam.models.load_language_model`.
+        chat_template: whether the prompt is a user's turn, for chat models. Default: False.
+        device: where to put it. Default: the CPU.
+        **kwargs: other arguments of :func:`~torchrl_glam.models.make_trunk`.
+
+    Examples:
+        >>> zero_shot_agent("tiny").critics
+        []
+    """
+    loaded, tokenizer = load_language_model(model, device=device)
+    template = PromptTemplate()
+    if chat_template:
+        template = template.as_chat(tokenizer)
+    card = AgentCard(model=str(model), template=template, num_critics=0)
+    return _make_agent(Path(), card, loaded, tokenizer, device, kwargs)
+
+
+def _make_agent(
+    folder: Path,
+    card: AgentCard,
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    device: torch.device | str,
+    options: dict[str, Any],
+) -> Agent:
+    trunk = make_trunk(
+        model,
+        tokenizer,
+        card.template,
+        normalisation=card.normalisation,
+        score_eos=card.score_eos,
+        **options,
+    )
+    trunk, critics = _make_critics(card, trunk)
+    if critics:
+        _load_heads(folder, card, critics)
+    critics = [critic.to(device).requires_grad_(False).eval() for critic in critics]
+    return Agent(trunk, CandidateActor(), critics, tokenizer, card)
+
+
+def _make_critics(
+    card: AgentCard, trunk: CandidateTrunk
+) -> tuple[CandidateTrunk | EncodedActionsTrunk, list[TensorDictModule]]:
+    critics: list[TensorDictModule] = []
+    whole = trunk
+    for _ in range(card.num_critics):
+        if card.critic == "state":
+            critics.append(ValueHead(trunk.embedding_dim, card.hidden_sizes))
+            continue
+        whole, critic = make_critic(
+            trunk,
+            card.critic,
+            num_actions=card.num_actions or 1,
+            hidden_sizes=card.hidden_sizes,
+        )
+        critics.append(critic)
+    return whole, critics
+
+
+def _load_heads(folder: Path, card: AgentCard, critics: list[TensorDictModule]) -> None:
+    path = folder / HEADS
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"folder ({str(folder)!r}) holds no {HEADS}, and its {CARD} tells of "
+            f"{card.num_critics} value heads: copy the export again, or set num_critics to 0 to go "
+            "without them"
+        )
+    try:
+        heads = load_file(path)
+        for index, critic in enumerate(critics):
+            start = f"critic.{index}."
+            own = {k.removeprefix(start): heads.pop(k) for k in list(heads) if k.startswith(start)}
+            critic.load_state_dict(own)
+        if heads:
+            raise ValueError(f"it holds {sorted(heads)[0]!r} as well")
+    except (SafetensorError, RuntimeError, ValueError) as error:
+        words = " ".join(str(error).split())
+        raise ValueError(
+            f"{str(path)!r} does not hold the value heads that {CARD} tells of ({card.num_critics} "
+            f"of input {card.critic!r} with hidden_sizes {list(card.hidden_sizes)}): {words}; copy "
+            "the export again, or mend its card"
+        ) from None

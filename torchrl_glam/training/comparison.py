@@ -1,0 +1,163 @@
+"""Statistics of several runs: means that few runs allow, with intervals, and how soon they learned.
+
+Estimators are scipy's; which of them, after Agarwal et al., 2021, "Deep Reinforcement Learning at
+the Edge of the Statistical Precipice".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.integrate import trapezoid
+from scipy.stats import bootstrap, mannwhitneyu, trim_mean
+
+Curve = tuple[Sequence[float], Sequence[float]]
+"""Environment steps, ascending, and success there."""
+
+
+@dataclass
+class RunSummary:
+    """One run: success at the last step that all runs reached, and how it got there.
+
+    Attributes:
+        final: success at that step.
+        area: mean success up to it, by the trapezoidal rule: the normalised area under the curve.
+        reached: step of the first measurement of at least the threshold, ``inf`` if there is none.
+    """
+
+    final: float
+    area: float
+    reached: float
+
+
+def common_end(curves: Sequence[Curve]) -> float:
+    """The last step that all of some runs reached.
+
+    Examples:
+        >>> common_end([([0, 10, 20], [0, 0, 1]), ([0, 15], [0, 1])])
+        15
+    """
+    return min(x[-1] for x, _ in curves)
+
+
+def summarise(curve: Curve, end: float, threshold: float) -> RunSummary:
+    """What counts of one run; between its measurements it is a straight line.
+
+    Args:
+        curve: the run.
+        end: the step up to which runs are compared, at most the run's own last one.
+        threshold: of success.
+
+    Examples:
+        >>> summarise(([0, 10, 20, 30], [0.0, 0.5, 1.0, 1.0]), end=20, threshold=0.9)
+        RunSummary(final=1.0, area=0.5, reached=20)
+    """
+    x, y = (np.asarray(values, dtype=float) for values in curve)
+    final = float(np.interp(end, x, y))
+    within = x < end
+    area = trapezoid([*y[within], final], [*x[within], end])
+    first = next((step for step, value in zip(*curve, strict=True) if value >= threshold), math.inf)
+    length = end - x[0]
+    return RunSummary(final, float(area / length) if length else final, first)
+
+
+def interquartile_mean(values: np.ndarray, axis: int = 0) -> np.ndarray:
+    """Mean without the lowest and the highest quarter.
+
+    Of fewer than four values nothing is left out, for there a quarter is less than one value.
+
+    Examples:
+        >>> float(interquartile_mean(np.array([0.0, 0.4, 0.6, 1.0])))
+        0.5
+    """
+    return trim_mean(values, 0.25, axis=axis)
+
+
+def interval(
+    values: Sequence[float] | np.ndarray,
+    statistic: Callable[..., np.ndarray] = np.mean,
+    level: float = 0.95,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bootstrap interval of a statistic over runs, by percentiles.
+
+    Args:
+        values: of the runs, along the first dimension.
+        statistic: takes the values and ``axis``. Default: the mean.
+        level: of confidence. Default: 0.95.
+
+    Returns:
+        Lower and upper end; NaN for a single run, of which no interval can be told.
+
+    Examples:
+        >>> low, high = interval([0.5, 0.5, 0.5])
+        >>> float(low), float(high)
+        (0.5, 0.5)
+    """
+    values = np.asarray(values, dtype=float)
+    if len(values) < 2:
+        nothing = np.full(values.shape[1:], math.nan)
+        return nothing, nothing
+    result = bootstrap(
+        (values,),
+        statistic,
+        axis=0,
+        vectorized=True,
+        confidence_level=level,
+        method="percentile",
+        random_state=0,
+    )
+    return result.confidence_interval.low, result.confidence_interval.high
+
+
+def probability_of_improvement(first: Sequence[float], second: Sequence[float]) -> float:
+    """Share of the pairs of runs in which the first group's is better; equal ones count half.
+
+    Examples:
+        >>> probability_of_improvement([0.9, 0.8], [0.5, 0.8])
+        0.875
+    """
+    pairs = len(first) * len(second)
+    return float(mannwhitneyu(first, second, method="asymptotic").statistic) / pairs
+
+
+def comparison_table(groups: Mapping[str, Sequence[Curve]], threshold: float) -> list[dict]:
+    """A row of figures for every group of runs, at the last step that all runs reached.
+
+    Args:
+        groups: the runs of every label.
+        threshold: of success, for the steps to reach it.
+
+    Returns:
+        Rows with ``label``, ``runs``, ``step``; ``mean`` and ``iqm`` of success there, each with
+        ``_low`` and ``_high``; the same of ``area``; ``reached`` (how many runs came to the
+        threshold), and ``steps_to_threshold``, their median over all runs, ``inf`` where half of
+        them did not.
+
+    Examples:
+        >>> curves = [([0, 10], [0.0, 1.0]), ([0, 20], [0.0, 1.0])]
+        >>> (row,) = comparison_table({"sac": curves}, threshold=0.9)
+        >>> row["step"], row["mean"], row["reached"], row["steps_to_threshold"]
+        (10, 0.75, 2, 15.0)
+    """
+    end = common_end([curve for curves in groups.values() for curve in curves])
+    rows = []
+    for label, curves in groups.items():
+        runs = [summarise(curve, end, threshold) for curve in curves]
+        row = {"label": label, "runs": len(runs), "step": end}
+        final, area = [run.final for run in runs], [run.area for run in runs]
+        measured = (
+            ("mean", final, np.mean),
+            ("iqm", final, interquartile_mean),
+            ("area", area, np.mean),
+        )
+        for name, values, statistic in measured:
+            low, high = interval(values, statistic)
+            row[name] = float(statistic(np.asarray(values), axis=0))
+            row |= {f"{name}_low": float(low), f"{name}_high": float(high)}
+        row["reached"] = sum(math.isfinite(run.reached) for run in runs)
+        row["steps_to_threshold"] = float(np.median([run.reached for run in runs]))
+        rows.append(row)
+    return rows

@@ -1,0 +1,28 @@
+"""What people look at: an agent's success in figures, its episodes as a page, and play by hand."""
+
+from torchrl_glam.viewing.figures import (
+    Result,
+    format_results,
+    measure,
+    plot_results,
+    write_results,
+)
+from torchrl_glam.viewing.games import choose_game, make_game, tokenize
+from torchrl_glam.viewing.page import write_page
+from torchrl_glam.viewing.play import nearest_goals, play
+from torchrl_glam.viewing.recording import record
+
+__all__ = [
+    "Result",
+    "choose_game",
+    "format_results",
+    "make_game",
+    "measure",
+    "nearest_goals",
+    "play",
+    "plot_results",
+    "record",
+    "tokenize",
+    "write_page",
+    "write_results",
+]

@@ -1,0 +1,127 @@
+"""The environment of an agent, to be played again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torchrl.envs import EnvBase, TransformedEnv
+
+from torchrl_glam.envs import TokenizeText, token_lengths
+from torchrl_glam.models import Agent
+from torchrl_glam.training.config import ENVIRONMENT, RecipeConfig
+from torchrl_glam.training.config.viewing import ViewConfig
+from torchrl_glam.training.environments import make_bare_env
+
+# What a card may name by itself: making any other environment runs code that the card chose.
+_OWN = RecipeConfig.env_class
+_LENGTHS = ("goal_length", "observation_length", "action_length")
+
+
+def choose_game(config: ViewConfig, agent: Agent | None) -> dict[str, Any]:
+    """The settings of the environment: the agent's own, unless the configuration says otherwise.
+
+    Args:
+        config: its ``env`` goes over the agent's; its ``env_class``, if given and another one than
+            the agent's, counts alone.
+        agent: who was trained in one. None, or one that was not: Playground-Text.
+
+    Returns:
+        ``env_class``, ``env`` and ``eval_splits``, as recipes have them, and numbers of tokens.
+
+    Raises:
+        ValueError: if the agent's card names an environment that is not this package's, and the
+            configuration does not name it as well: a card may come from anywhere, and making an
+            environment runs code.
+
+    Examples:
+        >>> from types import SimpleNamespace
+        >>> card = SimpleNamespace(environment={"env": {"num_objects": 3, "max_steps": 10}})
+        >>> agent, config = SimpleNamespace(card=card), ViewConfig(env={"num_objects": 6})
+        >>> choose_game(config, agent)["env"]
+        {'num_objects': 6, 'max_steps': 10}
+        >>> card.environment["env_class"] = "games.lake:Lake"
+        >>> choose_game(config, agent)
+        Traceback (most recent call last):
+            ...
+        ValueError: env_class (games.lake:Lake) is what the agent's card names, and to make it runs
+        code: where you trust it, name it yourself with env=games.lake:Lake
+    """
+    own = dict(agent.card.environment) if agent is not None else {}
+    if unknown := sorted(own.keys() - set(ENVIRONMENT)):
+        raise ValueError(f"environment of the agent's card has the unknown keys {unknown}")
+    for key in ("env", "eval_splits"):
+        if not isinstance(own.get(key, {}), dict):
+            raise ValueError(f"{key} ({own[key]!r}) of the agent's card must be a dictionary")
+    named = own.get("env_class", _OWN)
+    if config.env_class is None and named != _OWN:
+        raise ValueError(
+            f"env_class ({named}) is what the agent's card names, and to make it runs code: where "
+            f"you trust it, name it yourself with env={named}"
+        )
+    if config.env_class not in (None, named):
+        own = {}
+    default = RecipeConfig()
+    env = own.get("env", {} if config.env_class else default.env)
+    return own | {
+        "env_class": config.env_class or named,
+        "env": {**env, **config.env},
+        "eval_splits": own.get("eval_splits") or config.eval_splits or default.eval_splits,
+    }
+
+
+def make_game(
+    settings: Mapping[str, Any],
+    *,
+    num_envs: int,
+    split: str = "train",
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    **arguments: Any,
+) -> EnvBase:
+    """The environment that settings describe, with its text.
+
+    Args:
+        settings: as :func:`choose_game` gives them.
+        num_envs: instances.
+        split: a key of the settings' ``eval_splits``. Default: ``"train"``.
+        seed: of goals and scenes. Default: 0.
+        device: of its tensors. Default: the CPU.
+        **arguments: of the environment, in place of those of the settings.
+
+    Raises:
+        ValueError: if there is no such split, or as
+            :func:`~torchrl_glam.training.environments.make_bare_env` raises it.
+
+    Examples:
+        >>> make_game(choose_game(ViewConfig(), None), num_envs=2).num_objects
+        3
+    """
+    config = RecipeConfig(**settings)
+    config.env = {**config.env, **arguments}
+    if split not in config.eval_splits:
+        raise ValueError(f"split ({split}) must be one of {list(config.eval_splits)}")
+    return make_bare_env(config, num_envs, seed, torch.device(device), split)
+
+
+def tokenize(env: EnvBase, agent: Agent, settings: Mapping[str, Any] | None = None) -> EnvBase:
+    """The environment with the token tensors that an agent reads, beside its text.
+
+    Args:
+        env: of the text contract.
+        agent: its tokenizer and template are used.
+        settings: numbers of tokens to keep, as :func:`choose_game` gives them. Default: as many as
+            the environment's longest texts have.
+
+    Examples:
+        >>> from torchrl_glam.models import zero_shot_agent
+        >>> game = make_game(choose_game(ViewConfig(), None), num_envs=2)
+        >>> tokenize(game, zero_shot_agent("tiny")).reset()["action_tokens"].shape
+        torch.Size([2, 5, 2])
+    """
+    lengths = token_lengths(env, agent.tokenizer, agent.template)
+    for name in _LENGTHS:
+        if settings is not None and settings.get(name) is not None:
+            lengths[name] = max(settings[name], lengths.get(name, 0))
+    return TransformedEnv(env, TokenizeText(agent.tokenizer, template=agent.template, **lengths))

@@ -1,0 +1,123 @@
+"""Episodes as one HTML page that needs nothing else, not even a network."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from torchrl_glam.models import Agent
+from torchrl_glam.training.files import replace_file
+
+_SLOT = re.compile(r"/\*\{(style|data|script)\}\*/")
+
+
+def write_page(
+    path: str | Path,
+    runs: Mapping[str, tuple[Agent, Sequence[Mapping[str, Any]]]],
+    kinds: Sequence[str],
+    about: str = "",
+) -> None:
+    """Writes the page of one agent's episodes, or of two agents' on the same scenes.
+
+    Args:
+        path: the HTML file; its folder is made if need be.
+        runs: for every name of an agent, the agent and its episodes, as
+            :func:`~torchrl_glam.viewing.record` gives them.
+        kinds: names of the goal kinds.
+        about: a line for the top of the page. Default: none.
+
+    Raises:
+        ValueError: if there are no episodes, more than two agents, or episodes of other goals.
+
+    Examples:
+        >>> import tempfile
+        >>> from torchrl_glam.models import zero_shot_agent
+        >>> agent = zero_shot_agent("tiny")
+        >>> step = {"observation": "A door.", "candidates": ["Open"], "probability": [1.0]}
+        >>> step |= {"chosen": 0, "reward": 1.0, "named": []}
+        >>> episode = {"goal": "Leave", "kind": 0, "success": True, "steps": [step]}
+        >>> path = Path(tempfile.mkdtemp()) / "page.html"
+        >>> write_page(path, {"agent": (agent, [episode])}, ["leave"])
+        >>> path.read_text()[:15]
+        '<!DOCTYPE html>'
+    """
+    data = json.dumps(_pack(runs, kinds, about), ensure_ascii=False, separators=(",", ":"))
+    assets = files("torchrl_glam.viewing") / "assets"
+
+    def asset(name: str) -> str:
+        return (assets / name).read_text(encoding="utf-8")
+
+    parts = {
+        "style": asset("viewer.css"),
+        "script": asset("drawings.js") + asset("viewer.js"),
+        # No text of an environment ends the element that holds it.
+        "data": data.replace("<", "\\u003c").replace("\u2028", "\\u2028"),
+    }
+    page = _SLOT.sub(lambda slot: parts[slot[1]], asset("viewer.html"))
+    replace_file(Path(path), page)
+
+
+def _pack(
+    runs: Mapping[str, tuple[Agent, Sequence[Mapping[str, Any]]]], kinds: Sequence[str], about: str
+) -> dict[str, Any]:
+    """What the page holds: every text once, numbers short; the keys are those of viewer.js."""
+    if not 1 <= len(runs) <= 2:
+        raise ValueError(f"runs ({list(runs)}) must be of one agent, or of two side by side")
+    played = [episodes for _, episodes in runs.values()]
+    if not played[0]:
+        raise ValueError("runs hold no episodes: record at least one")
+    goals = [[(episode["goal"], episode["kind"]) for episode in episodes] for episodes in played]
+    if any(other != goals[0] for other in goals):
+        raise ValueError("runs have episodes of other goals: record them with the same seed")
+    strings: dict[str, int] = {}
+
+    def number(text: str) -> int:
+        return strings.setdefault(text, len(strings))
+
+    return {
+        "about": about,
+        "kinds": list(kinds),
+        "agents": [
+            {"name": name, "template": agent.template.text} for name, (agent, _) in runs.items()
+        ],
+        "episodes": [
+            {
+                "goal": number(same[0]["goal"]),
+                "kind": same[0]["kind"],
+                "runs": [_pack_run(episode, number) for episode in same],
+            }
+            for same in zip(*played, strict=True)
+        ],
+        "strings": list(strings),
+    }
+
+
+def _pack_run(episode: Mapping[str, Any], number) -> dict[str, Any]:
+    steps = episode["steps"]
+    run = {"success": episode["success"], "steps": [_pack_step(step, number) for step in steps]}
+    if "scene" in steps[0]:
+        run["objects"] = [number(name) for name in steps[0]["scene"]["objects"]]
+    return run
+
+
+def _pack_step(step: Mapping[str, Any], number) -> dict[str, Any]:
+    packed = {
+        "o": [number(line) for line in step["observation"].split("\n")],
+        "c": [number(candidate) for candidate in step["candidates"]],
+        "p": [round(1000 * probability) for probability in step["probability"]],
+        "a": step["chosen"],
+        "r": round(step["reward"], 3),
+        "n": [number(goal) for goal in step["named"]],
+    }
+    if "value" in step:
+        packed["q"] = [round(value, 3) for value in step["value"]]
+    if "state_value" in step:
+        packed["v"] = round(step["state_value"], 3)
+    if "scene" in step:
+        scene = step["scene"]
+        packed |= {"on": scene["on"], "h": scene["holding"], "g": scene["grown"]}
+    return packed

@@ -1,0 +1,142 @@
+"""A person plays a text environment in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+
+import torch
+from tensordict import TensorDictBase
+from torchrl.envs import EnvBase
+from torchrl.envs.utils import step_mdp
+
+from torchrl_glam.envs import decode_text, describe_env
+from torchrl_glam.models import Agent
+from torchrl_glam.training.metrics import goals_reached
+
+_HELP = "a number or the words of an action; h: what the agent would do; q: quit"
+
+
+def nearest_goals(goal: str, goals: Sequence[str]) -> int:
+    """The place of a goal among an environment's; upper and lower case make no difference.
+
+    Args:
+        goal: its text.
+        goals: texts of all goals.
+
+    Raises:
+        ValueError: if there is no such goal; offers the nearest ones.
+
+    Examples:
+        >>> goals = ["Grasp red lion", "Grow red lion", "Grasp blue door"]
+        >>> nearest_goals("grasp red lion", goals)
+        0
+        >>> nearest_goals("Grasp red loin", goals)
+        Traceback (most recent call last):
+            ...
+        ValueError: goal ('Grasp red loin') is none of the environment's 3 goals; the nearest are
+        'Grasp red lion', 'Grow red lion', 'Grasp blue door'
+    """
+    lowered = [text.lower() for text in goals]
+    if (wanted := " ".join(goal.lower().split())) in lowered:
+        return lowered.index(wanted)
+    close = get_close_matches(wanted, lowered, n=5, cutoff=0.5)
+    offered = ", ".join(repr(goals[lowered.index(text)]) for text in close)
+    raise ValueError(
+        f"goal ({goal!r}) is none of the environment's {len(goals)} goals"
+        + (f"; the nearest are {offered}" if offered else f", such as {goals[0]!r}")
+    )
+
+
+@torch.no_grad()
+def play(
+    env: EnvBase,
+    agent: Agent | None = None,
+    *,
+    read: Callable[[str], str] = input,
+    write: Callable[[str], None] = print,
+) -> bool:
+    """Plays one episode with a person.
+
+    Args:
+        env: of the text contract, one instance; with the tokens that the agent reads, if there is
+            one.
+        agent: whose probabilities are shown on request. Default: None, nobody's.
+        read: asks the person, given what to ask with. Default: ``input``.
+        write: shows the person something. Default: ``print``.
+
+    Returns:
+        Whether the goal was reached; False also if the person left.
+
+    Examples:
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> game = PlaygroundTextEnv(1, num_objects=3, sequential=False, seed=0)
+        >>> said = iter(["Go to blue cow", "q"])
+        >>> play(game, read=lambda prompt: next(said), write=lambda text: None)
+        False
+    """
+    description = describe_env(env)
+    state, step = env.reset(), 0
+    write(_HELP)
+    while True:
+        choices = _candidates(state)
+        limit = f" of {description.max_steps}" if description.max_steps else ""
+        write(f"\nGoal: {decode_text(state['goal'][0])} (step {step}{limit})")
+        write(decode_text(state["observation"][0]))
+        write("  ".join(f"{slot} {text}" for slot, text in choices.items()))
+        action = _ask(state, choices, agent, read, write)
+        if action is None:
+            return False
+        after = env.step(state.set("action", torch.tensor([action])))["next"]
+        step += 1
+        if (reward := after["reward"].item()) != 0:
+            write(f"Reward {reward:g}.")
+        if goals_reached(after, description.success_key).item():
+            write(f"Goal reached in {step} steps.")
+            return True
+        if after["done"].item():
+            write(f"The episode is over after {step} steps, and the goal is not reached.")
+            return False
+        state = step_mdp(after.new_empty(after.batch_size).set("next", after))
+
+
+def _candidates(state: TensorDictBase) -> dict[int, str]:
+    texts = decode_text(state["actions"][0])
+    return {slot: texts[slot] for slot in state["action_mask"][0].nonzero().flatten().tolist()}
+
+
+def _ask(
+    state: TensorDictBase,
+    choices: dict[int, str],
+    agent: Agent | None,
+    read: Callable[[str], str],
+    write: Callable[[str], None],
+) -> int | None:
+    """The action that the person chooses, None to leave."""
+    while True:
+        try:
+            said = " ".join(read("> ").lower().split())
+        except EOFError:
+            return None
+        if said in ("q", "quit"):
+            return None
+        if said == "h":
+            write(_hint(state, choices, agent))
+            continue
+        for slot, text in choices.items():
+            if said in (str(slot), text.lower()):
+                return slot
+        write(f"{said!r} is no action here. Give {_HELP}.")
+
+
+def _hint(state: TensorDictBase, choices: dict[int, str], agent: Agent | None) -> str:
+    if agent is None:
+        return "There is no agent to ask: start with agent=FOLDER."
+    said = agent.read(state)
+    probability, value = said["probability"][0], said.get("action_value", None)
+    lines = []
+    for slot in sorted(choices, key=lambda slot: -probability[slot].item()):
+        share = probability[slot].item()
+        line = f"{share:6.1%} {'#' * round(20 * share):20} {choices[slot]}"
+        lines.append(line if value is None else f"{line} (Q {value[0, slot].item():.3f})")
+    return "\n".join(lines)

@@ -1,0 +1,147 @@
+"""Episodes as records: what the agent read, considered and did, step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.envs import EnvBase
+
+from torchrl_glam.envs import decode_text, describe_env
+from torchrl_glam.envs.playground.vocabulary import OBJECTS
+from torchrl_glam.models import Agent
+from torchrl_glam.training.metrics import goals_reached
+
+_SCENE = ("objects", "on", "holding", "grown")  # of Playground-Text's symbolic state
+
+
+@torch.no_grad()
+def record(
+    agent: Agent,
+    env: EnvBase,
+    *,
+    seed: int = 0,
+    deterministic: bool = False,
+    max_steps: int | None = None,
+) -> list[dict[str, Any]]:
+    """Plays an episode in each instance of an environment and writes down everything.
+
+    The same seed gives the same goals and scenes to every agent. The global random state is left as
+    it was.
+
+    Args:
+        agent: who plays.
+        env: of the text contract, with its text and the tokens that the agent reads, as
+            :func:`~torchrl_glam.viewing.tokenize` makes it.
+        seed: of environment and policy. Default: 0.
+        deterministic: take the most likely action instead of sampling. Default: False.
+        max_steps: after which a record breaks off. Default: the environment's own, or 100.
+
+    Returns:
+        For each episode ``goal``, ``kind`` (index of its goal kind), ``success``, and ``steps``:
+        dictionaries with ``observation``, ``candidates`` (texts of the admissible ones),
+        ``probability`` and, if the agent has such heads, ``value`` of each, or ``state_value``;
+        ``chosen`` (index in them), ``reward``, ``named`` (goals that the social partner named after
+        the step), and for Playground-Text ``scene``.
+
+    Examples:
+        >>> from torchrl_glam.models import zero_shot_agent
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> from torchrl_glam.viewing import tokenize
+        >>> agent, game = zero_shot_agent("tiny"), PlaygroundTextEnv(2, num_objects=3)
+        >>> episodes = record(agent, tokenize(game, agent))
+        >>> len(episodes), episodes[0]["steps"][0]["candidates"][-1]
+        (2, 'Grasp')
+    """
+    description = describe_env(env)
+    limit = max_steps or description.max_steps or 100
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        env.set_seed(seed)
+        steps = env.rollout(limit, _Player(agent, deterministic), break_when_any_done=False)
+    success = goals_reached(steps["next"], description.success_key)
+    return [
+        _episode(row, reached, description) for row, reached in zip(steps, success, strict=True)
+    ]
+
+
+class _Player(TensorDictModuleBase):
+    """The agent as a policy that leaves what it made of the states beside its actions."""
+
+    def __init__(self, agent: Agent, deterministic: bool) -> None:
+        super().__init__()
+        self.agent, self.deterministic = agent, deterministic
+        self.in_keys, self.out_keys = agent.trunk.in_keys, ["action"]
+
+    def forward(self, states: TensorDictBase) -> TensorDictBase:
+        read = self.agent.read(states)
+        probability = read["probability"]
+        if self.deterministic:
+            action = probability.argmax(-1)
+        else:
+            action = torch.multinomial(probability.flatten(0, -2), 1).view(probability.shape[:-1])
+        return states.update(read).set("action", action)
+
+
+def _episode(steps: TensorDictBase, reached: Tensor, description) -> dict[str, Any]:
+    """One instance's first episode; ``reached`` says of each step whether it ended in success."""
+    done = steps["next", "done"].flatten()
+    length = int(done.to(torch.int8).argmax()) + 1 if done.any() else len(done)
+    steps, reached = steps[:length], reached[:length]
+    kind = steps.get("goal_kind", None)
+    return {
+        "goal": decode_text(steps["goal"][0]),
+        "kind": 0 if kind is None else int(kind[0]),
+        "success": bool(reached.any()),
+        "steps": [_step(step, description) for step in steps],
+    }
+
+
+def _step(step: TensorDictBase, description) -> dict[str, Any]:
+    mask = step["action_mask"]
+    slots = mask.nonzero().flatten().tolist()
+    texts = decode_text(step["actions"])
+    record = {
+        "observation": decode_text(step["observation"]),
+        "candidates": [texts[slot] for slot in slots],
+        "probability": step["probability"][mask].tolist(),
+        "chosen": slots.index(int(step["action"])),
+        "reward": step["next", "reward"].item(),
+        "named": _named(step["next"], description),
+    }
+    if (value := step.get("action_value", None)) is not None:
+        record["value"] = value[mask].tolist()
+    if (value := step.get("state_value", None)) is not None:
+        record["state_value"] = value.item()
+    if (scene := _scene(step)) is not None:
+        record["scene"] = scene
+    return record
+
+
+def _named(after: TensorDictBase, description) -> list[str]:
+    """The goals that the social partner named."""
+    key: NestedKey = ("hindsight", "goal")
+    if (goals := after.get(key, None)) is not None:
+        return [goal for goal in decode_text(goals) if goal]
+    ids = after.get(("hindsight", "goal_id"), None)
+    if ids is None or description.goal_texts is None:
+        return []
+    return [description.goal_texts[index] for index in ids[ids >= 0].tolist()]
+
+
+def _scene(step: TensorDictBase) -> dict[str, Any] | None:
+    """What can be drawn of a state of Playground-Text; None for other environments."""
+    values = [step.get(("state", key), None) for key in _SCENE]
+    if any(value is None for value in values):
+        return None
+    objects, on, holding, grown = values
+    return {
+        "objects": [OBJECTS[index] for index in objects.tolist()],
+        "on": on.item(),
+        "holding": holding.item(),
+        "grown": grown.nonzero().flatten().tolist(),
+    }
