@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from torchrl_glam.envs.template import PromptTemplate
+from torchrl_glam.models._likelihood import Normalisation
 from torchrl_glam.models.critic import CriticInput
-from torchrl_glam.models.likelihood import Normalisation
 
 CARD = "agent.json"
 HEADS = "heads.safetensors"
