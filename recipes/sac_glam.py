@@ -157,7 +157,6 @@ def main(cfg: SACGLAMConfig) -> None:
         def losses() -> Iterator[TensorDict]:
             for part, share in zip(parts, shares, strict=True):
                 terms = loss(part)
-                buffer.update_tensordict_priority(part)  # a sampler without priorities ignores it
                 metrics.append(terms.detach() * share)
                 yield terms
 

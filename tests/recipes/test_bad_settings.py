@@ -64,7 +64,7 @@ OF_SAC = [
     *("hindsight_goals_per_episode=0", "hindsight_goals_per_transition=0", "sampling=half"),
     "hindsight_goals_per_transition=1 hindsight_goals_per_episode=1",
     "hindsight_random_goals_per_episode=-1",
-    *("hindsight_ratio=1.5", "priority_alpha=-1", "priority_beta=2", "storage=tape", "capacity=8"),
+    *("hindsight_ratio=1.5", "storage=tape", "capacity=8"),
     *("capacity=159", "capacity=10000000000000", "capacity=10000000000000 storage=compact"),
     "capacity=10000000000000 storage=memmap",
 ]

@@ -83,7 +83,7 @@ def test_a_resumed_run_has_the_metrics_of_an_unbroken_one(unbroken, tmp_path):
 
 def test_the_share_of_hindsight_in_the_buffer_is_that_of_its_rows_whatever_the_sampler(tmp_path):
     result = run(
-        *("sampling=uniform", "priority_alpha=0.6", "total_steps=80", "output=run", "eval_every=0"),
+        *("sampling=uniform", "total_steps=80", "output=run", "eval_every=0"),
         *("checkpoint_every=80", "eval_episodes=1"),
         cwd=tmp_path,
     )
@@ -97,7 +97,7 @@ def test_the_share_of_hindsight_in_the_buffer_is_that_of_its_rows_whatever_the_s
 
 def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(tmp_path):
     with subprocess.Popen(
-        command("total_steps=800000", "output=run", "priority_alpha=0.6", "sampling=ratio+prior"),
+        command("total_steps=800000", "output=run", "sampling=ratio+prior"),
         cwd=tmp_path,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

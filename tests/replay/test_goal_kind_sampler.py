@@ -5,7 +5,7 @@ import torch
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, RandomSampler, TensorDictReplayBuffer
 
-from torchrl_glam.replay import GoalKindSampler, PrioritizedGroupSampler
+from torchrl_glam.replay import GoalKindSampler
 
 PRIOR = [0.1, 0.2, 0.3, 0.4]
 
@@ -139,10 +139,9 @@ def test_ratio_out_of_range(ratio):
         GoalKindSampler(PRIOR, ratio)
 
 
-@pytest.mark.parametrize("wrap", [lambda s: s, PrioritizedGroupSampler])
 @pytest.mark.parametrize("kind", [-1, 4])
-def test_kinds_without_a_weight_are_refused_once_and_never_drawn(kind, wrap):
-    buffer = make_buffer(wrap(GoalKindSampler(PRIOR)), capacity=12)
+def test_kinds_without_a_weight_are_refused_once_and_never_drawn(kind):
+    buffer = make_buffer(GoalKindSampler(PRIOR), capacity=12)
     with pytest.raises(ValueError, match=f"'goal_kind' of 1 rows is from {kind} to {kind}, and"):
         buffer.extend(rows([0, 1, 2, 3, kind], False))
     assert set(buffer.sample()["goal_kind"].tolist()) == {0, 1, 2, 3}
@@ -168,10 +167,9 @@ def test_kinds_stored_before_the_sampler_came_are_refused_once():
     assert set(buffer.sample()["goal_kind"].tolist()) == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("wrap", [lambda s: s, PrioritizedGroupSampler])
-def test_more_kinds_than_a_byte_counts(wrap):
+def test_more_kinds_than_a_byte_counts():
     """100 kinds alike, two rows of each, half of them hindsight: all are drawn as often."""
-    buffer = make_buffer(wrap(GoalKindSampler([1] * 100, ratio=0.5)), capacity=500, batch_size=400)
+    buffer = make_buffer(GoalKindSampler([1] * 100, ratio=0.5), capacity=500, batch_size=400)
     kinds = torch.arange(100).repeat(2)
     buffer.extend(rows(kinds, torch.arange(200) < 100))
     batch = buffer.sample()

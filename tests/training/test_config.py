@@ -209,8 +209,6 @@ def test_aligned_goals_need_to_know_which_are_sub_goals():
     ("key", "value", "message"),
     [
         ("hindsight_ratio", -0.1, r"hindsight_ratio \(-0.1\) must be in \[0, 1\]"),
-        ("priority_alpha", -0.5, r"priority_alpha \(-0.5\) must be in \[0, 1\]"),
-        ("priority_beta", 2.0, r"priority_beta \(2.0\) must be in \[0, 1\]"),
         ("gamma", 1.1, r"gamma \(1.1\) must be in \[0, 1\]"),
         ("tau", 0.0, r"tau \(0.0\) must be in \(0, 1\]"),
         ("alpha_init", 0.0, r"alpha_init \(0.0\) must be above 0|be above 0"),

@@ -48,7 +48,6 @@ partner.
 from torchrl_glam.replay.compact import CompactStorage, stored_entry
 from torchrl_glam.replay.hindsight import HindsightTransform
 from torchrl_glam.replay.multi_step import SegmentMultiStepTransform
-from torchrl_glam.replay.prioritized import PrioritizedGroupSampler
 from torchrl_glam.replay.rollout import SubgoalFilter, close_rollout
 from torchrl_glam.replay.samplers import GoalKindSampler, HindsightRatioSampler
 
@@ -57,7 +56,6 @@ __all__ = [
     "GoalKindSampler",
     "HindsightRatioSampler",
     "HindsightTransform",
-    "PrioritizedGroupSampler",
     "SegmentMultiStepTransform",
     "SubgoalFilter",
     "close_rollout",

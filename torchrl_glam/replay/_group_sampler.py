@@ -14,7 +14,6 @@ from torchrl.data.replay_buffers.storages import Storage, TensorStorage
 from torchrl_glam.replay._row_groups import RowGroups
 from torchrl_glam.replay._state_file import StateFile
 from torchrl_glam.replay.compact import stored_entry
-from torchrl_glam.replay.priority_groups import PriorityGroups
 
 
 class GroupSampler(StateFile, Sampler):
@@ -29,9 +28,6 @@ class GroupSampler(StateFile, Sampler):
     """
 
     _file = "group_sampler.pt"
-
-    # what PrioritizedGroupSampler replaces
-    _groups_type: type[RowGroups] | type[PriorityGroups] = RowGroups
 
     def __init__(self, num_groups: int) -> None:
         self._num_groups = num_groups
@@ -112,7 +108,7 @@ class GroupSampler(StateFile, Sampler):
     def _note(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
         """Puts rows, int64 [k], into their groups, and returns those that belong to none."""
         if self._groups is None or self._groups.capacity != storage.max_size:
-            self._groups = self._groups_type(self._num_groups, storage.max_size)
+            self._groups = RowGroups(self._num_groups, storage.max_size)
         groups = self._groups_of(storage, rows).long().cpu()
         self._groups.assign(rows, groups)
         refused = rows[groups < 0]
@@ -146,7 +142,7 @@ class GroupSampler(StateFile, Sampler):
             raise KeyError(f"{error.args[0]} {writer} should write it.") from None
 
     def _empty(self) -> None:
-        self._groups: RowGroups | PriorityGroups | None = None
+        self._groups: RowGroups | None = None
         self._left_out = 0  # rows stored that belong to no group
         self._warned = False
 
@@ -158,4 +154,4 @@ class GroupSampler(StateFile, Sampler):
         """Restores what :meth:`state_dict` returned."""
         self._empty()
         if state_dict:
-            self._groups = self._groups_type.from_state_dict(state_dict)
+            self._groups = RowGroups.from_state_dict(state_dict)

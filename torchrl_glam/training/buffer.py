@@ -14,7 +14,6 @@ from torchrl_glam.replay import (
     CompactStorage,
     GoalKindSampler,
     HindsightRatioSampler,
-    PrioritizedGroupSampler,
 )
 from torchrl_glam.replay._group_sampler import GroupSampler
 from torchrl_glam.training.config import SACGLAMConfig
@@ -57,14 +56,8 @@ def make_sampler(config: SACGLAMConfig, goal_kind_prior: Sequence[float] | None 
     Examples:
         >>> make_sampler(SACGLAMConfig(hindsight_ratio=0.3))
         HindsightRatioSampler(ratio=0.3)
-        >>> make_sampler(SACGLAMConfig(sampling="uniform", priority_alpha=0.6))
-        PrioritizedGroupSampler(all rows, alpha=0.6, beta=0.4)
     """
     sampler = _group_sampler(config, goal_kind_prior)
-    if config.priority_alpha:
-        return PrioritizedGroupSampler(
-            sampler, alpha=config.priority_alpha, beta=config.priority_beta
-        )
     return RandomSampler() if sampler is None else sampler
 
 

@@ -64,8 +64,6 @@ class SACGLAMConfig(RecipeConfig):
     hindsight_random_goals_per_episode: int = 0
     sampling: str = "ratio"
     hindsight_ratio: float = 0.5
-    priority_alpha: float = 0.0
-    priority_beta: float = 0.4
     capacity: int = 100_000
     storage: str = "ram"
 
@@ -88,8 +86,7 @@ class SACGLAMConfig(RecipeConfig):
             at_least(self, key, 1)
         for key in ("warmup_updates", "probe_episodes", "hindsight_random_goals_per_episode"):
             at_least(self, key, 0)
-        for key in ("hindsight_ratio", "priority_alpha", "priority_beta"):
-            within(self, key, 0.0, 1.0)
+        within(self, "hindsight_ratio", 0.0, 1.0)
         require(0 < self.tau <= 1, "tau", self.tau, "be in (0, 1]")
         finite = 0 < self.alpha_init < math.inf
         require(finite, "alpha_init", self.alpha_init, "be above 0 and finite")
