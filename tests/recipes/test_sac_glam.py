@@ -81,6 +81,45 @@ def test_a_resumed_run_has_the_metrics_of_an_unbroken_one(unbroken, tmp_path):
     assert metrics(tmp_path / "run") == metrics(unbroken[0])
 
 
+def offline(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, str(RECIPES / "offline_sac.py"), *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_what_a_run_stored_can_be_learned_from_again(unbroken, tmp_path):
+    keys = ("gamma=0.7", "tau=0.5", "sampling=prior", "probe_episodes=2", "warmup_updates=1")
+    result = offline(unbroken[0], *keys, "--updates=3", "--every=2", "--out=off", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    [rows] = (unbroken[0] / "checkpoints" / "step_00000320").glob("**/rows")
+    stored = len(TensorDict.load_memmap(rows)["is_hindsight"])
+    assert f"{stored:,} transitions, stored by step 320" in result.stdout
+    learned = metrics(tmp_path / "off")
+    assert [int(row["step"]) for row in learned] == [2, 3]
+    assert float(learned[0]["td_error"]) > 0 and "probe/plan/critic" in learned[0]
+    again = offline(unbroken[0], "--out=off", cwd=tmp_path)
+    assert again.returncode == 2 and "--out ('off') holds metrics already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("n_step=1", r"n_step (1) must stay what it was (3)"),
+        ("gamma=0.9", r"gamma (0.9) must stay what it was (0.7)"),  # in returns of three steps
+        ("gama=0.9", "gama"),
+    ],
+)
+def test_what_decided_what_was_stored_stays(unbroken, tmp_path, key, message):
+    result = offline(unbroken[0], key, cwd=tmp_path)
+    assert result.returncode == 1 and message in result.stderr.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_share_of_hindsight_in_the_buffer_is_that_of_its_rows_whatever_the_sampler(tmp_path):
     result = run(
         *("sampling=uniform", "total_steps=80", "output=run", "eval_every=0"),

@@ -210,7 +210,7 @@ class HindsightTransform(Transform):
         state = dict(state)
         self._rng.set_state(state.pop("generator").cpu())
         self._num_envs = state.pop("num_envs")
-        self._others.load_state_dict({"others": state.pop("others")})
+        self._others.load_state_dict({"others": state.pop("others", {})})
         self._log.load_state_dict(state)
 
     def __repr__(self) -> str:

@@ -220,6 +220,42 @@ class CheckpointManager:
         checkpoint.load(path, map_location="cpu")
         return metadata["step"]
 
+    def load_some(self, objects: Mapping[str, Any]) -> int:
+        """Restore some of the objects of the newest undamaged checkpoint, to look at a run.
+
+        The run's configuration is not compared, and the global generators stay as they are.
+
+        Args:
+            objects: some of the names and kinds that were saved, freshly built.
+
+        Returns:
+            The step given when the checkpoint was saved.
+
+        Raises:
+            FileNotFoundError: if the folder holds no checkpoint.
+            torchrl.checkpoint.CheckpointError: if all checkpoints are damaged, one of the objects
+                was not saved, or does not fit its saved state.
+
+        Examples:
+            >>> import tempfile, torch
+            >>> manager = CheckpointManager(tempfile.mkdtemp())
+            >>> one, two = {"frames": 640}, {"loss": 0.5}
+            >>> _ = manager.save(20, {"one": one, "two": two}, config={"seed": 3})
+            >>> zeros = {"loss": 0.0}
+            >>> manager.load_some({"two": zeros}), zeros
+            (20, {'loss': 0.5})
+        """
+        path = self._newest_undamaged()
+        manifest = Checkpoint.manifest(path)
+        missing = sorted(set(objects) - set(manifest["components"]))
+        if missing:
+            raise CheckpointError(
+                f"checkpoint {str(path)!r} holds no {missing}, only "
+                f"{sorted(manifest['components'])}"
+            )
+        _as_checkpoint(objects).load(path, components=list(objects), map_location="cpu")
+        return manifest["metadata"]["step"]
+
     def _newest_undamaged(self) -> Path:
         damages: dict[Path, str] = {}
         for path in reversed(self._require_checkpoints()):

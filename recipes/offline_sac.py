@@ -1,0 +1,156 @@
+"""Trains policy and critic on the transitions that a run of sac_glam.py stored, without playing.
+
+    python recipes/offline_sac.py runs/sac_glam/... --updates 2000
+    python recipes/offline_sac.py runs/sac_glam/... tau=0.1 lr_heads=3e-4 hindsight_ratio=0.7
+
+For questions about the critic, which are answered in minutes this way: a new language model and new
+heads learn from the replay buffer of the newest checkpoint, with the run's configuration, in which
+any key that did not decide what was stored can be given another value. Evaluations and instruments
+are those of sac_glam.py, in metrics.csv by number of updates.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+from tensordict.nn import TensorDictSequential
+from torchrl.data import TensorDictReplayBuffer
+from torchrl.envs.transforms import Compose
+from torchrl.objectives import SoftUpdate
+from tqdm import tqdm
+
+from torchrl_glam.envs import describe_env
+from torchrl_glam.models import CandidateActor, ScoresOnly
+from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
+from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
+from torchrl_glam.training.buffer import make_sampler, make_storage
+from torchrl_glam.training.build import (
+    choose_autocast,
+    choose_device,
+    make_language_model,
+    make_trunk_and_critic,
+    seed_everything,
+)
+from torchrl_glam.training.checkpointing import CheckpointManager
+from torchrl_glam.training.config import SACGLAMConfig, read_config
+from torchrl_glam.training.environments import make_env, make_eval_envs, make_probe
+from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
+from torchrl_glam.training.memory import bound_kernel_caches
+from torchrl_glam.training.metrics import MetricsTable
+from torchrl_glam.training.program import program
+
+# What rows hold was decided when they were stored; with returns of one step, not the discount.
+STORED = ("env", "env_class", "num_envs", "n_step", "storage", "capacity", "hindsight")
+
+
+@program
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path, help="folder of a run, with checkpoints")
+    parser.add_argument("keys", nargs="*", help="other values of the run's keys, key=value")
+    parser.add_argument("--updates", type=int, default=2_000, help="default: 2000")
+    parser.add_argument("--every", type=int, default=250, help="updates between evaluations")
+    parser.add_argument("--out", type=Path, default=Path("runs/offline_sac"), help="folder")
+    options = parser.parse_intermixed_args(arguments)
+    for name in ("updates", "every"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} ({getattr(options, name)}) must be at least 1")
+    if (options.out / "metrics.csv").exists():
+        parser.error(f"--out ({str(options.out)!r}) holds metrics already: give another folder")
+    config = read_run(options.run, options.keys)
+
+    # 1. A new agent, as in sac_glam.py
+    device = choose_device(config.device)
+    bound_kernel_caches()
+    seed_everything(config.seed)
+    autocast = choose_autocast(config.autocast, device)
+    model, tokenizer = make_language_model(config, device, autocast)
+    env = make_env(config, tokenizer, device)
+    game = describe_env(env)
+    eval_envs = make_eval_envs(config, tokenizer, device)
+    probe = make_probe(config, tokenizer, device)
+    trunk, critic = make_trunk_and_critic(
+        config, model, tokenizer, autocast, num_actions=game.num_actions
+    )
+    actor = CandidateActor()
+    policy = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
+    loss = SACGLAMLoss(
+        trunk,
+        actor,
+        critic,
+        num_actions=game.num_actions,
+        alpha_init=config.alpha_init,
+        target_entropy=config.target_entropy,
+        critic_backprop=config.critic_backprop,
+    ).to(device)
+    loss.make_value_estimator(gamma=config.gamma)
+    targets = SoftUpdate(loss, tau=config.tau)
+    optimizer = SharedTrunkOptimizer(
+        loss,
+        lr_trunk_actor=config.lr_trunk_actor,
+        lr_trunk_critic=config.lr_trunk_critic,
+        lr_heads=config.lr_heads,
+        lr_alpha=config.lr_alpha,
+        max_grad_norm=config.max_grad_norm,
+        separate=config.separate_optimizers,
+    )
+
+    # 2. What the run stored, drawn as this configuration asks for
+    buffer = TensorDictReplayBuffer(
+        storage=make_storage(config, env, options.out),
+        sampler=make_sampler(read_run(options.run, []), game.goal_kind_prior),
+        transform=Compose(
+            SegmentMultiStepTransform(config.n_step, config.gamma),
+            HindsightTransform("all" if config.hindsight else "none"),
+        ),
+        batch_size=config.batch_size,
+        generator=torch.Generator(),
+    )
+    step = CheckpointManager(options.run).load_some({"buffer": buffer})
+    buffer.set_sampler(make_sampler(config, game.goal_kind_prior))
+    buffer.set_rng(torch.Generator().manual_seed(config.seed))
+    print(f"{len(buffer):,} transitions, stored by step {step}")
+
+    # 3. Training
+    options.out.mkdir(parents=True, exist_ok=True)
+    table = MetricsTable(options.out)
+    for update in tqdm(range(1, options.updates + 1), desc="offline_sac", unit="update"):
+        terms = loss(buffer.sample().to(device))
+        optimizer.step(terms, update > config.warmup_updates)
+        targets.step()
+        if update % options.every == 0 or update == options.updates:
+            row = {key: value.item() for key, value in terms.items()}
+            row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED)
+            row |= probe(policy, loss.policy_and_values) if probe else {}
+            table.add(update, row)
+    names = [key for key in table.rows[-1] if key.endswith("sampled/success")]
+    print({key: table.rows[-1][key] for key in names}, f"Results in {table.path}")
+
+
+def read_run(run: Path, keys: Sequence[str]) -> SACGLAMConfig:
+    """The configuration of a run, with other values for some of its keys."""
+    if not (run / "config.yaml").is_file():
+        raise FileNotFoundError(f"run ({str(run)!r}) must be the folder of a run of sac_glam.py")
+    saved = OmegaConf.merge(
+        OmegaConf.structured(SACGLAMConfig), OmegaConf.load(run / "config.yaml")
+    )
+    config = read_config(SACGLAMConfig, OmegaConf.merge(saved, OmegaConf.from_dotlist(list(keys))))
+    before = OmegaConf.to_object(saved)
+    stored = [*STORED, *(["gamma"] if before.n_step > 1 else [])]
+    for key in stored:
+        if getattr(config, key) != getattr(before, key):
+            raise ValueError(
+                f"{key} ({getattr(config, key)}) must stay what it was ({getattr(before, key)}): "
+                "it decided what was stored"
+            )
+    return config
+
+
+if __name__ == "__main__":
+    main()
