@@ -171,6 +171,14 @@ class TextEnvWrapper(EnvBase):
         """Texts cut so far, by the names ``"goal"``, ``"observation"`` and ``"action"``."""
         return self.layout.num_cut
 
+    def __repr__(self) -> str:
+        kind = type(getattr(self.games[0], "unwrapped", self.games[0])).__name__
+        return (
+            f"{type(self).__name__}({len(self.games)} x {kind}, "
+            f"max_actions={self.layout.max_actions}, max_hindsight={self.layout.max_hindsight}, "
+            f"overflow={self._overflow!r}, keep={self.layout.keep!r}, max_steps={self.max_steps})"
+        )
+
     def _set_seed(self, seed: int | None) -> None:
         self._generator = torch.Generator()
         if seed is None:

@@ -317,6 +317,13 @@ def test_an_unknown_key_is_named_with_those_there_are():
         of(actions="moves")
 
 
+def test_it_says_its_settings():
+    assert repr(stairs.make(2, keep="head")) == (
+        "TextEnvWrapper(2 x Stairs, max_actions=4, max_hindsight=2, overflow='error', keep='head', "
+        "max_steps=None)"
+    )
+
+
 def test_an_action_that_is_not_admissible_is_named():
     env = stairs.make(2, seed=0)
     state = env.reset()
