@@ -188,7 +188,7 @@ class TextEnvWrapper(EnvBase):
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         reset = None if tensordict is None else tensordict.get("_reset", None)
         for index in range(len(self.games)):
-            if reset is None or reset.view(-1)[index]:
+            if reset is None or reset.view(-1)[index] or self._episodes[index] is None:
                 seed = int(torch.randint(2**31, (), generator=self._generator))
                 self._episodes[index] = self._begin(index, seed)
         return self._write()

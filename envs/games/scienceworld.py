@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from scienceworld import ScienceWorldEnv
 
+from torchrl_glam.envs.games.java import Fold, check_fold, side_by_side
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 
 def make_scienceworld(
     task: str = "find-non-living-thing",
-    fold: Literal["train", "dev", "test"] = "train",
+    fold: Fold = "train",
     simplifications: str = "easy",
     num_envs: int = 1,
     max_steps: int = 30,
@@ -41,13 +41,10 @@ def make_scienceworld(
     Raises:
         ValueError: if there is no such task, fold or simplification.
     """
-    if fold not in ("train", "dev", "test"):
-        raise ValueError(f'fold ({fold!r}) must be "train", "dev" or "test"')
+    check_fold(fold)
     first = ScienceWorldEnv("", envStepLimit=1_000_000)
-    simulators = [first]
-    for _ in range(num_envs - 1):  # one Java process holds all games
-        simulators.append(copy.copy(first))
-        simulators[-1].server = first._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
+    interface = first._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface
+    simulators = side_by_side(first, interface, num_envs)
     sizes = {
         "max_actions": 256,
         "observation_bytes": 2048,

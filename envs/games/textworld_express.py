@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from textworld_express import TextWorldExpressEnv
 
+from torchrl_glam.envs.games.java import Fold, check_fold, side_by_side
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 # What the text of every state tells anyway.
@@ -17,7 +17,7 @@ _TOLD = ("inventory", "look around", "task")
 def make_textworld_express(
     game: str = "coin",
     params: str = "numLocations=5,includeDoors=0,numDistractorItems=0",
-    fold: Literal["train", "dev", "test"] = "train",
+    fold: Fold = "train",
     num_envs: int = 1,
     max_steps: int = 30,
     seed: int | None = None,
@@ -45,15 +45,12 @@ def make_textworld_express(
     Raises:
         ValueError: if there is no such game, fold or setting.
     """
-    if fold not in ("train", "dev", "test"):
-        raise ValueError(f'fold ({fold!r}) must be "train", "dev" or "test"')
+    check_fold(fold)
     first = TextWorldExpressEnv(envStepLimit=max_steps + 1)
     if game not in first.getGameNames():
         raise ValueError(f"game ({game!r}) must be one of {first.getGameNames()}")
-    simulators = [first]
-    for _ in range(num_envs - 1):  # one Java process holds all games
-        simulators.append(copy.copy(first))
-        simulators[-1].server = first._gateway.jvm.textworldexpress.runtime.PythonInterface()
+    interface = first._gateway.jvm.textworldexpress.runtime.PythonInterface
+    simulators = side_by_side(first, interface, num_envs)
     sizes = {"max_actions": 40, "observation_bytes": 1536, "goal_bytes": 256, "keep": "head"}
     return TextEnvWrapper(
         [TextWorldExpressGame(simulator, game, params, fold) for simulator in simulators],
