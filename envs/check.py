@@ -63,11 +63,11 @@ def check_text_env(
         >>> from torchrl_glam.envs import PlaygroundTextEnv
         >>> env = PlaygroundTextEnv(num_envs=2)
         >>> check_text_env(env)
-        >>> env.goal_kinds = ("grasp", "grow")
+        >>> env.success_key = "won"
         >>> check_text_env(env)
         Traceback (most recent call last):
             ...
-        ValueError: goal_kind[0] of the reset is 3, and there are 2 goal_kinds ...
+        ValueError: won is missing from the step: ...
     """
     if (tokenizer is None) != (model is None):
         raise ValueError(

@@ -171,6 +171,14 @@ class TextEnvWrapper(EnvBase):
         """Texts cut so far, by the names ``"goal"``, ``"observation"`` and ``"action"``."""
         return self.layout.num_cut
 
+    def __repr__(self) -> str:
+        kind = type(getattr(self.games[0], "unwrapped", self.games[0])).__name__
+        return (
+            f"{type(self).__name__}({len(self.games)} x {kind}, "
+            f"max_actions={self.layout.max_actions}, max_hindsight={self.layout.max_hindsight}, "
+            f"overflow={self._overflow!r}, keep={self.layout.keep!r}, max_steps={self.max_steps})"
+        )
+
     def _set_seed(self, seed: int | None) -> None:
         self._generator = torch.Generator()
         if seed is None:
@@ -180,7 +188,7 @@ class TextEnvWrapper(EnvBase):
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         reset = None if tensordict is None else tensordict.get("_reset", None)
         for index in range(len(self.games)):
-            if reset is None or reset.view(-1)[index]:
+            if reset is None or reset.view(-1)[index] or self._episodes[index] is None:
                 seed = int(torch.randint(2**31, (), generator=self._generator))
                 self._episodes[index] = self._begin(index, seed)
         return self._write()

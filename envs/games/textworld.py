@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -126,7 +127,9 @@ class TextWorldGame:
         """Starts the game that the seed draws; returns the observation and ``info``."""
         file, self._goal = self.files[(seed or 0) % len(self.files)]
         if file not in self._loaded:
-            self._loaded[file] = textworld.start(file, self._wanted)
+            with warnings.catch_warnings():  # of what the interpreter does not know of the game
+                warnings.simplefilter("ignore")
+                self._loaded[file] = textworld.start(file, self._wanted)
         self.game = self._loaded[file]
         state = self.game.reset()
         self._room = _room(state["description"])

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torchrl.envs import Compose, ParallelEnv, SerialEnv, TransformedEnv, check_env_specs
 from torchrl.envs.utils import step_mdp
@@ -129,6 +130,12 @@ def test_a_partial_reset_leaves_the_others_where_they_are():
     state = env.reset(state.set("_reset", reset))
     assert decode_text(state["observation"]) == [f"You are on floor {floor}" for floor in (1, 0, 0)]
     assert [game.steps for game in env.games] == [1, 0, 1]
+
+
+def test_a_first_reset_begins_every_game():
+    env = stairs.make(2, seed=0)
+    env.reset(TensorDict({"_reset": torch.tensor([[True], [False]])}, [2]))
+    assert [game.floor for game in env.games] == [0, 0]
 
 
 def test_a_state_dict_goes_on_where_games_stood():
@@ -315,6 +322,13 @@ def test_what_is_refused_is_named(case):
 def test_an_unknown_key_is_named_with_those_there_are():
     with pytest.raises(KeyError, match=r"actions='moves': .* \['goal', 'ways', 'won'\]"):
         of(actions="moves")
+
+
+def test_it_says_its_settings():
+    assert repr(stairs.make(2, keep="head")) == (
+        "TextEnvWrapper(2 x Stairs, max_actions=4, max_hindsight=2, overflow='error', keep='head', "
+        "max_steps=None)"
+    )
 
 
 def test_an_action_that_is_not_admissible_is_named():

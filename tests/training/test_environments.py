@@ -133,3 +133,15 @@ def test_there_is_a_probe_where_there_is_an_oracle():
     tokenizer = load_tokenizer("tiny")
     assert make_probe(config_of("corridor:Corridor", probe_episodes=2), tokenizer, CPU) is None
     assert make_probe(SACGLAMConfig(probe_episodes=2), tokenizer, CPU) is not None
+
+
+def test_long_texts_are_an_error_or_cut():
+    short = {"observation_length": 3}
+    tokenizer = load_tokenizer("tiny")
+    with pytest.raises(ValueError, match=r"observation_length \(3\) is too small"):
+        make_env(SACGLAMConfig(**short), tokenizer, CPU).reset()
+    with pytest.warns(UserWarning, match="of which the tail is kept"):
+        env = make_env(SACGLAMConfig(long_texts="tail", **short), tokenizer, CPU)
+        assert env.reset()["observation_tokens"].shape == (32, 3)
+    with pytest.raises(ValueError, match=r"long_texts \(middle\) must be one of \('error', 'head'"):
+        SACGLAMConfig(long_texts="middle").check()

@@ -1,0 +1,101 @@
+"""ScienceWorld: school experiments with a hundred admissible actions and more; it runs on Java."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from scienceworld import ScienceWorldEnv
+
+from torchrl_glam.envs.games.java import Fold, check_fold, side_by_side
+from torchrl_glam.envs.wrapper import TextEnvWrapper
+
+
+def make_scienceworld(
+    task: str = "find-non-living-thing",
+    fold: Fold = "train",
+    simplifications: str = "easy",
+    num_envs: int = 1,
+    max_steps: int = 30,
+    seed: int | None = None,
+    device: torch.device | str | None = None,
+    **kwargs: Any,
+) -> TextEnvWrapper:
+    """A task of ScienceWorld (Wang et al., 2022) as a text environment. It needs Java.
+
+    Every episode is a variation of the task. The goal is its description; the observation is the
+    room, what is carried, and what the last action gave. The reward is 1 on the step that completes
+    the task, else 0; the episode also ends where the task has failed. There are hundreds of
+    admissible actions: beyond ``max_actions`` (default 256) some are drawn at random.
+
+    Args:
+        task: name of the task. Default: ``"find-non-living-thing"``, one of the shortest.
+        fold: variations to play, ``"train"``, ``"dev"`` or ``"test"``. Default: ``"train"``.
+        simplifications: as its simulator reads them. Default: ``"easy"``, all of them.
+        num_envs: B, games side by side in one simulator. Default: 1.
+        max_steps: steps after which an episode is truncated. Default: 30.
+        seed: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
+        device: the same.
+        **kwargs: the others of its arguments.
+
+    Raises:
+        ValueError: if there is no such task, fold or simplification.
+    """
+    check_fold(fold)
+    first = ScienceWorldEnv("", envStepLimit=1_000_000)
+    interface = first._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface
+    simulators = side_by_side(first, interface, num_envs)
+    sizes = {
+        "max_actions": 256,
+        "observation_bytes": 2048,
+        "goal_bytes": 512,
+        "action_bytes": 192,
+        "keep": "head",
+    }
+    return TextEnvWrapper(
+        [ScienceWorldGame(simulator, task, fold, simplifications) for simulator in simulators],
+        **{**sizes, "overflow": "sample", **kwargs},
+        actions="valid",
+        goal="goal",
+        success="won",
+        max_steps=max_steps,
+        seed=seed,
+        device=device,
+    )
+
+
+class ScienceWorldGame:
+    """A task in Gymnasium's interface.
+
+    Args:
+        simulator: what plays it.
+        task, fold, simplifications: as in :func:`make_scienceworld`.
+    """
+
+    def __init__(
+        self, simulator: ScienceWorldEnv, task: str, fold: str, simplifications: str
+    ) -> None:
+        self.simulator, self._task, self._simplifications = simulator, task, simplifications
+        simulator.load(task, 0, simplifications)
+        self._variations = list(getattr(simulator, f"get_variations_{fold}")())
+
+    def reset(self, *, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+        """Starts the variation that the seed draws."""
+        variation = self._variations[(seed or 0) % len(self._variations)]
+        self.simulator.load(self._task, variation, self._simplifications)
+        _, info = self.simulator.reset()
+        return self._tell("", info)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Gives the game a command."""
+        feedback, _, done, info = self.simulator.step(action)
+        observation, info = self._tell(feedback, info)
+        return observation, float(info["won"]), bool(done or info["won"]), False, info
+
+    def _tell(self, feedback: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        goal = " ".join(info["taskDesc"].removeprefix("Task Description:").split())
+        lines = [*info["look"].split("\n"), *info["inv"].split("\n")]
+        if feedback.strip() not in info["look"]:
+            lines += feedback.split("\n")
+        text = "\n".join(" ".join(line.split()) for line in lines if line.strip())
+        return text, {**info, "goal": goal, "won": info["score"] >= 100}

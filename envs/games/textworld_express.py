@@ -1,0 +1,113 @@
+"""TextWorld-Express: coins, maps, chores and more, in a simulator that runs on Java."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from textworld_express import TextWorldExpressEnv
+
+from torchrl_glam.envs.games.java import Fold, check_fold, side_by_side
+from torchrl_glam.envs.wrapper import TextEnvWrapper
+
+# What the text of every state tells anyway.
+_TOLD = ("inventory", "look around", "task")
+
+
+def make_textworld_express(
+    game: str = "coin",
+    params: str = "numLocations=5,includeDoors=0,numDistractorItems=0",
+    fold: Fold = "train",
+    num_envs: int = 1,
+    max_steps: int = 30,
+    seed: int | None = None,
+    device: torch.device | str | None = None,
+    **kwargs: Any,
+) -> TextEnvWrapper:
+    """A game of TextWorld-Express (Jansen and Côté, 2023) as a text environment. It needs Java.
+
+    Every episode is a new game of its fold. The goal is the game's task; the observation is the
+    room, what is carried, and what the last action gave. Commands that only look are left out. The
+    reward is 1 on the step that fulfils the task, else 0.
+
+    Hindsight: "Find the kitchen" after a step into it, "Take the coin" after one that takes it.
+
+    Args:
+        game: ``"coin"``, ``"mapreader"``, ``"twc"`` or another of its games. Default: ``"coin"``.
+        params: the game's settings, as its simulator reads them. Default: five rooms without doors.
+        fold: ``"train"``, ``"dev"`` or ``"test"``. Default: ``"train"``.
+        num_envs: B, games side by side in one simulator. Default: 1.
+        max_steps: steps after which an episode is truncated. Default: 30.
+        seed: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
+        device: the same.
+        **kwargs: the others of its arguments.
+
+    Raises:
+        ValueError: if there is no such game, fold or setting.
+    """
+    check_fold(fold)
+    first = TextWorldExpressEnv(envStepLimit=max_steps + 1)
+    if game not in first.getGameNames():
+        raise ValueError(f"game ({game!r}) must be one of {first.getGameNames()}")
+    interface = first._gateway.jvm.textworldexpress.runtime.PythonInterface
+    simulators = side_by_side(first, interface, num_envs)
+    sizes = {"max_actions": 40, "observation_bytes": 1536, "goal_bytes": 256, "keep": "head"}
+    return TextEnvWrapper(
+        [TextWorldExpressGame(simulator, game, params, fold) for simulator in simulators],
+        **{**sizes, "max_hindsight": 2, **kwargs},
+        actions="actions",
+        goal="taskDescription",
+        success="tasksuccess",
+        hindsight=lambda steps: steps[-1].info["reached"],
+        max_steps=max_steps,
+        seed=seed,
+        device=device,
+    )
+
+
+class TextWorldExpressGame:
+    """A game in Gymnasium's interface.
+
+    Args:
+        simulator: what plays it.
+        game, params, fold: as in :func:`make_textworld_express`.
+    """
+
+    def __init__(self, simulator: TextWorldExpressEnv, game: str, params: str, fold: str) -> None:
+        self.simulator, self._fold = simulator, fold
+        simulator.load(gameName=game, gameParams=params)
+        seeds = {"train": "Train", "dev": "Dev", "test": "Test"}[fold]
+        self._seeds = list(getattr(simulator, f"getValidSeeds{seeds}")())
+
+    def reset(self, *, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+        """Makes the game of the fold that the seed draws."""
+        chosen = self._seeds[(seed or 0) % len(self._seeds)]
+        _, info = self.simulator.reset(seed=chosen, gameFold=self._fold)
+        self._room = _room(info)
+        return self._tell(info, "", [])
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Gives the game a command."""
+        feedback, _, _, info = self.simulator.step(action)
+        room, reached = _room(info), []
+        if room != self._room:
+            reached.append(f"Find the {room}")
+        self._room = room
+        if action.startswith("take ") and feedback.startswith("You take"):
+            reached.append(f"Take the {action.removeprefix('take ')}")
+        observation, info = self._tell(info, feedback, reached)
+        over = bool(info["tasksuccess"] or info["taskfailure"])
+        return observation, float(info["tasksuccess"]), over, False, info
+
+    def _tell(
+        self, info: dict[str, Any], feedback: str, reached: list[str]
+    ) -> tuple[str, dict[str, Any]]:
+        lines = [info["look"], info["inventory"], "" if feedback in info["look"] else feedback]
+        actions = sorted(action for action in info["validActions"] if action not in _TOLD)
+        text = "\n".join(" ".join(line.split()) for line in lines if line.strip())
+        return text, {**info, "actions": actions or list(info["validActions"]), "reached": reached}
+
+
+def _room(info: dict[str, Any]) -> str:
+    """The room's name, ``kitchen`` of "You are in the kitchen."."""
+    return info["look"].split(".")[0].removeprefix("You are in the ")

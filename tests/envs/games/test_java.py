@@ -1,0 +1,51 @@
+"""The games whose simulators run on Java."""
+
+import shutil
+
+import pytest
+import torch
+
+from torchrl_glam.envs import check_text_env, decode_text
+
+pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="java is not installed")
+
+
+def choose(env, state, text):
+    """What the action of this text leads to, in every environment."""
+    rows = decode_text(state["actions"])
+    return env.step(state.set("action", torch.tensor([row.index(text) for row in rows])))["next"]
+
+
+def test_textworld_express():
+    pytest.importorskip("textworld_express", reason="pip install torchrl_glam[textworld_express]")
+    from torchrl_glam.envs.games.textworld_express import make_textworld_express
+
+    params = "numLocations=1,includeDoors=0,numDistractorItems=0"
+    env = make_textworld_express("coin", params, num_envs=2, seed=0)
+    check_text_env(env, steps=5)
+    step = choose(env, env.reset(), "take coin")
+    assert step["success"].all() and step["terminated"].all()
+    assert step["reward"].tolist() == [[1.0], [1.0]]
+    named = decode_text(step["hindsight", "goal"])
+    assert named == [["Take the coin", ""]] * 2
+    env.close()
+    with pytest.raises(ValueError, match=r"game \('chess'\) must be one of \['cookingworld'"):
+        make_textworld_express("chess")
+    with pytest.raises(ValueError, match=r"fold \('valid'\) must be"):
+        make_textworld_express(fold="valid")
+
+
+def test_scienceworld():
+    pytest.importorskip("scienceworld", reason="pip install torchrl_glam[scienceworld]")
+    from torchrl_glam.envs.games.scienceworld import make_scienceworld
+
+    env = make_scienceworld(num_envs=2, seed=0, overflow="first")
+    check_text_env(env, steps=1)
+    state = env.reset()
+    assert (state["action_mask"].sum(-1) > 50).all()
+    assert all(goal.startswith("Your task is to find a") for goal in decode_text(state["goal"]))
+    step = choose(env, state, "look around")
+    assert not step["done"].any() and not step["success"].any() and not step["reward"].any()
+    env.close()
+    with pytest.raises(ValueError, match=r"fold \('valid'\) must be"):
+        make_scienceworld(fold="valid")
