@@ -8,7 +8,7 @@ and what it does not say has the field's default.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -71,13 +71,13 @@ class EnvDescription:
     """
 
     num_actions: int
-    entries: frozenset[NestedKey]
+    entries: frozenset[NestedKey] = field(repr=False)
     goal_kinds: tuple[str, ...] = ("goal",)
     goal_kind_prior: tuple[float, ...] | None = None
     success_key: NestedKey = "reward"
-    goal_texts: Sequence[str] | None = None
+    goal_texts: Sequence[str] | None = field(default=None, repr=False)
     max_steps: int | None = None
-    longest_texts: Mapping[str, Sequence[str]] | None = None
+    longest_texts: Mapping[str, Sequence[str]] | None = field(default=None, repr=False)
     is_subgoal: Callable[[Tensor, Tensor], Tensor] | None = None
     make_oracle: Callable[[], Oracle] | None = None
 
@@ -162,7 +162,7 @@ def _ask(env: EnvBase) -> dict[str, Any]:
             _ASKED[env] = _ask(first)
             first.close()
         return _ASKED[env]
-    optional = (field.name for field in fields(EnvDescription) if field.default is not MISSING)
+    optional = (f.name for f in fields(EnvDescription) if f.default is not MISSING)
     return {name: getattr(env, name) for name in optional if hasattr(env, name)}
 
 

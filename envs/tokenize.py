@@ -224,3 +224,9 @@ class TokenizeText(Transform):
                     device=source.device,
                 )
         return observation_spec
+
+    def __repr__(self) -> str:
+        slots = ("goal", "observation", "action")
+        lengths = [f"{s}_length={c.length}" for s, c in zip(slots, self._caches, strict=True)]
+        tokenizer = f"{type(self._tokenizer).__name__} of {self.vocab_size} tokens"
+        return f"{type(self).__name__}({tokenizer}, {', '.join(lengths)})"

@@ -14,7 +14,7 @@ from torchrl_glam.envs.playground.dynamics import GRASPED, NO_EVENT, NOTHING, Dy
 from torchrl_glam.envs.playground.goals import GoalSpace, Split
 from torchrl_glam.envs.playground.oracle import OraclePolicy
 from torchrl_glam.envs.playground.partner import SocialPartner
-from torchrl_glam.envs.playground.rendering import render_state
+from torchrl_glam.envs.playground.rendering import render_refusal, render_state
 from torchrl_glam.envs.playground.scenes import GoalSampler, SceneSampler, sample_goals
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.envs.text import decode_text, encode_text
@@ -152,6 +152,11 @@ class PlaygroundTextEnv(EnvBase):
         super(EnvBase, self).to(device)
         self._make_specs()
         self._set_seed(seed)
+
+    def __repr__(self) -> str:
+        goals = f"split={self.goals.split!r}, sequential={self.goals.sequential}"
+        size = f"num_envs={self.batch_size[0]}, num_objects={self.num_objects}"
+        return f"{type(self).__name__}({size}, {goals}, max_steps={self.max_steps})"
 
     @property
     def goal_texts(self) -> tuple[str, ...]:
@@ -350,13 +355,9 @@ class PlaygroundTextEnv(EnvBase):
         if allowed.all():
             return cell
         env = int(allowed.logical_not().nonzero()[0])
-        index = int(action[env])
         texts = decode_text(self.describer.actions(self._scene[env : env + 1])[0])
-        in_range = 0 <= index < len(texts)
-        what = f"{texts[index]!r} is masked out" if in_range else "is out of range"
-        mask = self.dynamics.admissible[place[env]].tolist()
-        admissible = [f"{i}: {text}" for i, text in enumerate(texts) if mask[i]]
-        raise ValueError(f"action[{env}] = {index} {what}. Admissible are {', '.join(admissible)}.")
+        admissible = self.dynamics.admissible[place[env]].tolist()
+        raise ValueError(render_refusal(env, int(action[env]), texts, admissible))
 
     def _observe(self, names: tuple[Tensor, Tensor] | None = None) -> dict:
         """Returns the entries that steps and resets have in common.

@@ -48,3 +48,22 @@ def render_state(
     text = _COLOURED.sub(lambda match: f"{_ANSI[match[1]]}{match[0]}{_RESET}", text)
     text = text.replace(f"({progress})", f"{_DIM}({progress}){_RESET}")
     return _TITLE.sub(lambda match: f"{_BOLD}{match[0]}{_RESET}", text)
+
+
+def render_refusal(env: int, index: int, actions: Sequence[str], admissible: Sequence[bool]) -> str:
+    """Says why an action cannot be taken, and which can.
+
+    Args:
+        env (int): which environment.
+        index (int): the action.
+        actions (sequence of str): text of every candidate action.
+        admissible (sequence of bool): which of them are admissible.
+
+    Examples:
+        >>> render_refusal(3, 1, ["Grasp", "Release"], [True, False])
+        "action[3] = 1 'Release' is masked out. Admissible are 0: Grasp."
+    """
+    in_range = 0 <= index < len(actions)
+    what = f"{actions[index]!r} is masked out" if in_range else "is out of range"
+    choice = [f"{i}: {text}" for i, text in enumerate(actions) if admissible[i]]
+    return f"action[{env}] = {index} {what}. Admissible are {', '.join(choice)}."

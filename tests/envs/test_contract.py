@@ -6,11 +6,17 @@ import sys
 import pytest
 import torch
 from torchrl.data import Categorical, Composite, Unbounded
-from torchrl.envs import EnvBase, ParallelEnv, SelectTransform, SerialEnv, StepCounter
+from torchrl.envs import Compose, EnvBase, ParallelEnv, SelectTransform, SerialEnv, StepCounter
 from torchrl.envs import TransformedEnv as Transformed
 
 import torchrl_glam.envs as envs
-from torchrl_glam.envs import PlaygroundTextEnv, PromptTemplate, describe_env, token_lengths
+from torchrl_glam.envs import (
+    PlaygroundTextEnv,
+    PromptTemplate,
+    TokenizeText,
+    describe_env,
+    token_lengths,
+)
 from torchrl_glam.models import load_tokenizer
 
 
@@ -46,9 +52,7 @@ def test_an_environment_that_says_nothing_has_defaults():
     "wrap",
     [
         lambda make: make(),
-        lambda make: Transformed(
-            Transformed(make(), StepCounter()), SelectTransform("action_mask")
-        ),
+        lambda make: Transformed(make(), Compose(StepCounter(), SelectTransform("action_mask"))),
         lambda make: Transformed(SerialEnv(2, make), StepCounter()),
         lambda make: SerialEnv(2, lambda: Transformed(make(), StepCounter())),
         lambda make: ParallelEnv(2, make, mp_start_method="fork"),
@@ -138,3 +142,13 @@ def test_every_public_name_is_there_and_others_are_refused():
         assert getattr(envs, name).__name__ == name
     with pytest.raises(AttributeError, match="has no attribute 'NoSuchEnv'"):
         envs.NoSuchEnv  # noqa: B018
+
+
+def test_environments_and_transforms_say_their_settings():
+    env = Transformed(game(), TokenizeText(load_tokenizer("tiny"), goal_length=7))
+    text = repr(env)
+    assert (
+        "PlaygroundTextEnv(num_envs=2, num_objects=3, split='train', sequential=False, ma" in text
+    )
+    assert "goal_length=7, observation_length=160, action_length=8)" in text
+    assert "max_steps=7" in repr(describe_env(env)) and "Grasp" not in repr(describe_env(env))

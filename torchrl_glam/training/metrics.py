@@ -236,6 +236,9 @@ class EpisodeStatistics:
         self._reached.clear()
         return out
 
+    def __repr__(self) -> str:
+        return f"EpisodeStatistics(kinds={self._kinds}, success_key={self._success_key!r})"
+
     def state_dict(self) -> dict[str, Any]:
         """Counts since the last summary."""
         return {"ended": dict(self._ended), "reached": dict(self._reached)}

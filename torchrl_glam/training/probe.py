@@ -59,6 +59,10 @@ class PlanProbe:
         self._gamma, self._seed = gamma, seed
         self._kept = {"plan": self._play(oracle), "random": self._play(None)}
 
+    def __repr__(self) -> str:
+        settings = f"max_steps={self._max_steps}, gamma={self._gamma}, seed={self._seed}"
+        return f"PlanProbe({self._env.batch_size.numel()} episodes, {settings})"
+
     @torch.no_grad()
     def __call__(
         self, policy: Callable[[TensorDictBase], TensorDictBase], heads: Heads
