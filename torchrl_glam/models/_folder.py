@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from torchrl_glam._files import kind_of
 
 _INDEX = "model.safetensors.index.json"
-_ADAPTERS = "adapter_config.json"
+ADAPTERS = "adapter_config.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -42,7 +42,7 @@ def check_folder(folder: Path, *, weights: bool) -> None:
         if entry.is_dir() and entry.name == "additional_chat_templates":  # which tokenizers read
             for template in sorted(entry.iterdir()):
                 _check_plain(folder, template)
-    whole, adapters = ((folder / name).exists() for name in ("config.json", _ADAPTERS))
+    whole, adapters = ((folder / name).exists() for name in ("config.json", ADAPTERS))
     if not (whole or adapters):
         raise FileNotFoundError(
             f"name ({str(folder)!r}) is a folder without a config.json: it must hold a model and "
@@ -55,54 +55,15 @@ def check_folder(folder: Path, *, weights: bool) -> None:
             "files of the one that is not meant"
         )
     for name in ("config.json", "tokenizer_config.json"):
-        for key, value in _read(folder / name).items():
+        for key, value in read_json(folder / name).items():
             if key.endswith("_file") and isinstance(value, str):
                 _check_inside(folder, f"{name}: {key}", value)
     if weights:
         _check_weights(folder)
 
 
-def adapter_base(folder: Path) -> str | None:
-    """The name of the model that a folder of adapters goes on, None for any other folder.
-
-    Raises:
-        ValueError: if the adapters name no model, if their weights are missing or a pickle, or if
-            they ask for a module to be imported.
-
-    Examples:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> adapter_base(folder)
-        >>> _ = (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "gpt2"}')
-        >>> _ = (folder / "adapter_model.safetensors").write_text("")
-        >>> adapter_base(folder)
-        'gpt2'
-    """
-    if not (folder / _ADAPTERS).exists():
-        return None
-    config = _read(folder / _ADAPTERS)
-    if not (folder / "adapter_model.safetensors").exists():
-        raise ValueError(
-            f"name ({str(folder)!r}) holds adapters without adapter_model.safetensors: copy it "
-            "again, or where they are a pickle (adapter_model.bin), which may run code and is not "
-            "opened, write them as safetensors with save_pretrained"
-        )
-    if config.get("megatron_config") is not None:
-        raise ValueError(
-            f"name ({str(folder)!r}) asks for a module to be imported (megatron_config in "
-            f"{_ADAPTERS}), which is never done: set it to null where the adapters do without"
-        )
-    base = config.get("base_model_name_or_path")
-    if not isinstance(base, str) or not base:
-        raise ValueError(
-            f"name ({str(folder)!r}) holds adapters that name no base model: write its folder or "
-            f"its id on the hub as base_model_name_or_path into {_ADAPTERS}"
-        )
-    return base
-
-
 def _check_weights(folder: Path) -> None:
-    for tensor, value in _read(folder / _INDEX).get("weight_map", {}).items():
+    for tensor, value in read_json(folder / _INDEX).get("weight_map", {}).items():
         _check_inside(folder, f"{_INDEX}: {tensor}", value)
     if any((folder / name).exists() for name in _PICKLES) and not any(folder.glob("*.safetensors")):
         raise ValueError(
@@ -132,7 +93,7 @@ def _check_inside(folder: Path, where: str, value: object) -> None:
         )
 
 
-def _read(path: Path) -> dict:
+def read_json(path: Path) -> dict:
     """The JSON of a file, or nothing if it is not there."""
     if not path.exists():
         return {}

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from importlib.resources import as_file, files
 from pathlib import Path
 
 import torch
 from peft import (
     LoraConfig,
-    PeftModel,
     get_peft_model,
-    get_peft_model_state_dict,
     prepare_model_for_kbit_training,
 )
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
@@ -29,9 +27,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from torchrl_glam.models._folder import adapter_base, check_folder
+from torchrl_glam.models._folder import check_folder
 from torchrl_glam.models._gradient_checkpointing import checkpoint_layers
 from torchrl_glam.models._reach import text_config
+from torchrl_glam.models.adapters import adapter_base, find_adapters, put_adapters
 
 EMBEDDED = ("tiny",)
 
@@ -93,7 +92,7 @@ def load_language_model(
         >>> model.config.is_encoder_decoder
         True
     """
-    adapters = _adapter_folder(name)
+    adapters = None if str(name) in EMBEDDED else find_adapters(Path(name))
     if adapters is not None and lora is not None:
         raise ValueError(
             f"lora cannot be given for name ({str(name)!r}), which holds adapters already: train "
@@ -113,7 +112,7 @@ def load_language_model(
         _check_4bit(torch.device(device))
     tokenizer = load_tokenizer(name)
     if adapters is not None:
-        name = _base_name(adapters)
+        name = adapter_base(adapters, EMBEDDED)
     kwargs = {"attn_implementation": attention}
     if load_in_4bit:
         kwargs["quantization_config"] = BitsAndBytesConfig(
@@ -150,7 +149,7 @@ def load_language_model(
     if lora is not None:
         model = _with_lora(model, lora, load_in_4bit)
     elif adapters is not None:
-        model = _with_adapters(model, adapters, load_in_4bit)
+        model = put_adapters(model, adapters, load_in_4bit)
     if not load_in_4bit:
         model = model.to(device)
     return model.eval(), tokenizer
@@ -219,55 +218,6 @@ def _load(kind: type, name: str | Path, source: str | Path, **kwargs):
             f"name ({str(name)!r}) brings Python code of its own (auto_map in its configuration), "
             "which is never run: choose a model that transformers has itself"
         ) from error
-
-
-def _adapter_folder(name: str | Path) -> Path | None:
-    """The folder, if it is one of adapters alone."""
-    if str(name) in EMBEDDED or not (folder := Path(name)).is_dir():
-        return None
-    check_folder(folder, weights=True)
-    return None if adapter_base(folder) is None else folder.resolve()
-
-
-def _base_name(adapters: Path) -> str:
-    """The model that adapters go on, to be loaded from where it is on this machine."""
-    base = adapter_base(adapters)
-    path = Path(base)
-    if path.is_dir():
-        return base
-    if path.parent.name == "assets" and path.name in EMBEDDED:  # of another installation
-        return path.name
-    if path.is_absolute():
-        raise FileNotFoundError(
-            f"name ({str(adapters)!r}) holds adapters of the model {base!r}, which is not there: "
-            "write where it is as base_model_name_or_path into adapter_config.json"
-        )
-    return base
-
-
-def _with_adapters(model: PreTrainedModel, folder: Path, quantised: bool) -> PeftModel:
-    if quantised:
-        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-    others = f"name ({str(folder)!r}) holds adapters of another model than {type(model).__name__}"
-    remedy = "name their own as base_model_name_or_path in adapter_config.json, or copy them again"
-    try:
-        with safe_open(folder / "adapter_model.safetensors", "pt") as file, _no_warnings():
-            given = set(file.keys())
-            model = PeftModel.from_pretrained(model, folder, is_trainable=True)
-    except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{others}, or damaged ones ({_first_line(error)}): {remedy}") from error
-    apart = given ^ get_peft_model_state_dict(model).keys()
-    if apart:
-        raise ValueError(f"{others} ({sorted(apart)[0]} is in one of them alone): {remedy}")
-    return model
-
-
-@contextmanager
-def _no_warnings():
-    """Without peft's warning of missing weights, which are an error here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _first_line(error: Exception) -> str:

@@ -53,7 +53,7 @@ def write_page(
 
     parts = {
         "style": asset("viewer.css"),
-        "script": asset("drawings.js") + asset("viewer.js"),
+        "script": "".join(asset(f"{name}.js") for name in ("drawings", "scene", "viewer")),
         # No text of an environment ends the element that holds it.
         "data": data.replace("<", "\\u003c").replace("\u2028", "\\u2028"),
     }

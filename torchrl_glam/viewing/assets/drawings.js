@@ -1,3 +1,5 @@
+"use strict";
+
 // The things of Playground-Text as drawings of 48 by 48 units. Shapes have the thing's colour; of
 // the classes, k is ink, w paper, n an outline, s a stem, b bark, y a yellow detail.
 const DRAWINGS = {
@@ -34,3 +36,4 @@ const DRAWINGS = {
   food: '<path class="s" d="M24 15q0-8 6-12"/><path d="M24 14C18 7 5 11 6 26c1 12 10 21 18 18 8 3 17-6 18-18 1-15-12-19-18-12z"/><path class="w" d="M12 24q0-7 6-8-3 3-3 9z"/>',
   water: '<path d="M24 2c7 12 15 18 15 28a15 15 0 0 1-30 0C9 20 17 14 24 2z"/><path class="w" d="M15 29q0 9 8 11-4-4-4-11z"/>',
 };
+

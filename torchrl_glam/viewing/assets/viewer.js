@@ -1,5 +1,3 @@
-"use strict";
-
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const UNLIKELY = 0.1; // a sampled action of less probability is a surprise
 const TIE = 0.0015; // values are rounded to three digits
@@ -115,81 +113,6 @@ function mark() {
     button.setAttribute("aria-current", current);
     if (current) button.scrollIntoView({ block: "nearest" });
   }
-}
-
-// --- the scene ----------------------------------------------------------------------------------
-
-const SVG = "http://www.w3.org/2000/svg";
-
-function thing(name, x, y, size) {
-  const [colour, kind] = name.split(" ");
-  return `<g class="thing" style="color: var(--${colour})" ` +
-    `transform="translate(${x - size / 2} ${y - size / 2}) scale(${size / 48})">` +
-    `${DRAWINGS[kind] || '<rect x="8" y="8" width="32" height="32"/>'}</g>`;
-}
-
-function agentAt(x, y) {
-  return `<g class="agent" transform="translate(${x} ${y})"><path d="M-9 20q0-20 9-20t9 20z"/>` +
-    `<circle cy="-6" r="8"/><circle class="w" cx="-3" cy="-7" r="2.2"/>` +
-    `<circle class="w" cx="3" cy="-7" r="2.2"/></g>`;
-}
-
-function star(x, y) {
-  return `<path class="star" transform="translate(${x} ${y})" ` +
-    `d="m0-8 2.2 5.4 5.8.4-4.5 3.7 1.5 5.7L0 4.2l-5 3 1.5-5.7-4.5-3.7 5.8-.4z"/>`;
-}
-
-function sceneWords(names, at) {
-  const slot = (index) => (index < 0 ? "nothing" : names[index]);
-  const grown = at.g.map((index) => names[index]).join(", ") || "nothing";
-  return `In the room: ${names.join(", ")}. The agent is on ${slot(at.on)} and holds ` +
-    `${slot(at.h)}. Grown: ${grown}.`;
-}
-
-// Objects in a row whose names can be read; at least three.
-function fitting() {
-  const beside = innerWidth > 960 ? (several ? 0.5 : 0.45) : 1; // as viewer.css has it
-  return Math.max(3, Math.floor((byId("runs").clientWidth * beside) / 88));
-}
-
-function drawScene(objects, at) {
-  const names = objects.map(text);
-  const columns = Math.min(names.length <= 4 ? 4 : Math.ceil(Math.sqrt(names.length * 1.4)), fitting(), names.length);
-  const rows = Math.ceil(names.length / columns);
-  const [wide, high, floor] = [104, 104, 64];
-  const [width, height] = [Math.max(columns, 3) * wide, rows * high + floor];
-  const left = (width - columns * wide) / 2;
-  let drawn = "";
-  let agent = [width / 2, height - 34];
-  names.forEach((name, slot) => {
-    const x = left + (slot % columns) * wide + wide / 2;
-    const y = Math.floor(slot / columns) * high + 46;
-    if (slot === at.h) {
-      drawn += `<rect class="gap" x="${x - 24}" y="${y - 24}" width="48" height="48" rx="6"/>`;
-      drawn += `<text x="${x}" y="${y + 4}">held</text><text x="${x}" y="${y + 46}">${name}</text>`;
-      return;
-    }
-    const grown = at.g.includes(slot);
-    if (slot === at.on) {
-      drawn += `<ellipse class="here" cx="${x}" cy="${y}" rx="48" ry="35"/>`;
-      agent = [x + 32, y + 8];
-    }
-    drawn += thing(name, x, y, grown ? 62 : 46) + (grown ? star(x - 34, y - 26) : "");
-    drawn += `<text x="${x}" y="${y + 46}">${name}</text>`;
-  });
-  drawn += agentAt(...agent);
-  if (at.h >= 0) {
-    const grown = at.g.includes(at.h);
-    drawn += thing(names[at.h], agent[0] + 28, agent[1] - 2, grown ? 36 : 28);
-    drawn += grown ? star(agent[0] + 48, agent[1] - 18) : "";
-  }
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.setAttribute("class", "scene");
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", sceneWords(names, at));
-  svg.innerHTML = drawn;
-  return svg;
 }
 
 // --- a run --------------------------------------------------------------------------------------
