@@ -135,6 +135,14 @@ def test_bad_settings_are_refused_by_name(recipe, case, tmp_path, monkeypatch, c
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("case", ["num_objects=3", "+sequential=true"])
+def test_an_old_spelling_is_told_the_new_one(case, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    _, last = run_here("ppo_glam", [case], monkeypatch, capfd)
+    key = re.search(r"\w+", case)[0]
+    assert f"{key} is env.{key} now" in last
+
+
 def test_good_settings_are_not_refused(tmp_path, monkeypatch, capfd):
     """Or the cases above would show nothing."""
     monkeypatch.chdir(tmp_path)

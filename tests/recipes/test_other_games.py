@@ -1,6 +1,6 @@
 """Both recipes on a game that is not Playground-Text: ``env=module:Name`` and nothing else changes.
 
-The game lies in ``tests/corridor.py``, where ``pythonpath`` and the recipes' process find it.
+The game lies in ``tests/corridor.py``, where the recipes' process finds it.
 """
 
 import pytest
@@ -9,12 +9,12 @@ from omegaconf import OmegaConf
 from run_metrics import metrics
 
 COMMON = [
-    *("num_envs=8", "batch_size=16", "log_every=32", "eval_every=0", "eval_episodes=6"),
+    *("num_envs=8", "batch_size=16", "log_every=32", "eval_every=0", "eval_episodes=4"),
     *("critic_hidden_sizes=[16]", "loggers=[]", "checkpoint_every=0", "device=cpu", "export=none"),
 ]
 SMALL = {
-    "sac_glam": [*COMMON, "total_steps=96", "num_updates=1", "warmup_updates=1", "capacity=600"],
-    "ppo_glam": [*COMMON, "total_steps=96", "update_every=32", "num_epochs=1"],
+    "sac_glam": [*COMMON, "total_steps=64", "num_updates=1", "warmup_updates=1", "capacity=600"],
+    "ppo_glam": [*COMMON, "total_steps=64", "update_every=32", "num_epochs=1"],
 }
 WITH_HINDSIGHT = {
     "sac_glam": ["sampling=ratio+prior", "hindsight_ratio=0.25"],
@@ -39,7 +39,7 @@ def run(recipe, tmp_path, *overrides):
     assert {name for name in rows[-1] if name.startswith("eval/")} >= {
         f"eval/train/{mode}/{what}"
         for mode in ("sampled", "greedy")
-        for what in ("success", "success/red", "success/blue", "length")
+        for what in ("success", "length")
     }
     assert not any(name.startswith(("eval/test/", "probe/")) for name in rows[-1])
     return folder, rows
@@ -62,31 +62,3 @@ def test_with_goals_named(recipe, tmp_path):
     if recipe.name == "sac_glam":
         assert shares[-1] == 0.25
         assert 2 <= float(rows[-1]["goals/named"]) <= 4  # doors and chairs
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["env=corridor:Alley"], "the module corridor has no 'Alley'"),
-        (["env=corridoor:Corridor"], "there is no module 'corridoor', neither installed nor in"),
-        (["env=corridor:GOALS"], "env (corridor:GOALS) must be a torchrl.envs.EnvBase"),
-        (["env=corridor:Corridor", "env.length=3"], "env.length is no argument of corridor:Corri"),
-        (["env=corridor:Corridor", "env.num_envs=3"], "env.num_envs cannot be given"),
-        (["env=nowhere"], "nowhere"),
-        (["num_objects=3"], "num_objects is env.num_objects now"),
-        (["+sequential=true"], "sequential is env.sequential now"),
-    ],
-)
-def test_mistakes_are_named(recipe, overrides, message, tmp_path):
-    folder, log = tmp_path / "run", tmp_path / "log"
-    assert recipe.run(*SMALL[recipe.name], f"output={folder}", *overrides, log=log) == 1
-    assert message in log.read_text().splitlines()[-1]
-    assert not folder.exists()
-
-
-def test_hindsight_needs_goals_that_are_named(recipe, tmp_path):
-    folder, log = tmp_path / "run", tmp_path / "log"
-    hindsight = {"sac_glam": [], "ppo_glam": ["hindsight=all"]}[recipe.name]
-    overrides = ["env=corridor:Corridor", *hindsight, f"output={folder}"]
-    assert recipe.run(*SMALL[recipe.name], *overrides, log=log) == 1
-    assert "needs an environment that names the goals reached" in log.read_text().splitlines()[-1]
