@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _GOAL, _KIND, _ID = ("hindsight", "goal"), ("hindsight", "kind"), ("hindsight", "goal_id")
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
-# Of every key: what follows the batch in its shape, its types, and who is to write it.
+# Of every key: what follows the batch in its shape, and its types.
 _ENTRIES: dict[NestedKey, tuple[tuple[str, ...], tuple[torch.dtype, ...]]] = {
     "goal": (("bytes",), (torch.uint8,)),
     "observation": (("bytes",), (torch.uint8,)),

@@ -58,7 +58,8 @@ def make_textworld(
         max_steps: steps after which an episode is truncated. Default: 30.
         seed: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
         device: the same.
-        **kwargs: the others of its arguments.
+        **kwargs: the others of its arguments. Of more than ``max_actions`` (default 64) candidates
+            some are drawn at random.
 
     Raises:
         ValueError: if there is no such challenge, or ``num_games`` is below 1.
@@ -69,7 +70,13 @@ def make_textworld(
         raise ValueError(f"num_games ({num_games}) must be at least 1")
     chosen = tuple({**_SETTINGS[challenge], **(settings or {})}.items())
     files = [_make_game(challenge, chosen, first_game + number) for number in range(num_games)]
-    sizes = {"max_actions": 40, "observation_bytes": 1536, "goal_bytes": 128, "keep": "head"}
+    sizes = {
+        "max_actions": 64,
+        "overflow": "sample",
+        "observation_bytes": 1536,
+        "goal_bytes": 128,
+        "keep": "head",
+    }
     return TextEnvWrapper(
         [TextWorldGame(files) for _ in range(num_envs)],
         **{**sizes, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, "max_hindsight": 2, **kwargs},

@@ -40,7 +40,8 @@ def make_textworld_express(
         max_steps: steps after which an episode is truncated. Default: 30.
         seed: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
         device: the same.
-        **kwargs: the others of its arguments.
+        **kwargs: the others of its arguments. Of more than ``max_actions`` (default 64) candidates
+            some are drawn at random.
 
     Raises:
         ValueError: if there is no such game, fold or setting.
@@ -51,7 +52,13 @@ def make_textworld_express(
         raise ValueError(f"game ({game!r}) must be one of {first.getGameNames()}")
     interface = first._gateway.jvm.textworldexpress.runtime.PythonInterface
     simulators = side_by_side(first, interface, num_envs)
-    sizes = {"max_actions": 40, "observation_bytes": 1536, "goal_bytes": 256, "keep": "head"}
+    sizes = {
+        "max_actions": 64,
+        "overflow": "sample",
+        "observation_bytes": 1536,
+        "goal_bytes": 256,
+        "keep": "head",
+    }
     return TextEnvWrapper(
         [TextWorldExpressGame(simulator, game, params, fold) for simulator in simulators],
         **{**sizes, "max_hindsight": 2, **kwargs},
