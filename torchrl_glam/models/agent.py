@@ -37,6 +37,11 @@ class Agent:
         critics: the value heads, of which the least value counts; empty if there are none.
         tokenizer: that of the language model.
         card: how it reads and scores, and where it was trained.
+
+    Examples:
+        >>> agent = zero_shot_agent("tiny")
+        >>> agent.critic is None, agent.policy.out_keys
+        (True, ['action'])
     """
 
     trunk: CandidateTrunk | EncodedActionsTrunk
