@@ -10,6 +10,11 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_configure(config):
+    if hasattr(config, "workerinput"):  # one of several processes, a core each
+        torch.set_num_threads(1)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup():
     """Seed what fixtures of a whole module draw: they are made before any fixture of one test."""
