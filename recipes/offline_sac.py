@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parser.error(f"--{name} ({getattr(options, name)}) must be at least 1")
     if (options.out / "metrics.csv").exists():
         parser.error(f"--out ({str(options.out)!r}) holds metrics already: give another folder")
-    config = read_run(options.run, options.keys)
+    saved, config = read_run(options.run, options.keys)
 
     # 1. A new agent, as in sac_glam.py
     device = choose_device(config.device)
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # 2. What the run stored, drawn as this configuration asks for
     buffer = TensorDictReplayBuffer(
         storage=make_storage(config, env, options.out),
-        sampler=make_sampler(read_run(options.run, []), game.goal_kind_prior),
+        sampler=make_sampler(saved, game.goal_kind_prior),
         transform=Compose(
             SegmentMultiStepTransform(config.n_step, config.gamma),
             HindsightTransform("all" if config.hindsight else "none"),
@@ -133,15 +133,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print({key: table.rows[-1][key] for key in names}, f"Results in {table.path}")
 
 
-def read_run(run: Path, keys: Sequence[str]) -> SACGLAMConfig:
-    """The configuration of a run, with other values for some of its keys."""
+def read_run(run: Path, keys: Sequence[str]) -> tuple[SACGLAMConfig, SACGLAMConfig]:
+    """The configuration of a run, as it was and with other values for some of its keys."""
     if not (run / "config.yaml").is_file():
         raise FileNotFoundError(f"run ({str(run)!r}) must be the folder of a run of sac_glam.py")
-    saved = OmegaConf.merge(
-        OmegaConf.structured(SACGLAMConfig), OmegaConf.load(run / "config.yaml")
-    )
+    schema = OmegaConf.structured(SACGLAMConfig)
+    schema.env, schema.eval_splits = {}, {}  # those of the run alone
+    saved = OmegaConf.merge(schema, OmegaConf.load(run / "config.yaml"))
     config = read_config(SACGLAMConfig, OmegaConf.merge(saved, OmegaConf.from_dotlist(list(keys))))
     before = OmegaConf.to_object(saved)
+    given = any(key.startswith("env_class=") for key in keys)
+    if before.env_class != SACGLAMConfig.env_class and not given:
+        raise ValueError(
+            f"env_class ({before.env_class}) is what the run's folder names, and to make it runs "
+            f"code: where you trust it, name it yourself with env_class={before.env_class}"
+        )
     stored = [*STORED, *(["gamma"] if before.n_step > 1 else [])]
     for key in stored:
         if getattr(config, key) != getattr(before, key):
@@ -149,7 +155,7 @@ def read_run(run: Path, keys: Sequence[str]) -> SACGLAMConfig:
                 f"{key} ({getattr(config, key)}) must stay what it was ({getattr(before, key)}): "
                 "it decided what was stored"
             )
-    return config
+    return before, config
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The recipe as a user runs it: whole, resumed, interrupted, diverging, and with mistakes."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from flan_t5 import make_flan_t5
 from run_metrics import metrics
 from tensordict import TensorDict
@@ -118,6 +120,18 @@ def test_what_decided_what_was_stored_stays(unbroken, tmp_path, key, message):
     result = offline(unbroken[0], key, cwd=tmp_path)
     assert result.returncode == 1 and message in result.stderr.splitlines()[-1]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_from_elsewhere_makes_no_environment_of_its_choice(unbroken, tmp_path):
+    """Its configuration would have any function called, with any arguments."""
+    shutil.copytree(unbroken[0], tmp_path / "run")
+    path = tmp_path / "run" / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    config |= {"env_class": "os:system", "env": {"command": f"touch {tmp_path / 'called'}"}}
+    path.write_text(yaml.safe_dump(config))
+    result = offline("run", cwd=tmp_path)
+    assert "env_class (os:system) is what the run's folder names" in result.stderr
+    assert result.returncode == 1 and not (tmp_path / "called").exists()
 
 
 def test_the_share_of_hindsight_in_the_buffer_is_that_of_its_rows_whatever_the_sampler(tmp_path):
