@@ -17,6 +17,7 @@ from torchrl_glam.training.comparison import (
     probability_of_improvement,
     summarise,
 )
+from torchrl_glam.training.config import RecipeConfig
 
 COMPARE = Path(__file__).parents[2] / "recipes" / "compare.py"
 
@@ -58,13 +59,13 @@ def test_a_threshold_that_half_of_the_runs_miss_has_no_median():
     assert row["mean"] == pytest.approx(0.6) and (row["mean_low"], row["mean_high"]) == (0.2, 1.0)
 
 
-def a_run(folder, success, objects=3, old=False):
+def a_run(folder, success, objects=3, old=False, **more):
     folder.mkdir(parents=True)
     names = "step,seconds,eval/train/sampled/success,eval/test/sampled/success\n"
     rows = [f"{100 * i},{i},{value},{value / 2}\n" for i, value in enumerate(success)]
     (folder / "metrics.csv").write_text(names + "50,0.5,,\n".join(rows))
     settings = {"num_objects": objects, "sequential": False, "max_steps": 10}
-    settings = json.dumps(settings if old else {"env": settings})
+    settings = json.dumps(settings if old else {"env": settings} | more)
     (folder / "config.yaml").write_text(settings)
     return str(folder)
 
@@ -86,7 +87,9 @@ def compare(monkeypatch, capsys):
 
 
 def test_the_recipe_writes_curves_and_tables(tmp_path, compare):
-    first = [a_run(tmp_path / f"a{i}", [0.2, 0.9, end]) for i, end in enumerate([0.9, 1.0])]
+    whole = {key: getattr(RecipeConfig(), key) for key in ("env_class", "eval_splits")}
+    ends = [(0.9, {}), (1.0, whole)]
+    first = [a_run(tmp_path / f"a{i}", [0.2, 0.9, end], **m) for i, (end, m) in enumerate(ends)]
     other = a_run(tmp_path / "b", [0.2, 0.3, 0.4, 0.5], old=True)
     out = str(tmp_path / "out")
     status, said, wrong = compare("--out", out, "good", *first, "--", "poor", other)
@@ -103,6 +106,15 @@ def test_the_recipe_writes_curves_and_tables(tmp_path, compare):
     rows = (tmp_path / "out" / "success.csv").read_text().splitlines()
     assert rows[0] == "label,run,step,seconds,success,held_out_success"
     assert rows[1] == "good,0,0.0,0.0,0.2,0.1" and len(rows) == 1 + 3 + 3 + 4
+
+
+def test_a_run_from_elsewhere_makes_no_environment_of_its_choice(tmp_path, compare):
+    """Its configuration would have any function called, with any arguments."""
+    called = {"env_class": "os:system", "env": {"command": f"touch {tmp_path / 'called'}"}}
+    run = a_run(tmp_path / "a", [0.2, 0.9], **called)
+    status, said, wrong = compare("--out", str(tmp_path / "out"), "a", run)
+    assert status == 0, wrong
+    assert "names an environment of its own" in said and not (tmp_path / "called").exists()
 
 
 def test_the_recipe_refuses_what_cannot_be_compared(tmp_path, compare):
