@@ -35,7 +35,7 @@ from torchrl_glam.training.comparison import (
     summarise,
 )
 from torchrl_glam.training.config import ENVIRONMENT, MOVED, RecipeConfig
-from torchrl_glam.training.environments import make_bare_env
+from torchrl_glam.training.environments import OWN_ENV, make_bare_env
 from torchrl_glam.training.evaluation import evaluate
 from torchrl_glam.training.plotting import plot_learning_curves
 
@@ -76,7 +76,7 @@ def check_same_environment(runs: list[Path]) -> None:
 def references(run: Path, episodes: int = 2000) -> dict[str, float]:
     """Success of random play, and of the shortest plan if known, in the environment of a run."""
     config = RecipeConfig(**environment(run))
-    if config.env_class != RecipeConfig.env_class:  # to make it runs code that the folder chose
+    if config.env_class != OWN_ENV:
         print(f"No random play beside the curves: {run} names an environment of its own")
         return {}
     env = make_bare_env(config, episodes, 0, torch.device("cpu"))

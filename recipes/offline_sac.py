@@ -37,7 +37,12 @@ from torchrl_glam.training.build import (
 )
 from torchrl_glam.training.checkpointing import CheckpointManager
 from torchrl_glam.training.config import SACGLAMConfig, read_config
-from torchrl_glam.training.environments import make_env, make_eval_envs, make_probe
+from torchrl_glam.training.environments import (
+    make_env,
+    make_eval_envs,
+    make_probe,
+    refuse_named_env,
+)
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.training.memory import bound_kernel_caches
 from torchrl_glam.training.metrics import MetricsTable
@@ -142,12 +147,8 @@ def read_run(run: Path, keys: Sequence[str]) -> tuple[SACGLAMConfig, SACGLAMConf
     saved = OmegaConf.merge(schema, OmegaConf.load(run / "config.yaml"))
     config = read_config(SACGLAMConfig, OmegaConf.merge(saved, OmegaConf.from_dotlist(list(keys))))
     before = OmegaConf.to_object(saved)
-    given = any(key.startswith("env_class=") for key in keys)
-    if before.env_class != SACGLAMConfig.env_class and not given:
-        raise ValueError(
-            f"env_class ({before.env_class}) is what the run's folder names, and to make it runs "
-            f"code: where you trust it, name it yourself with env_class={before.env_class}"
-        )
+    if not any(key.startswith("env_class=") for key in keys):
+        refuse_named_env(before.env_class, "the run's folder", "env_class")
     stored = [*STORED, *(["gamma"] if before.n_step > 1 else [])]
     for key in stored:
         if getattr(config, key) != getattr(before, key):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from tensordict import NestedKey
@@ -98,10 +98,10 @@ class PursuedGoals:
         new = (first[alike] == place)[others:]
         return Drawn(into[new], goal[new])
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[NestedKey, torch.Tensor]:
         """The goals."""
-        return {"others": dict(self._entries)}
+        return dict(self._entries)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[NestedKey, torch.Tensor]) -> None:
         """Restores what :meth:`state_dict` returned."""
-        self._entries = dict(state["others"])
+        self._entries = dict(state)

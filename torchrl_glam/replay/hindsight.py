@@ -203,14 +203,15 @@ class HindsightTransform(Transform):
     def get_extra_state(self) -> dict[str, Any]:
         """The pending steps, the goals pursued and the generator's state, for ``state_dict``."""
         own = {"generator": self._rng.get_state(), "num_envs": self._num_envs}
-        return self._log.state_dict() | self._others.state_dict() | own
+        own["others"] = self._others.state_dict()
+        return self._log.state_dict() | own
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restores what :meth:`get_extra_state` returned."""
         state = dict(state)
         self._rng.set_state(state.pop("generator").cpu())
         self._num_envs = state.pop("num_envs")
-        self._others.load_state_dict({"others": state.pop("others", {})})
+        self._others.load_state_dict(state.pop("others", {}))
         self._log.load_state_dict(state)
 
     def __repr__(self) -> str:

@@ -10,12 +10,7 @@ from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl.envs import EnvBase
 
-from torchrl_glam.replay import (
-    CompactStorage,
-    GoalKindSampler,
-    HindsightRatioSampler,
-)
-from torchrl_glam.replay._group_sampler import GroupSampler
+from torchrl_glam.replay import CompactStorage, GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.training.config import SACGLAMConfig
 from torchrl_glam.training.storage import DiskStorage, check_room
 
@@ -57,16 +52,8 @@ def make_sampler(config: SACGLAMConfig, goal_kind_prior: Sequence[float] | None 
         >>> make_sampler(SACGLAMConfig(hindsight_ratio=0.3))
         HindsightRatioSampler(ratio=0.3)
     """
-    sampler = _group_sampler(config, goal_kind_prior)
-    return RandomSampler() if sampler is None else sampler
-
-
-def _group_sampler(
-    config: SACGLAMConfig, goal_kind_prior: Sequence[float] | None
-) -> GroupSampler | None:
-    """The sampler for shares of hindsight and goal kinds, or None if batches are to have none."""
     if config.sampling == "uniform" or not config.hindsight:
-        return None
+        return RandomSampler()
     if config.sampling == "ratio":
         return HindsightRatioSampler(config.hindsight_ratio)
     ratio = config.hindsight_ratio if "ratio" in config.sampling else None

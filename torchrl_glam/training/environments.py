@@ -27,6 +27,35 @@ _READ = (  # by every recipe
 )
 
 
+OWN_ENV = RecipeConfig.env_class
+"""What a folder may name by itself: to make any other environment runs code that it chose."""
+
+
+def refuse_named_env(env_class: str, source: str, key: str) -> None:
+    """Refuses an environment that only a card or a run's folder names: it may come from anywhere.
+
+    Args:
+        env_class: what is named.
+        source: who names it, for the message.
+        key: what a user who trusts it would name it by, for the message.
+
+    Raises:
+        ValueError: if it is not this package's.
+
+    Examples:
+        >>> refuse_named_env("games.lake:Lake", "the run's folder", "env")
+        Traceback (most recent call last):
+            ...
+        ValueError: env_class (games.lake:Lake) is what the run's folder names, and to make it runs
+        code: where you trust it, name it yourself with env=games.lake:Lake
+    """
+    if env_class != OWN_ENV:
+        raise ValueError(
+            f"env_class ({env_class}) is what {source} names, and to make it runs code: where you "
+            f"trust it, name it yourself with {key}={env_class}"
+        )
+
+
 def import_env(path: str) -> Callable[..., EnvBase]:
     """The class or function that a configuration names, from an installed module or a file here.
 

@@ -12,10 +12,8 @@ from torchrl_glam.envs import TokenizeText, token_lengths
 from torchrl_glam.models import Agent
 from torchrl_glam.training.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.training.config.viewing import ViewConfig
-from torchrl_glam.training.environments import make_bare_env
+from torchrl_glam.training.environments import OWN_ENV, make_bare_env, refuse_named_env
 
-# What a card may name by itself: making any other environment runs code that the card chose.
-_OWN = RecipeConfig.env_class
 _LENGTHS = ("goal_length", "observation_length", "action_length")
 
 
@@ -54,12 +52,9 @@ def choose_game(config: ViewConfig, agent: Agent | None) -> dict[str, Any]:
     for key in ("env", "eval_splits"):
         if not isinstance(own.get(key, {}), dict):
             raise ValueError(f"{key} ({own[key]!r}) of the agent's card must be a dictionary")
-    named = own.get("env_class", _OWN)
-    if config.env_class is None and named != _OWN:
-        raise ValueError(
-            f"env_class ({named}) is what the agent's card names, and to make it runs code: where "
-            f"you trust it, name it yourself with env={named}"
-        )
+    named = own.get("env_class", OWN_ENV)
+    if config.env_class is None:
+        refuse_named_env(named, "the agent's card", "env")
     if config.env_class not in (None, named):
         own = {}
     default = RecipeConfig()

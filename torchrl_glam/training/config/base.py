@@ -106,9 +106,7 @@ class RecipeConfig:
         Raises:
             ValueError: naming the key, its value and what was expected.
         """
-        for switch in (key.name for key in fields(self) if key.type == "Switch"):
-            value = getattr(self, switch)
-            require(isinstance(value, bool), switch, value, "be true or false")
+        switches(self)
         for key in ("total_steps", "num_envs", "update_every"):
             at_least(self, key, 1)
         for key in ("batch_size", "log_every", "eval_episodes", "keep_checkpoints"):
@@ -222,6 +220,13 @@ def require(holds: bool, key: str, value: Any, expected: str) -> None:
     """Raises ValueError about a key unless the condition holds."""
     if not holds:
         raise ValueError(f"{key} ({value}) must {expected}")
+
+
+def switches(config: Any) -> None:
+    """Requires a truth value of every key that is a ``Switch``."""
+    for switch in (key.name for key in fields(config) if key.type == "Switch"):
+        value = getattr(config, switch)
+        require(isinstance(value, bool), switch, value, "be true or false")
 
 
 def at_least(config: RecipeConfig, key: str, low: int) -> None:

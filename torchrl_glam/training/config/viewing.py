@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchrl_glam.training.config.base import Switch, at_least, choice, require, within
+from torchrl_glam.training.config.base import (
+    Switch,
+    at_least,
+    choice,
+    require,
+    switches,
+    within,
+)
 
 
 @dataclass
@@ -39,9 +46,7 @@ class ViewConfig:
         require(one, "agent", self.agent, f"be given, or model ({self.model}), and not both")
         within(self, "seed", 0, 2**32 - 1)
         at_least(self, "max_tokens_per_pass", 1)
-        require(
-            isinstance(self.chat_template, bool), "chat_template", self.chat_template, "be bool"
-        )
+        switches(self)
 
 
 @dataclass
@@ -70,9 +75,6 @@ class EvaluateConfig(ViewConfig):
         """
         super().check()
         at_least(self, "episodes", 1)
-        require(
-            isinstance(self.references, bool), "references", self.references, "be true or false"
-        )
         known = ("sampled", "greedy")
         some = bool(self.modes) and set(self.modes) <= set(known)
         require(some, "modes", self.modes, f"be some of {known}, at least one")
