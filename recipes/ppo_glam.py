@@ -129,7 +129,7 @@ def main(cfg: PPOGLAMConfig) -> None:
     # 5. Records, and an earlier run to go on with
     counters = {"steps": 0, "updates": 0, "seconds": 0.0}
     statistics = EpisodeStatistics(game.goal_kinds, success_key=game.success_key)
-    table = MetricsTable(folder, config.loggers, name="ppo_glam")
+    table = MetricsTable(folder, config.loggers, "ppo_glam", wandb=vars(config.wandb))
     state = {"loss": loss, "optimizer": optimizer, "collector": collector}
     state |= {"counters": counters, "statistics": statistics, "metrics": table}
     if config.resume:

@@ -140,7 +140,7 @@ def main(cfg: SACGLAMConfig) -> None:
     counters = {"steps": 0, "updates": 0, "seconds": 0.0}
     statistics = EpisodeStatistics(game.goal_kinds, success_key=game.success_key)
     coverage = GoalCoverage()
-    table = MetricsTable(folder, config.loggers, name="sac_glam")
+    table = MetricsTable(folder, config.loggers, "sac_glam", wandb=vars(config.wandb))
     state = {"loss": loss, "optimizer": optimizer, "buffer": buffer, "collector": collector}
     state |= dict(counters=counters, statistics=statistics, coverage=coverage, metrics=table)
     if config.resume:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.envs.playground.drawings import DRAWINGS
 from torchrl_glam.envs.playground.vocabulary import COLOURS, TYPES
 from torchrl_glam.viewing import record, write_page
 
@@ -164,7 +165,9 @@ def test_contrast_is_that_of_level_aa_by_day_and_by_night():
 
 
 def test_every_thing_has_a_drawing_and_every_colour_a_value():
-    assert re.findall(r"^  (\w+): '", asset("drawings.js"), re.M) == list(TYPES)
+    assert list(DRAWINGS["things"]) == list(TYPES)
+    (day, _) = themes(("base.css",))
+    assert DRAWINGS["colours"].items() <= day.items()  # pages and pictures look alike
     for colour in COLOURS:
         assert asset("base.css").count(f"--{colour}: #") == 2
 

@@ -38,6 +38,8 @@ class MetricsTable:
         backends: TorchRL loggers to feed as well: any of ``"csv"``, ``"tensorboard"``,
             ``"wandb"``, ``"mlflow"``. Default: none.
         name: name of the experiment in those loggers. Default ``"run"``.
+        wandb: what ``wandb.init`` is told besides: ``project``, ``entity``, ``mode``, ``name``.
+            Default: nothing.
         unit: what ``step`` counts, for the page. Default: ``"environment steps"``.
 
     Raises:
@@ -60,13 +62,14 @@ class MetricsTable:
         backends: Sequence[str] = (),
         name: str = "run",
         unit: str = "environment steps",
+        wandb: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = Path(folder) / "metrics.csv"
         self._record = RunRecord(folder, unit)
         self.rows: list[dict[str, float]] = []
         self._columns: list[str] | None = None  # of the file, None to write all of it
         self._warned: set[str] = set()
-        self._loggers = {kind: _make_logger(kind, folder, name) for kind in backends}
+        self._loggers = {kind: _make_logger(kind, folder, name, wandb) for kind in backends}
 
     def add(self, step: int, values: dict[str, float]) -> None:
         """Adds a row; ``step`` counts environment steps."""
@@ -141,9 +144,11 @@ def _as_csv(columns: list[str], rows: list[dict[str, float]], header: bool = Fal
     return text.getvalue()
 
 
-def _make_logger(kind: str, folder: str | Path, name: str) -> Any:
+def _make_logger(kind: str, folder: str | Path, name: str, wandb: Mapping[str, Any] | None) -> Any:
+    told = {key: value for key, value in (wandb or {}).items() if value is not None}
+    name = told.pop("name", name) if kind == "wandb" else name
     try:
-        return get_logger(kind, logger_name=str(folder), experiment_name=name)
+        return get_logger(kind, logger_name=str(folder), experiment_name=name, wandb_kwargs=told)
     except Exception as error:  # loggers raise what they like
         raise ValueError(f"loggers: {kind} could not be started: {error}") from error
 
