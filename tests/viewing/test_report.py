@@ -59,6 +59,7 @@ def test_every_measurement_has_a_chart_and_stands_once():
     apart |= {name for name in EVALUATED if "calibration" in name}
     measured = {name for row in ROWS for name in row} - apart
     assert len(drawn) == len(measured) + 1  # and the share of time
+    assert "Loss: policy" in charts([{"step": 0, "loss_policy": 1.0}])
     assert charts()["tea"].lines == [Line("cups", [800, 1600], [3.0, 3.0])]
 
 
@@ -97,11 +98,11 @@ def test_calibration_is_return_by_q_in_the_newest_evaluation():
 
 
 def test_points_lie_where_they_belong():
-    """Axes from 0 to 40 over 350 units, and from 0 to 1 over 192, downwards."""
+    """Axes from 0 to 40 over 340 units, and from 0 to 1 over 192, downwards."""
     line = Line("a", [0, 10, 40], [0.0, 1.0, 0.5])
     drawn = draw(Chart("t", "", [line], limits=(0, 1), references={"oracle": 0.75}))
-    assert drawn["lines"][0]["paths"] == ["58.0,202.0 145.5,10.0 408.0,106.0"]
-    assert drawn["lines"][0]["marks"][1] == (145.5, 10.0, "10: 1")
+    assert drawn["lines"][0]["paths"] == ["58.0,202.0 143.0,10.0 398.0,106.0"]
+    assert drawn["lines"][0]["marks"][1] == (143.0, 10.0, "10: 1")
     assert drawn["y_ticks"] == [
         (202.0, "0"),
         *((163.6, "0.2"), (125.2, "0.4"), (86.8, "0.6"), (48.4, "0.8"), (10.0, "1")),
@@ -114,7 +115,7 @@ def test_a_logarithmic_axis_has_equal_steps_for_equal_ratios():
     heights = [float(point.split(",")[1]) for point in drawn["lines"][0]["paths"][0].split()]
     assert heights == [202.0, 106.0, 10.0]
     flat = draw(Chart("t", "", [Line("a", [0, 1], [0.05, 0.05])], log=True))
-    assert flat["lines"][0]["paths"] == ["58.0,92.7 408.0,92.7"]  # log(2.5) / log(5) of the way
+    assert flat["lines"][0]["paths"] == ["58.0,92.7 398.0,92.7"]  # log(2.5) / log(5) of the way
     labels = [
         t for _, t in draw(Chart("t", "", [Line("a", [0, 1], [1e-9, 2e4])], log=True))["y_ticks"]
     ]

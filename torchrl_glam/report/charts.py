@@ -15,7 +15,7 @@ from typing import Any
 from matplotlib.ticker import MaxNLocator
 
 WIDTH, HEIGHT = 420, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 408, 10, 202  # of what the axes enclose
+LEFT, RIGHT, TOP, BOTTOM = 58, 398, 10, 202  # of what the axes enclose
 _POINTS = 240  # of a line at the most: more cannot be told apart
 _MARKED = 30  # points up to which each has a mark with its value
 _ROWS = 40  # of a chart's table
@@ -88,8 +88,8 @@ def draw(chart: Chart) -> dict[str, Any]:
     finite = [(x, y) for x, y in finite if math.isfinite(x) and math.isfinite(y)]
     heights = [y for _, y in finite] + list(chart.references.values())
     log = chart.log and bool(heights) and min(heights) > 0
-    across = _Axis([*(x for x, _ in finite), *(chart.x_limits or ())], _LEFT, _RIGHT)
-    up = _Axis([*heights, *(chart.limits or ())], _BOTTOM, _TOP, log)
+    across = _Axis([*(x for x, _ in finite), *(chart.x_limits or ())], LEFT, RIGHT)
+    up = _Axis([*heights, *(chart.limits or ())], BOTTOM, TOP, log)
     both = max(across.low, up.low), min(across.high, up.high)
     return {
         "title": chart.title,

@@ -10,7 +10,8 @@ from typing import Any
 
 import jinja2
 
-from torchrl_glam.report.charts import HEIGHT, WIDTH, draw, number
+from torchrl_glam.report import charts as drawing
+from torchrl_glam.report.charts import draw, number
 from torchrl_glam.report.contents import sections
 from torchrl_glam.report.run import Run
 
@@ -38,8 +39,7 @@ def make_page(run: Run) -> str:
         newest=list(_newest(run, unit)),
         sections=[(heading, [draw(chart) for chart in parts]) for heading, parts in charts],
         starts=[start for start in _list(run.record.get("starts")) if isinstance(start, dict)],
-        width=WIDTH,
-        height=HEIGHT,
+        drawing=drawing,
     )
 
 
