@@ -218,7 +218,7 @@ SECTIONS: tuple[tuple[str, tuple[Plan, ...]], ...] = (
                 r"time/(?P<line>.+)",
                 options={"log": True},
             ),
-            Plan("Time so far", "Since the run began.", r"seconds", "seconds"),
+            Plan("Time so far", "Since the run began.", r"seconds", "seconds", {"limits": (0, 0)}),
         ),
     ),
     (

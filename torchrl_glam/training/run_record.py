@@ -48,6 +48,7 @@ class RunRecord:
         self._folder, self._unit = Path(folder), unit
         self._record: dict[str, Any] | None = None  # until something is written
         self._due = 0.0
+        self._started = datetime.now(timezone.utc)
 
     def update(self, rows: Sequence[Mapping[str, float]]) -> None:
         """Writes the page of some metrics, if it is time to."""
@@ -92,16 +93,19 @@ class RunRecord:
                 starts, references = list(record["starts"]), dict(record["references"])
         return {
             "unit": self._unit,
-            "starts": [*starts, describe_process()],
+            "starts": [
+                *starts,
+                {"time": f"{self._started:%Y-%m-%d %H:%M:%S} UTC"} | describe_process(),
+            ],
             "references": references,
         }
 
 
 def describe_process() -> dict[str, str]:
-    """What this process is: its time, command, commit, versions and machine.
+    """What this process is: its command, commit, versions and machine.
 
     Returns:
-        ``time`` (now, UTC), ``command``, ``commit`` (of the repository that holds the script, with
+        ``command``, ``commit`` (of the repository that holds the script, with
         ``-dirty`` if it was changed since; left out where there is none), ``versions``, ``system``,
         ``processor`` and, if there are some, ``GPUs``.
 
@@ -113,12 +117,11 @@ def describe_process() -> dict[str, str]:
     found = {name: _version(name) for name in _PACKAGES}
     versions = ", ".join(f"{name} {number}" for name, number in found.items() if number)
     described = {
-        "time": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC"),
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),
         "commit": _commit(Path(sys.argv[0]).resolve().parent),
         "versions": f"Python {platform.python_version()}, {versions}",
         "system": platform.platform(),
-        "processor": f"{_processor()}, {_cores()} cores, {torch.get_num_threads()} threads",
+        "processor": f"{_processor()} (cores: {_cores()}, threads: {torch.get_num_threads()})",
         "GPUs": ", ".join(map(torch.cuda.get_device_name, range(torch.cuda.device_count()))),
     }
     return {name: value for name, value in described.items() if value}

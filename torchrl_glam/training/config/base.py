@@ -47,12 +47,12 @@ class WandbConfig:
         >>> RecipeConfig(wandb=WandbConfig(mode="away")).check()
         Traceback (most recent call last):
             ...
-        ValueError: wandb.mode (away) must be one of ('online', 'offline', 'disabled')
+        ValueError: wandb.mode (away) must be null or one of ('online', 'offline', 'disabled')
     """
 
     project: str | None = None
     entity: str | None = None
-    mode: str = "online"
+    mode: str | None = None
     name: str | None = None
 
 
@@ -158,7 +158,7 @@ class RecipeConfig:
         require("train" in self.eval_splits, "eval_splits", self.eval_splits, "have a key train")
         modes = ("online", "offline", "disabled")
         mode = self.wandb.mode
-        require(mode in modes, "wandb.mode", mode, f"be one of {modes}")
+        require(mode in (None, *modes), "wandb.mode", mode, f"be null or one of {modes}")
         for name in self.loggers:
             require(name in LOGGERS, "loggers", self.loggers, f"be some of {LOGGERS}")
             require(
