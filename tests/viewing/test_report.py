@@ -235,7 +235,7 @@ def test_a_table_keeps_the_page_of_its_run(tmp_path, monkeypatch):
 def test_pages_take_no_more_of_a_run_than_they_may(tmp_path, monkeypatch):
     """A clock that every page moves by 2 s: the next one is written 400 s later."""
     now = [1000.0]
-    monkeypatch.setattr(run_record.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(run_record.time, "thread_time", lambda: now[0])
     written = []
 
     def slow(run):

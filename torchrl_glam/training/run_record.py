@@ -23,14 +23,14 @@ from torchrl_glam.report.run import CONFIG, PAGE, RECORD
 from torchrl_glam.training.files import replace_file
 
 _PACKAGES = ("torchrl_glam", "torch", "torchrl", "tensordict", "transformers", "peft")
-_REST = 200  # a page may be written again after so many times what it took
+_REST = 200  # a page is written again after so many times what the last one took
 
 
 class RunRecord:
     """A run's ``report.html``, and ``run.json`` with what the page says beside metrics.
 
-    The page is written again with a row of the metrics, if 200 times the seconds have gone by that
-    the last one took: that bounds what it takes of a run at 0.5 %.
+    The page is written again with a row of the metrics, if the run has computed 200 times as long
+    since the last one as that took: so pages take at most 0.5 % of a run, on a busy machine too.
 
     Args:
         folder: of the run.
@@ -52,7 +52,7 @@ class RunRecord:
 
     def update(self, rows: Sequence[Mapping[str, float]]) -> None:
         """Writes the page of some metrics, if it is time to."""
-        if time.monotonic() >= self._due:
+        if time.thread_time() >= self._due:
             self.write(rows)
 
     def write(
@@ -70,17 +70,17 @@ class RunRecord:
         """
         if not rows:
             return
-        started = time.monotonic()
         if self._record is None or references:
             record = self._record or self._begin()
             record["references"] |= dict(references or {})
             replace_file(self._folder / RECORD, json.dumps(record, indent=1) + "\n")
             self._record = record
+        started = time.thread_time()
         config = self._folder / CONFIG
         text = config.read_text(encoding="utf-8") if config.is_file() else ""
         run = Run(self._folder.resolve().name, list(rows), text, self._record)
         replace_file(self._folder / PAGE, make_page(run))
-        now = time.monotonic()
+        now = time.thread_time()
         self._due = now + _REST * (now - started)
 
     def _begin(self) -> dict[str, Any]:
@@ -105,9 +105,9 @@ def describe_process() -> dict[str, str]:
     """What this process is: its command, commit, versions and machine.
 
     Returns:
-        ``command``, ``commit`` (of the repository that holds the script, with
-        ``-dirty`` if it was changed since; left out where there is none), ``versions``, ``system``,
-        ``processor`` and, if there are some, ``GPUs``.
+        ``command``, ``commit`` (of the repository that holds the script, with ``-dirty`` if it was
+        changed since; left out where there is none), ``versions``, ``system``, ``processor`` and,
+        if there are some, ``GPUs``.
 
     Examples:
         >>> described = describe_process()
