@@ -34,7 +34,8 @@ def write_animation(
         >>> step = {"candidates": ["Grasp"], "probability": [1.0], "chosen": 0, "scene": scene}
         >>> path = Path(tempfile.mkdtemp()) / "episode.gif"
         >>> write_animation(path, [{"goal": "Grasp red lion", "success": True, "steps": [step]}])
-        >>> Image.open(path).n_frames
+        >>> with Image.open(path) as image:
+        ...     image.n_frames
         2
     """
     if not episodes:
