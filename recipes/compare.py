@@ -155,7 +155,12 @@ def main() -> None:
         for row in run
     ]
     write_csv(arguments.out / "success.csv", names, measured)
-    table = comparison_table(curves["step"], arguments.threshold)
+    end = common_end([curve for group in curves["step"].values() for curve in group])
+    summaries = {
+        label: [summarise(curve, end, arguments.threshold) for curve in group]
+        for label, group in curves["step"].items()
+    }
+    table = comparison_table(summaries, end)
     written = [list(row.values()) for row in table]
     write_csv(arguments.out / "comparison.csv", list(table[0]), written)
 
@@ -171,11 +176,7 @@ def main() -> None:
             )
     for row in table:
         print(describe(row, arguments.threshold))
-    end = common_end([curve for group in curves["step"].values() for curve in group])
-    final = {
-        label: [summarise(curve, end, arguments.threshold).final for curve in group]
-        for label, group in curves["step"].items()
-    }
+    final = {label: [run.final for run in runs] for label, runs in summaries.items()}
     for first, second in combinations(final, 2):
         chance = probability_of_improvement(final[first], final[second])
         print(f"a run of {first!r} beats one of {second!r} in {chance:.0%} of the pairs")

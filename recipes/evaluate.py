@@ -1,11 +1,13 @@
-"""Measures the success of a trained agent, or of a language model as it is.
+"""Measures the success of trained agents, or of a language model as it is.
 
     python recipes/evaluate.py agent=runs/sac_glam/...
+    python recipes/evaluate.py agent=[runs/seed0,runs/seed1,runs/seed2]      # trained alike
     python recipes/evaluate.py agent=runs/sac_glam/... objects=[3,6,10,20,30] splits=[test]
     python recipes/evaluate.py model=google/flan-t5-base             # zero-shot
 
-By goal kind, split of goals and number of objects, sampled and greedy, with 95 % intervals
-(Wilson), beside random play and the oracle where the environment has one. Prints a table and writes
+By goal kind, split of goals and number of objects, sampled and greedy, with 95 % intervals, beside
+random play and the oracle where the environment has one. Intervals of an agent are over episodes
+(Wilson), those of the mean of several are over agents (bootstrap). Prints a table and writes
 results.csv and results.png to `output`. The keys are explained in recipes/config/evaluate.yaml.
 """
 
@@ -16,19 +18,24 @@ from pathlib import Path
 import hydra
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
+from torchrl.envs import EnvBase
 from tqdm import tqdm
 
 from torchrl_glam.envs import describe_env
-from torchrl_glam.models import load_agent, zero_shot_agent
 from torchrl_glam.training.build import choose_device
 from torchrl_glam.training.config import EvaluateConfig, read_config
 from torchrl_glam.training.program import program
 from torchrl_glam.viewing import (
+    Result,
     choose_game,
     format_results,
     make_game,
     measure,
+    name_apart,
+    open_agent,
     plot_results,
+    pool,
+    read_card,
     tokenize,
     write_results,
 )
@@ -41,53 +48,76 @@ ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)
 def main(cfg: DictConfig) -> None:
     config = read_config(EvaluateConfig, cfg)
 
-    # 1. The agent
-    device = choose_device(config.device)
-    options = {"device": device, "max_tokens_per_pass": config.max_tokens_per_pass}
-    if config.agent is not None:
-        agent, name = load_agent(config.agent, **options), "agent"
-    else:
-        agent, name = zero_shot_agent(config.model, config.chat_template, **options), "zero-shot"
-    settings = choose_game(config, agent)
+    # 1. What is to be measured: agents trained in one environment, or a language model
+    device, folders = choose_device(config.device), config.agents
+    several = len(folders) > 1
+    names = name_apart(folders) if several else ["agent" if folders else "zero-shot"]
+    cards = [read_card(folder) for folder in folders] or [None]
+    settings, *others = [choose_game(config, card) for card in cards]
+    for folder, other in zip(folders[1:], others, strict=True):
+        if other != settings:
+            raise ValueError(
+                f"agent ({folder}) was trained in another environment than {folders[0]} "
+                f"({other}, {settings}): evaluate them one by one, or name an environment with env="
+            )
     splits = config.splits or list(settings["eval_splits"])
     sizes = [{"num_objects": number} for number in config.objects or []] or [{}]
+    places = [(split, size) for split in splits for size in sizes]
 
-    # 2. Every figure: the agent sampled and greedy, random play, the oracle
-    yardsticks = 2 if config.references else 0
-    measurements = len(splits) * len(sizes) * (len(config.modes) + yardsticks)
-    bar = tqdm(total=measurements * config.episodes, desc="evaluate", unit="episode")
-    results = []
-    for split in splits:
-        for size in sizes:
-            game = make_game(settings, num_envs=config.episodes, split=split, device=device, **size)
-            env, oracle = tokenize(game, agent, settings), describe_env(game).make_oracle
-            modes = config.modes
-            played = [(f"{name}, {mode}", env, agent.policy, mode == "greedy") for mode in modes]
-            if config.references:
-                played += [("random play", game, None, False)]
-                played += [("oracle", game, oracle(), False)] if oracle else []
-            objects = getattr(game, "num_objects", 0)
-            for label, place, policy, deterministic in played:
-                bar.set_postfix_str(f"{label}, {split} goals")
-                before = bar.n
-                results += measure(
-                    policy,
-                    place,
-                    label,
-                    split=split,
-                    objects=objects,
-                    seed=config.seed,
-                    deterministic=deterministic,
-                    progress=lambda over, before=before: bar.update(before + over - bar.n),
-                )
+    # 2. Every figure: each agent sampled and greedy, random play, the oracle
+    figures = len(names) * len(config.modes) + (2 if config.references else 0)
+    total = len(places) * figures * config.episodes
+    bar = tqdm(total=total, desc="evaluate", unit="episode")
+
+    def result(label: str, policy, env: EnvBase, split: str, greedy: bool = False) -> list[Result]:
+        bar.set_postfix_str(f"{label}, {split} goals")
+        before = bar.n
+        return measure(
+            policy,
+            env,
+            label,
+            split=split,
+            objects=getattr(env, "num_objects", 0),
+            seed=config.seed,
+            deterministic=greedy,
+            progress=lambda over: bar.update(before + over - bar.n),
+        )
+
+    games = [
+        make_game(settings, num_envs=config.episodes, split=split, device=device, **size)
+        for split, size in places
+    ]
+    measured: dict[str, list[Result]] = {}
+    for name, folder in zip(names, folders or [None], strict=True):
+        agent = open_agent(config, folder)  # one at a time is in memory
+        for (split, _), game in zip(places, games, strict=True):
+            env = tokenize(game, agent, settings)
+            for mode in config.modes:
+                label = f"{name}, {mode}"
+                found = result(label, agent.policy, env, split, mode == "greedy")
+                measured.setdefault(label, []).extend(found)
+    together = {}
+    for mode in config.modes if several else ():
+        label = f"{len(names)} agents, {mode}"
+        together[label] = pool([r for n in names for r in measured[f"{n}, {mode}"]], label)
+    yardsticks: dict[str, list[Result]] = {"random play": [], "oracle": []}
+    for (split, _), game in zip(places, games, strict=True) if config.references else ():
+        yardsticks["random play"] += result("random play", None, game, split)
+        if (oracle := describe_env(game).make_oracle) is not None:
+            yardsticks["oracle"] += result("oracle", oracle(), game, split)
     bar.close()
 
     # 3. Table, CSV, picture
     folder = Path(config.output)
     folder.mkdir(parents=True, exist_ok=True)
+    shown = [r for results in ((together or measured) | yardsticks).values() for r in results]
+    results = [r for results in (measured | together | yardsticks).values() for r in results]
+    results.sort(key=lambda r: (splits.index(r.split), r.objects))
     write_results(results, folder / "results.csv")
-    plot_results(results, folder / "results.png")
+    plot_results(shown, folder / "results.png")
     print(format_results(results))
+    if several:
+        print("Intervals of an agent are over episodes, those of all of them over agents.")
     print(f"Results in {folder}")
 
 

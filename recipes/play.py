@@ -15,11 +15,16 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 from torchrl_glam.envs import describe_env
-from torchrl_glam.models import load_agent, zero_shot_agent
-from torchrl_glam.training.build import choose_device
 from torchrl_glam.training.config import PlayConfig, read_config
 from torchrl_glam.training.program import program
-from torchrl_glam.viewing import choose_game, make_game, nearest_goals, play, tokenize
+from torchrl_glam.viewing import (
+    choose_game,
+    make_game,
+    nearest_goals,
+    open_agent,
+    play,
+    tokenize,
+)
 
 ConfigStore.instance().store(name="play_schema", node=PlayConfig)
 
@@ -30,15 +35,10 @@ def main(cfg: DictConfig) -> None:
     config = read_config(PlayConfig, cfg)
 
     # 1. Who can be asked for a hint
-    agent, options = None, {"max_tokens_per_pass": config.max_tokens_per_pass}
-    if config.agent is not None:
-        agent = load_agent(config.agent, device=choose_device(config.device), **options)
-    elif config.model is not None:
-        device = choose_device(config.device)
-        agent = zero_shot_agent(config.model, config.chat_template, device=device, **options)
+    agent = open_agent(config, config.agent)
 
     # 2. The game, with the goal that was asked for
-    settings = choose_game(config, agent)
+    settings = choose_game(config, agent and agent.card)
     made = {"num_envs": 1, "split": config.split, "seed": config.seed}
     game = make_game(settings, **made)
     if config.goal is not None:

@@ -64,6 +64,9 @@ def test_a_wheel_made_of_the_source_distribution_is_whole(tmp_path):
     assert files == {path.relative_to(source) for path in source.glob("torchrl_glam/**/*.py")} | {
         Path("torchrl_glam") / path.relative_to(source) for path in source.glob("envs/**/*.py")
     }
+    for name in ("report/assets/report.html", "viewing/assets/base.css"):
+        assert (installed / "torchrl_glam" / name).is_file()
+    assert (installed / "torchrl_glam/envs/playground/drawings.json").is_file()
     (tmp_path / "script.py").write_text(
         "import torchrl_glam.envs\n"
         "from torchrl_glam.envs import PlaygroundTextEnv\n"

@@ -14,13 +14,13 @@ from torchrl_glam.envs.playground.dynamics import GRASPED, NO_EVENT, NOTHING, Dy
 from torchrl_glam.envs.playground.goals import GoalSpace, Split
 from torchrl_glam.envs.playground.oracle import OraclePolicy
 from torchrl_glam.envs.playground.partner import SocialPartner
-from torchrl_glam.envs.playground.rendering import render_refusal, render_state
+from torchrl_glam.envs.playground.rendering import Rendering, render_refusal
 from torchrl_glam.envs.playground.scenes import GoalSampler, SceneSampler, sample_goals
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.envs.text import decode_text, encode_text
 
 
-class PlaygroundTextEnv(EnvBase):
+class PlaygroundTextEnv(Rendering, EnvBase):
     """Playground-Text: reach goals in a room that is described in words.
 
     Description:
@@ -259,30 +259,6 @@ class PlaygroundTextEnv(EnvBase):
         if tensordict is None:
             tensordict = TensorDict(batch_size=self.batch_size, device=self.device)
         return tensordict.set("action", action)
-
-    def render(self, index: int = 0, ansi: bool = True) -> str:
-        """Draws one environment as text.
-
-        Args:
-            index (int, optional): which environment. Defaults to 0.
-            ansi (bool, optional): whether to use ANSI colours. Defaults to ``True``.
-
-        Raises:
-            IndexError: if there is no such environment.
-        """
-        if not 0 <= index < self.batch_size[0]:
-            raise IndexError(f"index must be in [0, {self.batch_size[0]}), got {index}.")
-        one = slice(index, index + 1)
-        scene, grown = self._scene[one], self._grown[one]
-        progress = f"step {self._steps[index]} of {self.max_steps}"
-        return render_state(
-            goal=self.goals[int(self._goal_id[index])],
-            observation=decode_text(self.describer.observation(self._place[one], scene, grown)[0]),
-            actions=decode_text(self.describer.actions(scene)[0]),
-            admissible=self.dynamics.admissible[self._place[index]].tolist(),
-            progress=progress + (", first part reached" if self._stage[index] else ""),
-            ansi=ansi,
-        )
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs) -> TensorDictBase:
         reset = None if tensordict is None else tensordict.get("_reset", None)

@@ -1,9 +1,16 @@
-"""States as text for people, in ANSI colours."""
+"""States for people: as text in ANSI colours, and as pictures."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from torchrl_glam.envs.playground.vocabulary import OBJECTS
+from torchrl_glam.envs.text import decode_text
 
 _ANSI = {"red": "\033[31m", "blue": "\033[34m", "green": "\033[32m"}
 _BOLD, _DIM, _RESET = "\033[1m", "\033[2m", "\033[0m"
@@ -67,3 +74,83 @@ def render_refusal(env: int, index: int, actions: Sequence[str], admissible: Seq
     what = f"{actions[index]!r} is masked out" if in_range else "is out of range"
     choice = [f"{i}: {text}" for i, text in enumerate(actions) if admissible[i]]
     return f"action[{env}] = {index} {what}. Admissible are {', '.join(choice)}."
+
+
+class Rendering:
+    """What :class:`~torchrl_glam.envs.PlaygroundTextEnv` shows of itself."""
+
+    def render(
+        self,
+        index: int | None = None,
+        ansi: bool = True,
+        *,
+        mode: Literal["text", "rgb_array"] = "text",
+        scale: float = 1.0,
+    ) -> str | np.ndarray:
+        """Draws environments as text or as pictures.
+
+        With ``mode="rgb_array"`` TorchRL's ``PixelRenderTransform`` and ``VideoRecorder`` take the
+        pictures of a rollout.
+
+        Args:
+            index (int, optional): which environment. Defaults to all of them as pictures, to the
+                first as text.
+            ansi (bool, optional): whether text has ANSI colours. Defaults to ``True``.
+            mode (str, optional): ``"text"`` or ``"rgb_array"``. Defaults to ``"text"``.
+            scale (float, optional): size of pictures; an object takes 104 by 104 pixels at 1, the
+                default.
+
+        Returns:
+            The text; or ``uint8 [H, W, 3]`` of one environment, ``[B, H, W, 3]`` of all.
+
+        Raises:
+            IndexError: if there is no such environment.
+            ValueError: if there is no such mode, or ``scale`` is not above 0.
+
+        Examples:
+            >>> from torchrl_glam.envs import PlaygroundTextEnv
+            >>> from torchrl.envs import TransformedEnv
+            >>> from torchrl.record import PixelRenderTransform
+            >>> env = PlaygroundTextEnv(num_envs=2, num_objects=3)
+            >>> env = TransformedEnv(env, PixelRenderTransform(mode="rgb_array"))
+            >>> env.rollout(2)["pixels"].shape
+            torch.Size([2, 2, 220, 312, 3])
+        """
+        if index is not None and not 0 <= index < self.batch_size[0]:
+            raise IndexError(f"index must be in [0, {self.batch_size[0]}), got {index}.")
+        if mode == "rgb_array":
+            if not 0 < scale < math.inf:
+                raise ValueError(f"scale must be above 0 and finite, got {scale}.")
+            drawn = range(self.batch_size[0]) if index is None else (index,)
+            pictures = [self._draw(row, scale) for row in drawn]
+            return np.stack(pictures) if index is None else pictures[0]
+        if mode != "text":
+            raise ValueError(f"mode must be 'text' or 'rgb_array', got {mode!r}.")
+        return self._describe(index or 0, ansi)
+
+    def _draw(self, index: int, scale: float) -> np.ndarray:
+        from torchrl_glam.envs.playground.picture import draw_scene  # loads matplotlib
+
+        place, dynamics = self._place[index], self.dynamics
+        return draw_scene(
+            [OBJECTS[slot] for slot in self._scene[index, :-2].tolist()],
+            on=int(dynamics.on[place]),
+            holding=int(dynamics.holding[place]),
+            grown=self._grown[index, :-1].nonzero().flatten().tolist(),
+            title=self.goals[int(self._goal_id[index])],
+            caption=f"step {self._steps[index]} of {self.max_steps}",
+            scale=scale,
+        )
+
+    def _describe(self, index: int, ansi: bool) -> str:
+        one = slice(index, index + 1)
+        scene, grown = self._scene[one], self._grown[one]
+        progress = f"step {self._steps[index]} of {self.max_steps}"
+        return render_state(
+            goal=self.goals[int(self._goal_id[index])],
+            observation=decode_text(self.describer.observation(self._place[one], scene, grown)[0]),
+            actions=decode_text(self.describer.actions(scene)[0]),
+            admissible=self.dynamics.admissible[self._place[index]].tolist(),
+            progress=progress + (", first part reached" if self._stage[index] else ""),
+            ansi=ansi,
+        )

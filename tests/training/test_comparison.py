@@ -54,7 +54,8 @@ def test_one_run_beats_another_as_often_as_pairs_say():
 
 def test_a_threshold_that_half_of_the_runs_miss_has_no_median():
     curves = [([0, 10], [0.0, 1.0]), ([0, 10], [0.0, 0.2])]
-    (row,) = comparison_table({"a": curves}, threshold=0.9)
+    runs = [summarise(curve, end=10, threshold=0.9) for curve in curves]
+    (row,) = comparison_table({"a": runs}, step=10)
     assert row["reached"] == 1 and row["steps_to_threshold"] == math.inf
     assert row["mean"] == pytest.approx(0.6) and (row["mean_low"], row["mean_high"]) == (0.2, 1.0)
 

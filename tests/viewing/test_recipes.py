@@ -3,6 +3,7 @@
 import csv
 import io
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from scipy.stats import norm
 
 from torchrl_glam.models import AgentCard, export_agent, load_language_model
-from torchrl_glam.viewing import Result, format_results, plot_results
+from torchrl_glam.viewing import Result, format_results, plot_results, pool
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
@@ -91,6 +92,43 @@ def test_an_agent_is_evaluated(recipe, export, tmp_path):
     assert (tmp_path / "out" / "results.png").stat().st_size > 5000
 
 
+def test_seeds_of_a_setting_are_evaluated_together(recipe, export, tmp_path):
+    """Agents of a folder and of its copy are the same, and so is their mean, to the last digit."""
+    shutil.copytree(export, tmp_path / "again" / "model")
+    agents = f"agent=[{export},{tmp_path / 'again' / 'model'}]"
+    options = ("splits=[train]", "modes=[greedy]", "episodes=8", "output=out")
+    status, said, wrong = recipe("evaluate", agents, *options)
+    assert status == 0, wrong
+    assert "100%" in wrong and "those of all of them over agents" in said
+    with open(tmp_path / "out" / "results.csv", newline="") as file:
+        whole = {r["policy"]: r for r in csv.DictReader(file) if r["kind"] == "all"}
+    one, other, both, chance, _ = whole.values()
+    assert list(whole)[2:] == ["2 agents, greedy", "random play", "oracle"]
+    assert one["success"] == other["success"] == both["success"] == both["low"] == both["high"]
+    assert (both["agents"], both["episodes"], chance["agents"]) == ("2", "16", "1")
+
+
+def test_agents_of_different_environments_are_not_averaged(recipe, export, tmp_path):
+    card = AgentCard(environment={"env": SIMPLE | {"num_objects": 4}}, num_critics=0)
+    other = export_agent(tmp_path / "other", *load_language_model("tiny"), card=card)
+    status, _, wrong = recipe("evaluate", f"agent=[{export},{other}]", "episodes=8", "output=out")
+    assert status == 1 and f"agent ({other}) was trained in another environment than" in wrong
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_mean_of_agents_has_the_interval_of_its_bootstrap():
+    """Three agents: one of the 27 resamples is all of the worst, so it lies above 2.5 %."""
+    apart = [Result(f"s{i}", "train", 3, "all", 10, n, 4.0 + i) for i, n in enumerate((9, 5, 7))]
+    kinds = [
+        Result("s0", "train", 3, "grow", 4, 4, 1.0),
+        Result("s1", "train", 3, "grow", 4, 2, 1.0),
+    ]
+    whole, grow = pool([*apart, *kinds], "agents")
+    assert (whole.kind, whole.success, whole.length) == ("all", 0.7, 5.0)
+    assert whole.interval == pytest.approx((0.5, 0.9))
+    assert (grow.by_agent, grow.success) == ((1.0, 0.5), 0.75)
+
+
 def test_a_language_model_alone_is_evaluated(recipe, tmp_path):
     options = ("splits=[train]", "modes=[greedy]", "references=false", "episodes=4", "output=out")
     status, said, wrong = recipe("evaluate", "model=tiny", *options)
@@ -104,6 +142,12 @@ def test_two_agents_are_watched(recipe, export, tmp_path):
     assert status == 0, wrong
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "of 3 episodes reach their goal" in said and '"agents":[{"name":"model"' in page
+
+
+def test_an_episode_moves(recipe, export, tmp_path):
+    status, said, wrong = recipe("watch", f"agent={export}", "episodes=1", "output=a.gif")
+    assert status == 0, wrong
+    assert "Open a.gif" in said and (tmp_path / "a.gif").read_bytes()[:6] == b"GIF89a"
 
 
 def test_any_environment_of_the_contract_will_do(recipe, tmp_path):
@@ -141,7 +185,16 @@ def test_a_person_plays(recipe, export, monkeypatch):
         ("evaluate", ["model=tiny", "episodes=0"], r"episodes (0) must be at least 1"),
         ("evaluate", ["model=tiny", "colour=red"], r"Could not override 'colour'"),
         ("evaluate", ["model=tiny", "objects=[1]"], r"num_objects (1) is too small"),
+        (
+            "evaluate",
+            ["agent=[]"],
+            r"agent ([]) must be a folder, or a list of folders that differ",
+        ),
+        ("evaluate", ["agent=[a,a]"], r"agent (['a', 'a']) must be a folder, or a list of"),
         ("watch", ["model=tiny", "episodes=0"], r"episodes (0) must be at least 1"),
+        ("watch", ["model=tiny", "output=a.avi"], r"output (a.avi) must end in one of ('.html',"),
+        ("watch", ["agent=a", "beside=a"], r"beside (a) must be another agent than the first"),
+        ("watch", ["agent=a", "beside=b", "output=a.gif"], r"beside (b) must be null for a .gif"),
         ("play", ["goal='Grow red loin'"], r"the nearest are 'Grow red lion'"),
         ("play", ["split=both"], r"split (both) must be one of ['train', 'test']"),
         ("play", ["env.colour=red"], r"env.colour is no argument of torchrl_glam.envs:Playgr"),

@@ -123,12 +123,12 @@ def probability_of_improvement(first: Sequence[float], second: Sequence[float]) 
     return float(mannwhitneyu(first, second, method="asymptotic").statistic) / pairs
 
 
-def comparison_table(groups: Mapping[str, Sequence[Curve]], threshold: float) -> list[dict]:
-    """A row of figures for every group of runs, at the last step that all runs reached.
+def comparison_table(groups: Mapping[str, Sequence[RunSummary]], step: float) -> list[dict]:
+    """A row of figures for every group of runs.
 
     Args:
-        groups: the runs of every label.
-        threshold: of success, for the steps to reach it.
+        groups: the runs of every label, as :func:`summarise` has them.
+        step: up to which they were summarised.
 
     Returns:
         Rows with ``label``, ``runs``, ``step``; ``mean`` and ``iqm`` of success there, each with
@@ -138,15 +138,14 @@ def comparison_table(groups: Mapping[str, Sequence[Curve]], threshold: float) ->
 
     Examples:
         >>> curves = [([0, 10], [0.0, 1.0]), ([0, 20], [0.0, 1.0])]
-        >>> (row,) = comparison_table({"sac": curves}, threshold=0.9)
+        >>> runs = [summarise(curve, end=10, threshold=0.9) for curve in curves]
+        >>> (row,) = comparison_table({"sac": runs}, step=10)
         >>> row["step"], row["mean"], row["reached"], row["steps_to_threshold"]
         (10, 0.75, 2, 15.0)
     """
-    end = common_end([curve for curves in groups.values() for curve in curves])
     rows = []
-    for label, curves in groups.items():
-        runs = [summarise(curve, end, threshold) for curve in curves]
-        row = {"label": label, "runs": len(runs), "step": end}
+    for label, runs in groups.items():
+        row = {"label": label, "runs": len(runs), "step": step}
         final, area = [run.final for run in runs], [run.area for run in runs]
         measured = (
             ("mean", final, np.mean),

@@ -1,10 +1,13 @@
 """What people look at: an agent's success in figures, its episodes as a page, and play by hand."""
 
+from torchrl_glam.viewing.agents import name_apart, open_agent, read_card
+from torchrl_glam.viewing.animation import write_animation
 from torchrl_glam.viewing.figures import (
     Result,
     format_results,
     measure,
     plot_results,
+    pool,
     write_results,
 )
 from torchrl_glam.viewing.games import choose_game, make_game, tokenize
@@ -18,11 +21,16 @@ __all__ = [
     "format_results",
     "make_game",
     "measure",
+    "name_apart",
     "nearest_goals",
+    "open_agent",
     "play",
     "plot_results",
+    "pool",
+    "read_card",
     "record",
     "tokenize",
+    "write_animation",
     "write_page",
     "write_results",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -13,6 +14,7 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
 from torchrl_glam.envs import describe_env
+from torchrl_glam.training.comparison import interval
 from torchrl_glam.training.evaluation import play_episodes
 
 ALL = "all"
@@ -30,6 +32,7 @@ class Result:
         kind: of the goals, or ``"all"``.
         episodes, successes: numbers of them.
         length: mean steps of an episode.
+        by_agent: success of each of several agents that this is the mean of. Default: of one.
 
     Examples:
         >>> result = Result("agent", "train", 3, "all", episodes=10, successes=9, length=4.2)
@@ -44,6 +47,7 @@ class Result:
     episodes: int
     successes: int
     length: float
+    by_agent: tuple[float, ...] = ()
 
     @property
     def success(self) -> float:
@@ -52,7 +56,14 @@ class Result:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the success rate (Wilson, 1927)."""
+        """95 % interval of the success rate.
+
+        Of one agent, over the episodes it might have played (Wilson, 1927); of several, over the
+        agents that training might have given: a bootstrap, as recipes/compare.py has it.
+        """
+        if self.by_agent:
+            low, high = interval(self.by_agent)
+            return float(low), float(high)
         ends = binomtest(self.successes, self.episodes).proportion_ci(method="wilson")
         return float(ends.low), float(ends.high)
 
@@ -121,6 +132,37 @@ def measure(
     ]
 
 
+def pool(results: Sequence[Result], policy: str) -> list[Result]:
+    """The mean of several agents that were trained alike, in all that was measured of each.
+
+    Args:
+        results: of the agents, each with the same goals and as many episodes.
+        policy: name of them together.
+
+    Examples:
+        >>> measured = [("a", 9), ("b", 5), ("c", 7)]
+        >>> apart = [Result(name, "train", 3, "all", 10, number, 4.0) for name, number in measured]
+        >>> (mean,) = pool(apart, "3 agents")
+        >>> mean.success, mean.by_agent
+        (0.7, (0.9, 0.5, 0.7))
+    """
+
+    def what(result: Result) -> tuple[str, int, str]:
+        return result.split, result.objects, result.kind
+
+    groups = [list(group) for _, group in groupby(sorted(results, key=what), what)]
+    return [
+        Result(
+            *(policy, *what(group[0])),
+            episodes=sum(result.episodes for result in group),
+            successes=sum(result.successes for result in group),
+            length=sum(result.length for result in group) / len(group),
+            by_agent=tuple(result.success for result in group),
+        )
+        for group in groups
+    ]
+
+
 def format_results(results: Sequence[Result]) -> str:
     """A table for the terminal.
 
@@ -155,15 +197,16 @@ def format_results(results: Sequence[Result]) -> str:
 
 def write_results(results: Sequence[Result], path: str | Path) -> None:
     """Writes a CSV: a row for each result, with its success and the ends of its interval."""
-    names = [entry.name for entry in fields(Result)]
+    names = [entry.name for entry in fields(Result) if entry.name != "by_agent"]
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*names, "success", "low", "high"])
+        writer.writerow([*names, "success", "low", "high", "agents"])
         for result in results:
             shares = (result.success, *result.interval)
             values = [getattr(result, name) for name in names[:-1]]
             length = round(result.length, 4)
-            writer.writerow([*values, length, *(round(share, 6) for share in shares)])
+            shares = [round(share, 6) for share in shares]
+            writer.writerow([*values, length, *shares, max(1, len(result.by_agent))])
 
 
 def plot_results(results: Sequence[Result], path: str | Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torchrl.envs import EnvBase, TransformedEnv
 
 from torchrl_glam.envs import TokenizeText, token_lengths
-from torchrl_glam.models import Agent
+from torchrl_glam.models import Agent, AgentCard
 from torchrl_glam.training.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.training.config.viewing import ViewConfig
 from torchrl_glam.training.environments import OWN_ENV, make_bare_env, refuse_named_env
@@ -17,13 +17,13 @@ from torchrl_glam.training.environments import OWN_ENV, make_bare_env, refuse_na
 _LENGTHS = ("goal_length", "observation_length", "action_length")
 
 
-def choose_game(config: ViewConfig, agent: Agent | None) -> dict[str, Any]:
+def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
     """The settings of the environment: the agent's own, unless the configuration says otherwise.
 
     Args:
         config: its ``env`` goes over the agent's; its ``env_class``, if given and another one than
             the agent's, counts alone.
-        agent: who was trained in one. None, or one that was not: Playground-Text.
+        card: of an agent that was trained in one. None, or one that was not: Playground-Text.
 
     Returns:
         ``env_class``, ``env`` and ``eval_splits``, as recipes have them, and numbers of tokens.
@@ -34,19 +34,18 @@ def choose_game(config: ViewConfig, agent: Agent | None) -> dict[str, Any]:
             environment runs code.
 
     Examples:
-        >>> from types import SimpleNamespace
-        >>> card = SimpleNamespace(environment={"env": {"num_objects": 3, "max_steps": 10}})
-        >>> agent, config = SimpleNamespace(card=card), ViewConfig(env={"num_objects": 6})
-        >>> choose_game(config, agent)["env"]
+        >>> card = AgentCard(environment={"env": {"num_objects": 3, "max_steps": 10}})
+        >>> config = ViewConfig(env={"num_objects": 6})
+        >>> choose_game(config, card)["env"]
         {'num_objects': 6, 'max_steps': 10}
         >>> card.environment["env_class"] = "games.lake:Lake"
-        >>> choose_game(config, agent)
+        >>> choose_game(config, card)
         Traceback (most recent call last):
             ...
         ValueError: env_class (games.lake:Lake) is what the agent's card names, and to make it runs
         code: where you trust it, name it yourself with env=games.lake:Lake
     """
-    own = dict(agent.card.environment) if agent is not None else {}
+    own = dict(card.environment) if card is not None else {}
     if unknown := sorted(own.keys() - set(ENVIRONMENT)):
         raise ValueError(f"environment of the agent's card has the unknown keys {unknown}")
     for key in ("env", "eval_splits"):

@@ -17,7 +17,7 @@ from torchrl_glam.models.export import ExportKind
 
 # A resumed run may train longer and report otherwise; the rest decides what is learnt.
 MAY_CHANGE_ON_RESUME = (
-    *("total_steps", "output", "resume", "device", "loggers", "keep_checkpoints"),
+    *("total_steps", "output", "resume", "device", "loggers", "wandb", "keep_checkpoints"),
     *("checkpoint_every", "eval_episodes", "export"),
 )
 
@@ -37,6 +37,23 @@ Switch = Any
 LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
 
 Config = TypeVar("Config", bound="RecipeConfig")
+
+
+@dataclass
+class WandbConfig:
+    """Where and how Weights & Biases logs a run.
+
+    Examples:
+        >>> RecipeConfig(wandb=WandbConfig(mode="away")).check()
+        Traceback (most recent call last):
+            ...
+        ValueError: wandb.mode (away) must be null or one of ('online', 'offline', 'disabled')
+    """
+
+    project: str | None = None
+    entity: str | None = None
+    mode: str | None = None
+    name: str | None = None
 
 
 @dataclass
@@ -96,6 +113,7 @@ class RecipeConfig:
     eval_episodes: int = 500
     log_every: int = 800
     loggers: list[str] = field(default_factory=lambda: ["tensorboard"])
+    wandb: WandbConfig = field(default_factory=WandbConfig)
     checkpoint_every: int = 1_600
     keep_checkpoints: int = 2
     export: str = "auto"
@@ -138,6 +156,9 @@ class RecipeConfig:
         ends = ("error", "head", "tail")
         require(self.long_texts in ends, "long_texts", self.long_texts, f"be one of {ends}")
         require("train" in self.eval_splits, "eval_splits", self.eval_splits, "have a key train")
+        modes = ("online", "offline", "disabled")
+        mode = self.wandb.mode
+        require(mode in (None, *modes), "wandb.mode", mode, f"be null or one of {modes}")
         for name in self.loggers:
             require(name in LOGGERS, "loggers", self.loggers, f"be some of {LOGGERS}")
             require(

@@ -53,6 +53,8 @@ class ViewConfig:
 class EvaluateConfig(ViewConfig):
     """Configuration of ``recipes/evaluate.py``; ``recipes/config/evaluate.yaml`` explains each key.
 
+    Its ``agent`` may be a list of folders.
+
     Examples:
         >>> EvaluateConfig(agent="runs/a", modes=["both"]).check()
         Traceback (most recent call last):
@@ -60,12 +62,20 @@ class EvaluateConfig(ViewConfig):
         ValueError: modes (['both']) must be some of ('sampled', 'greedy'), at least one
     """
 
+    agent: Any = None
     objects: list[int] | None = None
     splits: list[str] | None = None
     modes: list[str] = field(default_factory=lambda: ["sampled", "greedy"])
     references: Switch = True
     episodes: int = 300
     output: str = "runs/evaluate"
+
+    @property
+    def agents(self) -> list:
+        """The folders of ``agent``: one, several, or none where a language model is evaluated."""
+        if self.agent is None:
+            return []
+        return self.agent if isinstance(self.agent, list) else [self.agent]
 
     def check(self) -> None:
         """Refuses values out of range.
@@ -74,6 +84,10 @@ class EvaluateConfig(ViewConfig):
             ValueError: naming the key, its value and what was expected.
         """
         super().check()
+        whole = all(isinstance(folder, str) and folder for folder in self.agents)
+        some = self.agent is None or (self.agents and len(set(self.agents)) == len(self.agents))
+        expected = "be a folder, or a list of folders that differ"
+        require(whole and bool(some), "agent", self.agent, expected)
         at_least(self, "episodes", 1)
         known = ("sampled", "greedy")
         some = bool(self.modes) and set(self.modes) <= set(known)
@@ -105,8 +119,14 @@ class WatchConfig(ViewConfig):
             ValueError: naming the key, its value and what was expected.
         """
         super().check()
+        another = self.beside is None or self.beside not in (self.agent, self.model)
+        require(another, "beside", self.beside, "be another agent than the first")
         at_least(self, "episodes", 1)
         choice(self, "mode", ("sampled", "greedy"))
+        kinds = (".html", ".gif")
+        require(self.output.endswith(kinds), "output", self.output, f"end in one of {kinds}")
+        moving = self.output.endswith(".gif") and self.beside is not None
+        require(not moving, "beside", self.beside, "be null for a .gif, which shows one agent")
         if self.longest is not None:
             at_least(self, "longest", 1)
 

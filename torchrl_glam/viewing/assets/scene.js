@@ -1,4 +1,9 @@
-// A state of Playground-Text as a picture; viewer.js calls drawScene.
+"use strict";
+
+// A state of Playground-Text as a picture; viewer.js calls drawScene. DRAWINGS is the description that
+// PlaygroundTextEnv.render draws by as well.
+
+const DRAWINGS = /*{drawings}*/;
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -6,18 +11,15 @@ function thing(name, x, y, size) {
   const [colour, kind] = name.split(" ");
   return `<g class="thing" style="color: var(--${colour})" ` +
     `transform="translate(${x - size / 2} ${y - size / 2}) scale(${size / 48})">` +
-    `${DRAWINGS[kind] || '<rect x="8" y="8" width="32" height="32"/>'}</g>`;
+    `${DRAWINGS.things[kind] || '<rect x="8" y="8" width="32" height="32"/>'}</g>`;
 }
 
 function agentAt(x, y) {
-  return `<g class="agent" transform="translate(${x} ${y})"><path d="M-9 20q0-20 9-20t9 20z"/>` +
-    `<circle cy="-6" r="8"/><circle class="w" cx="-3" cy="-7" r="2.2"/>` +
-    `<circle class="w" cx="3" cy="-7" r="2.2"/></g>`;
+  return `<g class="agent" transform="translate(${x} ${y})">${DRAWINGS.agent}</g>`;
 }
 
 function star(x, y) {
-  return `<path class="star" transform="translate(${x} ${y})" ` +
-    `d="m0-8 2.2 5.4 5.8.4-4.5 3.7 1.5 5.7L0 4.2l-5 3 1.5-5.7-4.5-3.7 5.8-.4z"/>`;
+  return `<g class="star" transform="translate(${x} ${y})">${DRAWINGS.star}</g>`;
 }
 
 function sceneWords(names, at) {
@@ -42,6 +44,7 @@ function drawScene(objects, at) {
   const left = (width - columns * wide) / 2;
   let drawn = "";
   let agent = [width / 2, height - 34];
+  let side = 1;
   names.forEach((name, slot) => {
     const x = left + (slot % columns) * wide + wide / 2;
     const y = Math.floor(slot / columns) * high + 46;
@@ -53,7 +56,8 @@ function drawScene(objects, at) {
     const grown = at.g.includes(slot);
     if (slot === at.on) {
       drawn += `<ellipse class="here" cx="${x}" cy="${y}" rx="48" ry="35"/>`;
-      agent = [x + 32, y + 8];
+      side = slot % columns === columns - 1 ? -1 : 1; // there is no room on the right
+      agent = [x + 32 * side, y + 8];
     }
     drawn += thing(name, x, y, grown ? 62 : 46) + (grown ? star(x - 34, y - 26) : "");
     drawn += `<text x="${x}" y="${y + 46}">${name}</text>`;
@@ -61,8 +65,8 @@ function drawScene(objects, at) {
   drawn += agentAt(...agent);
   if (at.h >= 0) {
     const grown = at.g.includes(at.h);
-    drawn += thing(names[at.h], agent[0] + 28, agent[1] - 2, grown ? 36 : 28);
-    drawn += grown ? star(agent[0] + 48, agent[1] - 18) : "";
+    drawn += thing(names[at.h], agent[0] + 28 * side, agent[1] - 2, grown ? 36 : 28);
+    drawn += grown ? star(agent[0] + 48 * side, agent[1] - 18) : "";
   }
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);

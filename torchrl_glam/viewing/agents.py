@@ -1,0 +1,67 @@
+"""The agents that a configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchrl_glam.models import Agent, AgentCard, load_agent, zero_shot_agent
+from torchrl_glam.models.export_folder import find_export
+from torchrl_glam.training.build import choose_device
+from torchrl_glam.training.config.viewing import ViewConfig
+
+
+def open_agent(config: ViewConfig, folder: str | None) -> Agent | None:
+    """Loads the agent of a folder, or the configuration's language model as it is.
+
+    Args:
+        config: its ``model``, if there is no folder, and device and size of passes.
+        folder: as :func:`~torchrl_glam.models.load_agent` takes it. None: the model.
+
+    Returns:
+        The agent; None if there is neither folder nor model.
+
+    Examples:
+        >>> open_agent(ViewConfig(model="tiny"), None).critics
+        []
+    """
+    device = choose_device(config.device)
+    options = {"device": device, "max_tokens_per_pass": config.max_tokens_per_pass}
+    if folder is not None:
+        return load_agent(folder, **options)
+    if config.model is not None:
+        return zero_shot_agent(config.model, config.chat_template, **options)
+    return None
+
+
+def read_card(folder: str) -> AgentCard:
+    """The card of the agent in a folder, without its weights.
+
+    Args:
+        folder: as :func:`~torchrl_glam.models.load_agent` takes it.
+
+    Raises:
+        FileNotFoundError: if it holds no agent; says what is missing.
+        ValueError: if the card is damaged.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> AgentCard(num_critics=0).write(folder)
+        >>> read_card(folder).num_critics
+        0
+    """
+    return AgentCard.read(find_export(Path(folder)))
+
+
+def name_apart(folders: Sequence[str]) -> list[str]:
+    """Names for folders: the last parts in which all of them differ, else all of their parts.
+
+    Examples:
+        >>> name_apart(["runs/seed0/model", "runs/seed1/model"])
+        ['seed0', 'seed1']
+    """
+    parts = (reversed(Path(folder).parts) for folder in folders)
+    columns = zip(*parts, strict=False)
+    apart = (list(column) for column in columns if len(set(column)) == len(folders))
+    return next(apart, [str(folder) for folder in folders])

@@ -1,0 +1,77 @@
+"""Episodes of Playground-Text as a moving picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from torchrl_glam.envs.playground.picture import draw_scene
+
+_STEP, _END = 1100, 1800  # milliseconds that a picture is shown
+
+
+def write_animation(
+    path: str | Path, episodes: Sequence[Mapping[str, Any]], *, scale: float = 1.0
+) -> None:
+    """Writes a GIF: the scene of each step with the action taken, and how the episode ended.
+
+    Args:
+        path: the file; its folder is made if need be.
+        episodes: as :func:`~torchrl_glam.viewing.record` gives them, one after the other.
+        scale: size; an object takes 104 by 104 pixels at 1. Default: 1.
+
+    Raises:
+        ValueError: if there are no episodes, or they are of an environment without a scene to draw.
+
+    Examples:
+        >>> import tempfile
+        >>> scene = {"objects": ["red lion", "blue door"], "on": 0, "holding": -1, "grown": []}
+        >>> step = {"candidates": ["Grasp"], "probability": [1.0], "chosen": 0, "scene": scene}
+        >>> path = Path(tempfile.mkdtemp()) / "episode.gif"
+        >>> write_animation(path, [{"goal": "Grasp red lion", "success": True, "steps": [step]}])
+        >>> with Image.open(path) as image:
+        ...     image.n_frames
+        2
+    """
+    if not episodes:
+        raise ValueError("episodes are none: record at least one")
+    if any("scene" not in step for episode in episodes for step in episode["steps"]):
+        raise ValueError(
+            f"{str(path)!r} cannot be drawn: only Playground-Text has scenes; write a page (.html)"
+        )
+    shown = [frame for episode in episodes for frame in _frames(episode, scale)]
+    images = [Image.fromarray(picture).quantize(128) for picture, _ in shown]
+    file = io.BytesIO()
+    images[0].save(
+        file,
+        format="GIF",
+        save_all=True,
+        append_images=images[1:],
+        duration=[milliseconds for _, milliseconds in shown],
+        loop=0,
+    )
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(file.getvalue())
+
+
+def _frames(episode: Mapping[str, Any], scale: float) -> Iterator[tuple[np.ndarray, int]]:
+    for step in episode["steps"]:
+        action, probability = (
+            step["candidates"][step["chosen"]],
+            step["probability"][step["chosen"]],
+        )
+        yield _draw(episode, step, f"{action} ({probability:.0%})", scale), _STEP
+    outcome = "goal reached" if episode["success"] else "ended without success"
+    yield _draw(episode, step, f"{action}: {outcome}", scale), _END
+
+
+def _draw(
+    episode: Mapping[str, Any], step: Mapping[str, Any], caption: str, scale: float
+) -> np.ndarray:
+    return draw_scene(**step["scene"], title=episode["goal"], caption=caption, scale=scale)
