@@ -6,7 +6,7 @@
 For questions about the critic, which are answered in minutes this way: a new language model and new
 heads learn from the replay buffer of the newest checkpoint, with the run's configuration, in which
 any key that did not decide what was stored can be given another value. Evaluations and instruments
-are those of sac_glam.py, in metrics.csv by number of updates.
+are those of sac_glam.py, in metrics.csv and report.html by number of updates.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from torchrl_glam.training.environments import (
     refuse_named_env,
 )
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
+from torchrl_glam.training.files import replace_file
 from torchrl_glam.training.memory import bound_kernel_caches
 from torchrl_glam.training.metrics import MetricsTable
 from torchrl_glam.training.program import program
@@ -124,16 +125,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     # 3. Training
     options.out.mkdir(parents=True, exist_ok=True)
-    table = MetricsTable(options.out)
+    replace_file(options.out / "config.yaml", OmegaConf.to_yaml(OmegaConf.structured(config)))
+    table = MetricsTable(options.out, unit="updates")
     for update in tqdm(range(1, options.updates + 1), desc="offline_sac", unit="update"):
         terms = loss(buffer.sample().to(device))
-        optimizer.step(terms, update > config.warmup_updates)
+        norms = optimizer.step(terms, update > config.warmup_updates)
         targets.step()
         if update % options.every == 0 or update == options.updates:
             row = {key: value.item() for key, value in terms.items()}
+            row |= {f"grad_norm/{group}": norm for group, norm in norms.items()}
             row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED)
             row |= probe(policy, loss.policy_and_values) if probe else {}
             table.add(update, row)
+    table.write_page()
     names = [key for key in table.rows[-1] if key.endswith("sampled/success")]
     print({key: table.rows[-1][key] for key in names}, f"Results in {table.path}")
 

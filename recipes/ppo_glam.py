@@ -6,8 +6,8 @@
     python recipes/ppo_glam.py env=my_module:MyEnv          # any game; env.key=value, its arguments
     python recipes/ppo_glam.py resume=runs/ppo_glam/...     # go on with a run
 
-The keys are explained in the files of recipes/config. A run writes metrics.csv, learning_curve.png,
-checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
+The keys are explained in the files of recipes/config. A run writes metrics.csv, report.html (a page
+of charts), checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
 
 PPO-GLAM: Carta et al., 2023, https://arxiv.org/abs/2302.02662, and, with hindsight, SAC-GLAM,
 Appendix G: Gaven et al., 2024, https://arxiv.org/abs/2410.12481
@@ -191,7 +191,8 @@ def main(cfg: PPOGLAMConfig) -> None:
             if at % config.log_every == 0:
                 row = statistics.summary() | {k: v.item() for k, v in terms.items()}
                 row |= {"hindsight_in_batch": hindsight} | pace(counters, since)
-                row |= {"score_error": score_error(trunk, rows)} | timeit.todict()
+                row |= {"score_error": score_error(trunk, rows)}
+                row |= timeit.todict() | timeit.todict(percall=False, prefix="seconds")
                 timeit.erase()
                 since = dict(counters)
                 bar.set_postfix({k: f"{row[k]:.2f}" for k in ("success", "entropy") if k in row})

@@ -6,8 +6,8 @@
     python recipes/sac_glam.py env=my_module:MyEnv          # any game; env.key=value, its arguments
     python recipes/sac_glam.py resume=runs/sac_glam/...     # go on with a run
 
-The keys are explained in the files of recipes/config. A run writes metrics.csv, learning_curve.png,
-checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
+The keys are explained in the files of recipes/config. A run writes metrics.csv, report.html (a page
+of charts), checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
 
 SAC-GLAM: Gaven et al., 2024, https://arxiv.org/abs/2410.12481
 """
@@ -217,7 +217,7 @@ def main(cfg: SACGLAMConfig) -> None:
                 stored_at = stored_entry(buffer.storage, "recorded_at")
                 row |= policy_lag(stored_at, counters["updates"], "buffer")
                 row |= coverage.summary()
-                row |= timeit.todict()
+                row |= timeit.todict() | timeit.todict(percall=False, prefix="seconds")
                 timeit.erase()
                 since = dict(counters)
                 bar.set_postfix({k: f"{row[k]:.2f}" for k in ("success", "entropy") if k in row})

@@ -159,7 +159,7 @@ def test_a_state_in_a_format_with_pickles_is_never_opened(tmp_path, trap):
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("name", ["metrics.csv", "config.yaml", "learning_curve.png"])
+@pytest.mark.parametrize("name", ["metrics.csv", "config.yaml", "report.html"])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_what_a_resumed_run_writes_must_be_plain_files(name, kind, run, tmp_path):
     target = tmp_path / "target"

@@ -39,12 +39,25 @@ def noisy(oracle, share):
     return policy, heads
 
 
+def test_a_critic_that_is_right_is_calibrated_in_every_fifth(env, oracle):
+    def heads(states):
+        best, left = oracle.shortest_plans(states)
+        return best.float(), GAMMA ** (left[:, None] - best.float())
+
+    results = PlanProbe(env, oracle, 9, gamma=GAMMA, seed=5)(oracle, heads)
+    q, returns = (
+        [results[f"probe/calibration/{fifth}/{name}"] for fifth in range(1, 6)]
+        for name in ("q", "return")
+    )
+    assert q == pytest.approx(returns) and q == sorted(q) and q[0] < 0.5 < 0.9 < q[-1]
+
+
 def test_shares_are_those_of_a_loop_over_the_states(env, oracle):
     policy, heads = noisy(oracle, 0.6)
     results = PlanProbe(env, oracle, 9, gamma=GAMMA, seed=5)(policy, heads)
     env.set_seed(5)
     steps = env.rollout(9, policy, break_when_any_done=False)
-    right, second, leads, errors = [], [], [], []
+    right, second, leads, errors, taken = [], [], [], [], []
     for episode in steps:
         ends = episode["next", "done"].flatten().nonzero().flatten().tolist()
         episode = episode[: ends[0] + 1 if ends else 9]
@@ -53,7 +66,8 @@ def test_shares_are_those_of_a_loop_over_the_states(env, oracle):
             best, left = (value[0] for value in oracle.shortest_plans(step[None]))
             probabilities, q_values = (value[0] for value in heads(step[None]))
             value = sum(GAMMA**k * reward for k, reward in enumerate(rewards[at:]))
-            errors.append(float(q_values[step["action"]]) - value)
+            taken.append(float(q_values[step["action"]]))
+            errors.append(taken[-1] - value)
             if left < 1 or bool((best == step["action_mask"]).all()):
                 continue
             right.append(bool(best[probabilities.argmax()]))
@@ -66,6 +80,10 @@ def test_shares_are_those_of_a_loop_over_the_states(env, oracle):
     assert results["probe/policy/policy/second"] == pytest.approx(mean(second))
     assert results["probe/policy/lead"] == pytest.approx(mean(leads)) == pytest.approx(0.25)
     assert results["probe/q_error"] == pytest.approx(mean(errors), abs=1e-6)
+    for fifth in range(5):  # parts that differ by one state at the most, the larger ones first
+        low, high = (i * (len(taken) // 5) + min(i, len(taken) % 5) for i in (fifth, fifth + 1))
+        expected = mean(sorted(taken)[low:high])
+        assert results[f"probe/calibration/{fifth + 1}/q"] == pytest.approx(expected)
     assert 0.2 < results["probe/policy/policy"] < 0.9
     assert results["probe/plan/critic"] == results["probe/random/critic"] == 1.0
 

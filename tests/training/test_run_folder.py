@@ -94,7 +94,8 @@ def test_a_run_that_saved_leaves_that_and_no_lock(tmp_path):
     [
         "metrics.csv",
         "config.yaml",
-        "learning_curve.png",
+        "report.html",
+        "run.json",
         "model/model.safetensors",
         "model.safetensors",
         "pytorch_model-00001-of-00002.bin",

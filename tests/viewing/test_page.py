@@ -1,8 +1,6 @@
 """The page of episodes in a real browser."""
 
 import re
-import shutil
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -11,33 +9,10 @@ from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.envs.playground.vocabulary import COLOURS, TYPES
 from torchrl_glam.viewing import record, write_page
 
+from .browser import Reader, asset, contrast, themes
 from .records import READER, Dabbler, by_hand
 
 KINDS = ("grasp", "grow")
-ASSETS = files("torchrl_glam.viewing") / "assets"
-
-
-def asset(name):
-    return (ASSETS / name).read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    driver = shutil.which("chromedriver")
-    if not (chromium and driver):
-        pytest.skip("no chromium with its chromedriver here (Debian: chromium, chromium-driver)")
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    started = webdriver.Chrome(options=options, service=Service(driver))
-    yield started
-    started.quit()
 
 
 @pytest.fixture(scope="module")
@@ -45,40 +20,6 @@ def page(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "episodes.html"
     write_page(path, {"agent": (READER, by_hand())}, KINDS, "three episodes")
     return path
-
-
-class Reader:
-    """What a person sees and does."""
-
-    def __init__(self, driver, path, width=1280):
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        driver.get("about:blank")
-        driver.get(path.as_uri())
-        self.driver = driver
-
-    def run(self, script):
-        return self.driver.execute_script(script)
-
-    def text(self, selector):
-        return self.run(f"return document.querySelector({selector!r}).textContent")
-
-    def texts(self, selector):
-        return self.run(
-            f"return [...document.querySelectorAll({selector!r})].map(e => e.innerText)"
-        )
-
-    def click(self, selector):
-        self.driver.find_element("css selector", selector).click()
-
-    def press(self, key):
-        self.driver.find_element("css selector", "body").send_keys(key)
-
-    def choose(self, name, value):
-        event = "dispatchEvent(new Event('change'))"
-        box = f"document.getElementById({name!r})"
-        self.run(f"{box}.value = {value!r}; {box}.{event}")
-        return self.text("#count")
 
 
 def test_it_opens_without_errors_and_without_a_network(browser, page):
@@ -211,32 +152,21 @@ def test_everything_has_a_name_for_a_screen_reader(browser, page):
     assert reader.run("return document.getElementById('where').getAttribute('aria-live')")
 
 
-def luminance(colour):
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 def test_contrast_is_that_of_level_aa_by_day_and_by_night():
     """WCAG 2.2: 4.5 for text, 3 for bars."""
-    themes = re.findall(r":root \{(.*?)\}", asset("viewer.css"), re.S)
-    assert len(themes) == 2
-    for theme in themes:
-        colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", theme))
+    for colours in themes(("base.css",)):
         for text in ("ink", "muted", "good", "bad"):
             for ground in ("paper", "raised", "chosen", "room"):
                 if (text, ground) not in (("good", "room"), ("bad", "room")):
-                    light, dark = sorted(luminance(colours[c]) for c in (text, ground))[::-1]
-                    assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
+                    assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
         for fill in ("accent", "value"):
-            light, dark = sorted(luminance(colours[c]) for c in (fill, "track"))[::-1]
-            assert (light + 0.05) / (dark + 0.05) >= 3, fill
+            assert contrast(colours[fill], colours["track"]) >= 3, fill
 
 
 def test_every_thing_has_a_drawing_and_every_colour_a_value():
     assert re.findall(r"^  (\w+): '", asset("drawings.js"), re.M) == list(TYPES)
     for colour in COLOURS:
-        assert asset("viewer.css").count(f"--{colour}: #") == 2
+        assert asset("base.css").count(f"--{colour}: #") == 2
 
 
 def test_two_hundred_episodes_are_below_two_megabytes(tmp_path):

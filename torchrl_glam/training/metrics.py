@@ -18,6 +18,7 @@ from torchrl.record.loggers import get_logger
 
 from torchrl_glam.envs import EnvDescription
 from torchrl_glam.training.files import replace_file
+from torchrl_glam.training.run_record import RunRecord
 
 
 class MetricsTable:
@@ -26,7 +27,8 @@ class MetricsTable:
     The table is part of a checkpoint: after resuming, the file has the rows of the checkpoint and
     those that follow, as if the run had never stopped. A row is added to the end of the file and
     reaches the disk; where there are new columns, or another table was loaded, the whole file is
-    replaced.
+    replaced. The page of the run, ``report.html``, is kept up to date with it, see
+    :class:`~torchrl_glam.training.run_record.RunRecord`.
 
     What cannot be written, for a full disk say, is warned of once for each destination and does
     not end the run: the next row is tried again, ``metrics.csv`` then with all rows before it.
@@ -36,6 +38,7 @@ class MetricsTable:
         backends: TorchRL loggers to feed as well: any of ``"csv"``, ``"tensorboard"``,
             ``"wandb"``, ``"mlflow"``. Default: none.
         name: name of the experiment in those loggers. Default ``"run"``.
+        unit: what ``step`` counts, for the page. Default: ``"environment steps"``.
 
     Raises:
         ValueError: if a logger cannot be made; names it.
@@ -51,8 +54,15 @@ class MetricsTable:
         64,1.0,0.25
     """
 
-    def __init__(self, folder: str | Path, backends: Sequence[str] = (), name: str = "run") -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        backends: Sequence[str] = (),
+        name: str = "run",
+        unit: str = "environment steps",
+    ) -> None:
         self.path = Path(folder) / "metrics.csv"
+        self._record = RunRecord(folder, unit)
         self.rows: list[dict[str, float]] = []
         self._columns: list[str] | None = None  # of the file, None to write all of it
         self._warned: set[str] = set()
@@ -62,10 +72,23 @@ class MetricsTable:
         """Adds a row; ``step`` counts environment steps."""
         self.rows.append({"step": step, **values})
         self._attempt(str(self.path), self._write)
+        self._attempt(self._page, self._record.update, self.rows)
         for kind, logger in self._loggers.items():
             for key, value in values.items():
                 destination = f"the logger {kind} in folder {str(self.path.parent)!r}"
                 self._attempt(destination, logger.log_scalar, key, value, step=step)
+
+    def write_page(self, references: Mapping[str, float] | None = None) -> None:
+        """Brings ``report.html`` up to date with the last row.
+
+        Args:
+            references: success of other policies, by name, to be drawn beside. Default: none.
+        """
+        self._attempt(self._page, self._record.write, self.rows, references)
+
+    @property
+    def _page(self) -> str:
+        return str(self.path.with_name("report.html"))
 
     def _attempt(self, destination: str, write: Callable, *args: Any, **kwargs: Any) -> None:
         try:

@@ -80,8 +80,9 @@ class PlanProbe:
             parts of the goal has been reached (``("state", "stage")`` is 1, if there is one);
             ``probability``, of all actions on a shortest plan; ``lead``, mean Q-value of these less
             that of the other admissible ones. And for the policy's episodes ``probe/q_error``, mean
-            of Q of the actions taken less the discounted returns that followed, and
-            ``probe/q_correlation`` of the two.
+            of Q of the actions taken less the discounted returns that followed,
+            ``probe/q_correlation`` of the two, and ``probe/calibration/1/q`` and ``/return`` to
+            ``5``, their means over the states by fifths of Q, the lowest first.
         """
         out, found = {}, self._play(policy)
         for name, states in (*self._kept.items(), ("policy", found)):
@@ -91,6 +92,10 @@ class PlanProbe:
         taken = q_values.gather(1, found["action"].unsqueeze(1)).squeeze(1)
         out["probe/q_error"] = (taken - found["return"]).mean().item()
         out["probe/q_correlation"] = torch.stack((taken, found["return"])).corrcoef()[0, 1].item()
+        for fifth, rows in enumerate(taken.argsort(stable=True).tensor_split(5), start=1):
+            if len(rows):
+                out[f"probe/calibration/{fifth}/q"] = taken[rows].mean().item()
+                out[f"probe/calibration/{fifth}/return"] = found["return"][rows].mean().item()
         return out
 
     def _compare(

@@ -1,4 +1,4 @@
-"""What a run leaves at its end: the trained model and its learning curve."""
+"""What a run leaves at its end: the trained model, and its page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from torchrl_glam.training.build import make_template
 from torchrl_glam.training.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate
 from torchrl_glam.training.metrics import MetricsTable
-from torchrl_glam.training.plotting import plot_learning_curves
 
 
 def save_results(
@@ -26,7 +25,7 @@ def save_results(
     critics: TensorDictBase,
     config: RecipeConfig,
 ) -> dict[str, float]:
-    """Writes ``model/`` and ``learning_curve.png`` to the folder of a run.
+    """Writes ``model/`` to the folder of a run, and its ``report.html`` for the last time.
 
     Args:
         folder: the run's.
@@ -47,11 +46,7 @@ def save_results(
         export_agent(folder / "model", model, tokenizer, critics, card=card, kind=config.export)
     splits = [key.split("/")[1] for key in table.rows[-1] if key.endswith("/sampled/success")]
     names = {f"{split} goals": f"eval/{split}/sampled" for split in splits}
-    plot_learning_curves(
-        {label: [table.column(f"{name}/success")] for label, name in names.items()},
-        folder / "learning_curve.png",
-        references={"random play": evaluate(None, env, seed=EVAL_SEED)["success"]},
-    )
+    table.write_page({"random play": evaluate(None, env, seed=EVAL_SEED)["success"]})
     return {name: table.rows[-1][f"{name}/success"] for name in names.values()}
 
 

@@ -19,7 +19,7 @@ except ImportError:  # Windows: runs are not kept apart there
 CHECKPOINTS = "checkpoints"
 _LOCK = "run.lock"
 # What a run writes, beside the files of loggers.
-_RESULTS = ("metrics.csv", "config.yaml", "learning_curve.png", "model", "replay")
+_RESULTS = ("metrics.csv", "config.yaml", "run.json", "report.html", "model", "replay")
 # What a folder of Hugging Face models holds at its top.
 _MODELS = ("*.safetensors", "pytorch_model*.bin", "adapter_config.json")
 

@@ -52,7 +52,7 @@ def write_page(
         return (assets / name).read_text(encoding="utf-8")
 
     parts = {
-        "style": asset("viewer.css"),
+        "style": asset("base.css") + asset("viewer.css"),
         "script": "".join(asset(f"{name}.js") for name in ("drawings", "scene", "viewer")),
         # No text of an environment ends the element that holds it.
         "data": data.replace("<", "\\u003c").replace("\u2028", "\\u2028"),

@@ -1,0 +1,315 @@
+"""The page of a run: what its charts show, in a real browser too, and what cannot be shown."""
+
+import json
+import math
+import re
+
+import pytest
+
+from torchrl_glam.report import Chart, Line, Run, make_page, read_run
+from torchrl_glam.report.__main__ import main
+from torchrl_glam.report.charts import HEIGHT, WIDTH, draw
+from torchrl_glam.report.contents import sections
+from torchrl_glam.training import run_record
+from torchrl_glam.training.metrics import MetricsTable
+from torchrl_glam.training.run_record import RunRecord
+
+from .browser import Reader, contrast, themes
+
+EVALUATED = {
+    **{"eval/train/sampled/success": 0.5, "eval/test/sampled/success": 0.25},
+    **{"eval/train/greedy/success": 0.75, "eval/train/sampled/length": 7.5},
+    **{"eval/train/sampled/success/grasp": 1.0, "eval/train/sampled/success/grow_then_grasp": 0.0},
+    **{"probe/q_error": 0.25, "probe/q_correlation": 0.5, "probe/plan/policy": 0.5},
+    **{"probe/calibration/1/q": 0.25, "probe/calibration/1/return": 0.0},
+    **{"probe/calibration/2/q": 0.75, "probe/calibration/2/return": 1.0},
+}
+LOGGED = {
+    **{"success": 0.125, "entropy": 1.5, "alpha": 0.05, "td_error": 0.1, "loss_actor": -0.5},
+    **{"grad_norm/critic": 0.3, "hindsight_in_batch": 0.5, "policy_lag/batch/mean": 8.0},
+    **{"seconds": 10.0, "updates": 40, "time/update": 0.1, "seconds/time/update": 4.0},
+    **{"tea/cups": 3.0, "<b>bold": 1.0},
+}
+ROWS = [
+    {"step": 0, **EVALUATED},
+    {"step": 800, **LOGGED},
+    {"step": 1600, **EVALUATED, **LOGGED, "seconds": 30.0, "seconds/time/update": 5.0},
+]
+CONFIG = "gamma: 0.9\nmodel: </pre><script>alert(1)</script>\n"
+RECORD = {
+    "unit": "environment steps",
+    "starts": [{"time": "now", "command": "python recipes/sac_glam.py", "commit": "abc"}],
+    "references": {"random play": 0.375},
+}
+
+
+def charts(rows=ROWS, references=None):
+    parts = sections(rows, references or {}, "environment steps")
+    return {chart.title: chart for _, charts in parts for chart in charts}
+
+
+def test_every_measurement_has_a_chart_and_stands_once():
+    drawn = [
+        (line.label, tuple(line.y))
+        for title, chart in charts().items()
+        if title != "Calibration"
+        for line in chart.lines
+    ]
+    apart = {"step", "updates", "seconds/time/update"}
+    apart |= {name for name in EVALUATED if "calibration" in name}
+    measured = {name for row in ROWS for name in row} - apart
+    assert len(drawn) == len(measured) + 1  # and the share of time
+    assert charts()["tea"].lines == [Line("cups", [800, 1600], [3.0, 3.0])]
+
+
+def test_charts_have_the_lines_that_belong_together():
+    found = charts(references={"random play": 0.375})
+    success = found["Success, actions sampled"]
+    assert {line.label: line.y for line in success.lines} == {
+        **{"train": [0.5, 0.5], "test": [0.25, 0.25], "while training": [0.125, 0.125]}
+    }
+    assert success.references == {"random play": 0.375} and success.x_limits == (0, 1600)
+    kinds = found["Success by goal kind, train, sampled"].lines
+    assert [line.label for line in kinds] == ["grasp", "grow then grasp"]
+    assert found["Actions on a shortest plan, states of a plan"].lines[0].y == [0.5, 0.5]
+    assert found["Entropy coefficient"].log and not found["Entropy"].log
+    assert found["Entropy"].references == {}
+
+
+def test_a_goal_kind_has_one_style_wherever_it_occurs():
+    rows = [{"step": 0, "success/grow": 0.5}]
+    rows.append({"step": 8, "eval/a/b/success/grasp": 1, "eval/a/b/success/grow": 1})
+    styles = {(t, line.label): line.style for t, c in charts(rows).items() for line in c.lines}
+    assert len(styles) == 3 and len(set(styles.values())) == 2
+    grow = {style for (_, label), style in styles.items() if label == "grow"}
+    assert len(grow) == 1
+
+
+def test_where_time_went_is_a_share_of_the_time_between_rows():
+    """4 s of the first 10, then 5 s of the 20 that followed."""
+    [line] = charts()["Where time went"].lines
+    assert (line.label, line.x, line.y) == ("update", [800, 1600], [0.4, 0.25])
+
+
+def test_calibration_is_return_by_q_in_the_newest_evaluation():
+    [line] = charts()["Calibration"].lines
+    assert (line.x, line.y, line.label) == ([0.25, 0.75], [0.0, 1.0], "step 1,600")
+
+
+def test_points_lie_where_they_belong():
+    """Axes from 0 to 40 over 350 units, and from 0 to 1 over 192, downwards."""
+    line = Line("a", [0, 10, 40], [0.0, 1.0, 0.5])
+    drawn = draw(Chart("t", "", [line], limits=(0, 1), references={"oracle": 0.75}))
+    assert drawn["lines"][0]["paths"] == ["58.0,202.0 145.5,10.0 408.0,106.0"]
+    assert drawn["lines"][0]["marks"][1] == (145.5, 10.0, "10: 1")
+    assert drawn["y_ticks"] == [
+        (202.0, "0"),
+        *((163.6, "0.2"), (125.2, "0.4"), (86.8, "0.6"), (48.4, "0.8"), (10.0, "1")),
+    ]
+    assert drawn["references"] == [(58.0, "oracle", "0.75")]
+
+
+def test_a_logarithmic_axis_has_equal_steps_for_equal_ratios():
+    drawn = draw(Chart("t", "", [Line("a", [0, 1, 2], [1, 100, 10_000])], log=True))
+    heights = [float(point.split(",")[1]) for point in drawn["lines"][0]["paths"][0].split()]
+    assert heights == [202.0, 106.0, 10.0]
+    flat = draw(Chart("t", "", [Line("a", [0, 1], [0.05, 0.05])], log=True))
+    assert flat["lines"][0]["paths"] == ["58.0,92.7 408.0,92.7"]  # log(2.5) / log(5) of the way
+    labels = [
+        t for _, t in draw(Chart("t", "", [Line("a", [0, 1], [1e-9, 2e4])], log=True))["y_ticks"]
+    ]
+    assert labels == ["1e-09", "1e-06", "0.001", "1", "1,000", "1,000,000"]  # thirteen decades
+    plain = draw(Chart("t", "", [Line("a", [0, 1], [0.0, 1.0])], log=True))  # 0 has no logarithm
+    assert [label for _, label in plain["y_ticks"]][0] == "0"
+
+
+@pytest.mark.parametrize(
+    "values", [[math.nan], [math.inf, 1.0], [0.0], [-3.0, -3.0], [1e300, -1e300]]
+)
+def test_any_numbers_can_be_drawn(values):
+    drawn = draw(Chart("t", "", [Line("a", list(range(len(values))), values)]))
+    points = [p.split(",") for path in drawn["lines"][0]["paths"] for p in path.split()]
+    assert len(points) == sum(map(math.isfinite, values))
+    assert all(0 <= float(x) <= WIDTH and 0 <= float(y) <= HEIGHT for x, y in points)
+
+
+def test_what_is_not_finite_is_a_gap():
+    drawn = draw(Chart("t", "", [Line("a", [0, 1, 2, 3], [1.0, math.nan, 2.0, 3.0])]))
+    assert [len(path.split()) for path in drawn["lines"][0]["paths"]] == [1, 2]
+
+
+def test_a_long_run_keeps_its_peaks_in_a_page_below_a_megabyte():
+    rows = [
+        {
+            "step": step,
+            **{f"a{i}/b{j}": math.sin(step + i * j) for i in range(12) for j in range(5)},
+        }
+        for step in range(2_000)
+    ]
+    rows[1_234]["a0/b0"] = 50.0
+    assert len(make_page(Run("long", rows))) < 1_000_000
+    [line] = draw(charts(rows)["a0"])["lines"][:1]
+    heights = [float(point.split(",")[1]) for point in line["paths"][0].split()]
+    assert len(heights) <= 240 and min(heights) == 34.0  # 50 on an axis from -20 to 60
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(make_page(Run("my run", ROWS, CONFIG, RECORD)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_opens_without_errors_and_fits_the_screen(browser, page, width):
+    browser.get_log("browser")
+    reader = Reader(browser, page, width)
+    assert browser.get_log("browser") == []
+    assert reader.run("return performance.getEntriesByType('resource').length") == 0
+    assert reader.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert reader.text("h1") == "my run"
+    columns = reader.run(
+        "return new Set([...document.querySelectorAll('figure')].map(e => e.offsetLeft)).size"
+    )
+    assert columns == (1 if width == 390 else 3)
+
+
+def test_the_page_says_what_it_draws(browser, page):
+    reader = Reader(browser, page)
+    figures = reader.run("return document.querySelectorAll('figure').length")
+    assert (
+        figures == len(charts()) == reader.run("return document.querySelectorAll('h3').length") - 1
+    )
+    assert reader.texts("dl.newest dd")[:2] == ["1,600", "0.500 at 1,600"]
+    unnamed = reader.run(
+        "return [...document.querySelectorAll('svg[role=img], section, figure, nav')].filter(e =>"
+        " !(e.getAttribute('aria-label') ||"
+        " document.getElementById(e.getAttribute('aria-labelledby'))?.textContent)).length"
+    )
+    assert unnamed == 0
+    rows = reader.run(
+        "return [...document.querySelectorAll('figure')[0].querySelectorAll('tbody tr')].map(row =>"
+        " [...row.children].map(cell => cell.textContent))"
+    )
+    assert rows == [
+        ["0", "0.5", "0.25", ""],
+        ["800", "", "", "0.125"],
+        ["1,600", "0.5", "0.25", "0.125"],
+    ]
+    assert reader.text("pre") == CONFIG and "recipes/sac_glam.py" in reader.text(".facts")
+    assert "random play 0.375" in reader.text("svg")
+    assert "<b>bold" in reader.texts("h3")
+
+
+def test_lines_stand_out_by_day_and_by_night_and_not_by_colour_alone(page):
+    """WCAG 2.2: 3 for lines, and another pattern of dashes for each."""
+    for colours in themes(("base.css",), ("report.css", "report")):
+        for index in range(6):
+            for ground in ("paper", "raised"):
+                assert contrast(colours[f"c{index}"], colours[ground]) >= 3, index
+    dashes = re.findall(r"\.l\d \{.*?(?:dasharray: ([\d ]+);)? \}", page.read_text())
+    assert len(dashes) == len(set(dashes)) == 6
+
+
+def test_a_table_keeps_the_page_of_its_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_record, "_REST", 0)
+    (tmp_path / "config.yaml").write_text("gamma: 0.875\n")
+    table = MetricsTable(tmp_path)
+    assert not list(tmp_path.glob("*.html"))  # a run that is refused leaves nothing
+    table.add(8, {"entropy": 0.5})
+    table.add(16, {"entropy": 0.0625})
+    page = (tmp_path / "report.html").read_text()
+    assert "0.0625" in page and "gamma: 0.875" in page and "random play" not in page
+    table.write_page({"random play": 0.3})
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record["references"] == {"random play": 0.3} and len(record["starts"]) == 1
+    assert "torchrl_glam" in record["starts"][0]["versions"]
+    resumed = MetricsTable(tmp_path)
+    resumed.load_state_dict(table.state_dict())
+    resumed.add(24, {"entropy": 0.25})
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert len(record["starts"]) == 2 and record["references"] == {"random play": 0.3}
+
+
+def test_pages_take_no_more_of_a_run_than_they_may(tmp_path, monkeypatch):
+    """A clock that every page moves by 2 s: the next one is written 400 s later."""
+    now = [1000.0]
+    monkeypatch.setattr(run_record.time, "monotonic", lambda: now[0])
+    written = []
+
+    def slow(run):
+        now[0] += 2
+        written.append(len(run.rows))
+        return ""
+
+    monkeypatch.setattr(run_record, "make_page", slow)
+    record, rows = RunRecord(tmp_path), []
+    for _ in range(300):  # a row every 10 s
+        rows.append({"step": len(rows)})
+        record.update(rows)
+        now[0] += 10
+    assert written == [1, *range(41, 301, 40)]
+
+
+def test_a_page_that_cannot_be_written_does_not_end_the_run(tmp_path):
+    (tmp_path / "report.html").mkdir()
+    table = MetricsTable(tmp_path)
+    with pytest.warns(UserWarning, match=r"written to .*report.html \(.*\): the run goes on"):
+        table.add(8, {"entropy": 0.5})
+    assert table.path.read_text() == "step,entropy\n8,0.5\n"
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"starts": 3, "references": {}}', "\x00"])
+def test_a_damaged_record_begins_anew(damage, tmp_path):
+    (tmp_path / "run.json").write_text(damage)
+    RunRecord(tmp_path).write(ROWS)
+    assert len(json.loads((tmp_path / "run.json").read_text())["starts"]) == 1
+
+
+def test_a_folder_gets_its_page_by_command_while_it_is_written(tmp_path, capsys):
+    text = "step,eval/train/sampled/success,entropy\n0,0.25,\n800,,1.5\n1600,0.5,0.1"
+    (tmp_path / "metrics.csv").write_text(text)
+    main([str(tmp_path)])
+    page = (tmp_path / "report.html").read_text()
+    assert "up to 800 environment steps" in page  # the last row is not whole
+    assert "Nothing is recorded of its command" in page and "no config.yaml" in page
+    assert "Open " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "files, message",
+    [
+        ({}, "holds no metrics.csv"),
+        ({"metrics.csv": "step,loss\n"}, "has no rows yet"),
+        ({"metrics.csv": "step,loss\n0,much\n"}, "more than numbers in line 2"),
+        ({"metrics.csv": "step,loss\n0,1,2\n"}, "more than numbers in line 2"),
+        ({"metrics.csv": "loss\n0\n"}, "no step in line 2"),
+        ({"metrics.csv": "step\n0\n", "run.json": "{"}, "run.json in folder .* is no JSON"),
+        ({"metrics.csv": "step\n0\n", "run.json": "3"}, "must hold an object"),
+        ({"metrics.csv": "step\n0\n", "config.yaml": b"\xff"}, "cannot be read: config.yaml"),
+    ],
+)
+def test_what_is_no_run_is_refused(files, message, tmp_path, capsys):
+    for name, content in files.items():
+        content = content.encode() if isinstance(content, str) else content
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises((ValueError, OSError), match=message):
+        read_run(tmp_path)
+    with pytest.raises(SystemExit):
+        main([str(tmp_path)])
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_nothing_outside_the_folder_is_read(tmp_path):
+    (tmp_path / "secret").write_text("step\n0\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.csv").symlink_to(tmp_path / "secret")
+    with pytest.raises(ValueError, match="metrics.csv is a symbolic link"):
+        read_run(tmp_path / "run")
+
+
+def test_records_of_strangers_are_shown_as_text(tmp_path):
+    record = {"unit": "<i>", "starts": ["x", {"command": "<script>"}], "references": {"a": "b"}}
+    page = make_page(Run("</title><script>", ROWS, "", record))
+    assert "<script" not in page and "<i>" not in page and "&lt;script&gt;" in page

@@ -1,0 +1,10 @@
+"""A page for every run: ``report.html``, made without torch and opened without a network.
+
+``python -m torchrl_glam.report FOLDER`` makes it of a run's folder, also while the run goes on.
+"""
+
+from torchrl_glam.report.charts import Chart, Line
+from torchrl_glam.report.page import make_page
+from torchrl_glam.report.run import Run, read_run
+
+__all__ = ["Chart", "Line", "Run", "make_page", "read_run"]

@@ -1,0 +1,206 @@
+"""Line charts as SVG: their geometry; ``assets/report.html`` writes it down.
+
+A page is drawn again with nearly every row of the metrics, so a chart has to cost no more than its
+numbers: some tenths of a millisecond, where matplotlib's own SVG takes some tens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from matplotlib.ticker import MaxNLocator
+
+WIDTH, HEIGHT = 420, 240
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 408, 10, 202  # of what the axes enclose
+_POINTS = 240  # of a line at the most: more cannot be told apart
+_MARKED = 30  # points up to which each has a mark with its value
+_ROWS = 40  # of a chart's table
+_STYLES = 6  # of lines, in report.css
+_TICKS = MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10])
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart.
+
+    Args:
+        label: its name.
+        x: where it was measured, ascending.
+        y: what was measured there; what is not finite is a gap.
+        style: which of the lines' styles it has; they come again after the sixth. Default: the
+            first.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    style: int = 0
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of lines over the steps of a run.
+
+    Args:
+        title: its heading.
+        about: a sentence on what it shows.
+        lines: what was measured.
+        limits: ends of the vertical axis that are there whatever was measured. Default: none.
+        log: whether the vertical axis is logarithmic, where every value is above 0. Default: False.
+        references: heights of dashed lines, by name. Default: none.
+        x_label: name of the horizontal axis. Default: ``"environment steps"``.
+        x_limits: ends of the horizontal axis, as ``limits``. Default: none.
+        diagonal: whether to draw where x equals y. Default: False.
+
+    Examples:
+        >>> chart = Chart("Success", "Share of episodes.", [Line("train", [0, 800], [0, 0.5])])
+        >>> drawn = draw(chart)
+        >>> drawn["rows"]
+        [('0', ['0']), ('800', ['0.5'])]
+    """
+
+    title: str
+    about: str
+    lines: Sequence[Line]
+    limits: tuple[float, float] | None = None
+    log: bool = False
+    references: Mapping[str, float] = field(default_factory=dict)
+    x_label: str = "environment steps"
+    x_limits: tuple[float, float] | None = None
+    diagonal: bool = False
+
+
+def draw(chart: Chart) -> dict[str, Any]:
+    """What the page's template needs of a chart, ends and places in the units of the drawing.
+
+    Returns:
+        ``title``, ``about``, ``x_label``; ``x_ticks`` and ``y_ticks`` with place and label;
+        ``lines`` with ``label``, ``style``, ``paths`` (one for each stretch without a gap) and
+        ``marks`` (place and value); ``references`` with height, name and value; ``diagonal``, the
+        ends of a line or None; the table's ``rows``, and ``thinned``, whether it has fewer rows
+        than were measured.
+    """
+    finite = [(x, y) for line in chart.lines for x, y in zip(line.x, line.y, strict=True)]
+    finite = [(x, y) for x, y in finite if math.isfinite(x) and math.isfinite(y)]
+    heights = [y for _, y in finite] + list(chart.references.values())
+    log = chart.log and bool(heights) and min(heights) > 0
+    across = _Axis([*(x for x, _ in finite), *(chart.x_limits or ())], _LEFT, _RIGHT)
+    up = _Axis([*heights, *(chart.limits or ())], _BOTTOM, _TOP, log)
+    both = max(across.low, up.low), min(across.high, up.high)
+    return {
+        "title": chart.title,
+        "about": chart.about,
+        "x_label": chart.x_label,
+        "x_ticks": across.ticks(),
+        "y_ticks": up.ticks(),
+        "lines": [_draw_line(line, across, up) for line in chart.lines],
+        "references": [(up.place(y), name, number(y)) for name, y in chart.references.items()],
+        "diagonal": [(across.place(v), up.place(v)) for v in both] if chart.diagonal else None,
+        **_table(chart),
+    }
+
+
+class _Axis:
+    """From values to places; the ends are ticks."""
+
+    def __init__(
+        self, values: Sequence[float], start: float, end: float, log: bool = False
+    ) -> None:
+        low, high = (min(values), max(values)) if values else (0.0, 1.0)
+        if log:
+            self._ticks = _logarithmic_ticks(low, high)
+        else:
+            if low == high:
+                low, high = low - (abs(low) / 10 or 1), high + (abs(high) / 10 or 1)
+            self._ticks = _TICKS.tick_values(low, high)
+        self._scale = math.log10 if log else float
+        self.low, self.high = float(self._ticks[0]), float(self._ticks[-1])
+        self._start, self._end = start, end
+
+    def place(self, value: float) -> float:
+        low, high = self._scale(self.low), self._scale(self.high)
+        share = (self._scale(value) - low) / (high - low)
+        return round(self._start + share * (self._end - self._start), 1)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        return [(self.place(float(tick)), number(float(tick))) for tick in self._ticks]
+
+
+def _logarithmic_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten around some values; where these are few, their doubles and halves too."""
+    if low == high:
+        low, high = low / 2, high * 2
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    every = math.ceil((last - first) / 6)
+    subs = (1, 2, 5) if last - first <= 2 else (1,)
+    ticks = [sub * 10.0**power for power in range(first, last + every, every) for sub in subs]
+    below, above = [t for t in ticks if t <= low], [t for t in ticks if t >= high]
+    return [t for t in ticks if max(below, default=ticks[0]) <= t <= min(above, default=ticks[-1])]
+
+
+def number(value: float) -> str:
+    """A number with four digits, and commas in thousands.
+
+    Examples:
+        >>> number(12800), number(0.123456), number(-2e-7), number(-0.0)
+        ('12,800', '0.1235', '-2e-07', '0')
+    """
+    if math.isfinite(value) and value == int(value) and abs(value) < 1e9:
+        return f"{int(value):,}"
+    return f"{value:.4g}"
+
+
+def _draw_line(line: Line, across: _Axis, up: _Axis) -> dict[str, Any]:
+    points = list(zip(line.x, line.y, strict=True))
+    stretches = [
+        list(stretch)
+        for whole, stretch in groupby(points, lambda p: math.isfinite(p[0]) and math.isfinite(p[1]))
+        if whole
+    ]
+    kept = [thin(stretch, _POINTS) for stretch in stretches]
+    marked = sum(map(len, kept)) <= _MARKED
+    return {
+        "label": line.label,
+        "style": line.style % _STYLES,
+        "paths": [" ".join(f"{across.place(x)},{up.place(y)}" for x, y in part) for part in kept],
+        "marks": [
+            (across.place(x), up.place(y), f"{number(x)}: {number(y)}") for p in kept for x, y in p
+        ]
+        if marked
+        else [],
+    }
+
+
+def thin(points: Sequence[tuple[float, float]], most: int) -> Sequence[tuple[float, float]]:
+    """Fewer points of a line that looks the same: of every stretch the lowest and the highest.
+
+    Examples:
+        >>> thin([(0, 5), (1, 9), (2, 1), (3, 6), (4, 7), (5, 8), (6, 2), (7, 4)], most=4)
+        [(1, 9), (2, 1), (5, 8), (6, 2)]
+    """
+    if len(points) <= most:
+        return points
+    stretches = most // 2
+    ends = [round(i * len(points) / stretches) for i in range(stretches + 1)]
+    out = []
+    for start, end in zip(ends, ends[1:], strict=False):
+        places = range(start, end)
+        lowest = min(places, key=lambda i: points[i][1])
+        highest = max(places, key=lambda i: points[i][1])
+        out += [points[i] for i in sorted({lowest, highest})]
+    return out
+
+
+def _table(chart: Chart) -> dict[str, Any]:
+    columns = [dict(zip(line.x, line.y, strict=True)) for line in chart.lines]
+    places = sorted({x for line in chart.lines for x in line.x})
+    every = max(1, math.ceil(len(places) / _ROWS))
+    shown = places[::-1][::every][::-1]  # the newest is always there
+    rows = [
+        (number(x), [number(column[x]) if x in column else "" for column in columns]) for x in shown
+    ]
+    return {"rows": rows, "thinned": len(shown) < len(places)}

@@ -1,0 +1,91 @@
+"""What a run's folder says of the run, read while it is written, and whoever wrote it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchrl_glam.training.files import plain_files
+
+METRICS, CONFIG, RECORD, PAGE = "metrics.csv", "config.yaml", "run.json", "report.html"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as its page shows it.
+
+    Args:
+        name: of its folder.
+        rows: its metrics, by step.
+        config: its configuration as text. Default: none.
+        record: what :class:`~torchrl_glam.training.run_record.RunRecord` keeps of it. Default:
+            nothing.
+    """
+
+    name: str
+    rows: list[dict[str, float]]
+    config: str = ""
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_run(folder: str | Path) -> Run:
+    """Reads a run's folder; a row that is being written does not count yet.
+
+    Args:
+        folder: the run's, of any recipe.
+
+    Raises:
+        FileNotFoundError: if there are no metrics in it.
+        ValueError: if its files are links or pipes, or hold something else than a run's do.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "metrics.csv").write_text("step,success\\n0,0.25\\n32,0.5\\n64,0.")
+        >>> read_run(folder).rows
+        [{'step': 0.0, 'success': 0.25}, {'step': 32.0, 'success': 0.5}]
+    """
+    folder = Path(folder)
+    if not (folder / METRICS).exists():
+        raise FileNotFoundError(
+            f"folder ({str(folder)!r}) holds no {METRICS}: give the folder of a run that has begun"
+        )
+    texts = {name: _text(folder, name) for name in (METRICS, CONFIG, RECORD)}
+    try:
+        record = json.loads(texts[RECORD] or "{}")
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{RECORD} in folder {str(folder)!r} is no JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"{RECORD} in folder {str(folder)!r} must hold an object, not {record!r}")
+    return Run(folder.resolve().name, _rows(texts[METRICS], folder), texts[CONFIG], record)
+
+
+def _text(folder: Path, name: str) -> str:
+    """A file's text, "" if there is none; links and pipes lead elsewhere, or nowhere."""
+    try:
+        return "".join(p.read_text(encoding="utf-8") for p in plain_files(folder / name))
+    except (UnicodeDecodeError, ValueError) as error:
+        raise ValueError(f"folder {str(folder)!r} cannot be read: {name}: {error}") from None
+
+
+def _rows(text: str, folder: Path) -> list[dict[str, float]]:
+    whole = text[: text.rfind("\n") + 1]
+    rows = []
+    for line, cells in enumerate(csv.DictReader(whole.splitlines()), start=2):
+        try:
+            row = {name: float(cell) for name, cell in cells.items() if cell}
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"{METRICS} in folder {str(folder)!r} has more than numbers in line {line}"
+            ) from None
+        if not math.isfinite(row.get("step", math.nan)):
+            raise ValueError(f"{METRICS} in folder {str(folder)!r} has no step in line {line}")
+        rows.append(row)
+    if not rows:
+        raise ValueError(f"{METRICS} in folder {str(folder)!r} has no rows yet")
+    return rows
