@@ -75,13 +75,20 @@ print(f"largest difference: {error:.0e} nats")
 # How uneven its policy is
 # ------------------------
 # SAC explores by sampling, so a policy must not begin sure of itself. The entropy of yours, as a
-# share of the largest possible, tells: near 0, take another ``normalisation``, such as
-# ``"token_mean"``, or train the model on the game's language first.
+# share of the largest possible, tells. This one prefers what has few tokens, as the log-likelihood
+# is a sum over them (the paper's): another normalisation helps, or training the model on the game's
+# language first.
 
-with torch.no_grad():
+
+@torch.no_grad()
+def entropy(trunk):
     policy = CandidateActor().get_dist(trunk(states.clone(), only="scores"))
-share = (policy.entropy() / states["action_mask"].sum(-1).log()).mean().item()
-print(f"entropy: {share:.2f} of the largest")
+    return (policy.entropy() / states["action_mask"].sum(-1).log()).mean().item()
+
+
+by_mean = make_trunk(model, tokenizer, template, normalisation="token_mean")
+entropies = {"sum": entropy(trunk), "token_mean": entropy(by_mean)}
+print(entropies)
 
 # %%
 # The critic's input

@@ -2,8 +2,8 @@
 Hindsight for numeric goals
 ===========================
 
-The replay transforms ask for no text. Here a robot on a floor of 9 x 9 squares has 16 steps to reach
-a place given by its coordinates, and an ordinary network of TorchRL's learns it by DQN.
+The replay transforms ask for no text. Here a robot on a floor of 9 x 9 squares has 16 steps to
+reach a place given by its coordinates, and an ordinary network of TorchRL's learns it by DQN.
 """
 
 # %%
@@ -111,7 +111,7 @@ def make_buffer(relabel):
 # ----------------------------------
 
 
-def train(relabel, total_steps=16_384):
+def train(relabel, total_steps=8_192):
     """Share of the episodes that reach their goal, by fifths of the training."""
     torch.manual_seed(0)
     floor = Floor()
@@ -128,6 +128,7 @@ def train(relabel, total_steps=16_384):
         TensorDictSequential(policy, explore),
         frames_per_batch=512,
         total_frames=total_steps,
+        auto_register_policy_transforms=False,
     ):
         ended = steps["next", "done"]
         successes += (steps["next", "reward"][ended] > 0).tolist()
