@@ -9,7 +9,9 @@ fetched, neither by the build nor by the pages: fonts are the reader's own, form
 """
 
 from docutils import nodes
+from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.util import logging
 
 import torchrl_glam
 
@@ -82,7 +84,10 @@ html_math_renderer = "mathml"
 
 def _formula(as_block):
     def visit(translator, node):
-        translator.body.append(tex2mathml(node.astext(), as_block=as_block))
+        try:
+            translator.body.append(tex2mathml(node.astext(), as_block=as_block))
+        except MathError as error:
+            logging.getLogger(__name__).warning(str(error), location=node)
         raise nodes.SkipNode
 
     return visit, None

@@ -75,6 +75,12 @@ def test_the_code_of_a_card_loads_the_agent(tmp_path, monkeypatch):
     assert names["model"].config.model_type == "t5"
 
 
+def test_adapters_of_the_embedded_model_need_this_package(tmp_path):
+    folder = export(tmp_path, LoraConfig(r=2, target_modules=["q"]))
+    [code] = blocks(folder / "README.md", "python")
+    assert "load_agent" in code
+
+
 def test_adapters_have_our_card_and_no_path_of_this_machine(tmp_path):
     """``peft`` writes a card of its own, with the folder that the base model lay in."""
     folder = export(tmp_path, LoraConfig(r=2, target_modules=["q"]), model="google/flan-t5-base")
@@ -93,7 +99,9 @@ def test_a_base_model_that_no_hub_has_is_not_named_to_hubs(model, tmp_path, monk
     AgentCard(environment=GAME, model=model).write(tmp_path)
     card = ModelCard.load(write_model_card(tmp_path))
     assert card.data.base_model is None and card.data.eval_results is None
-    assert "here/" not in card.text and "That of the base model applies" in card.text
+    assert "here/" not in card.text
+    assert (card.data.license == "mit") == (model == "tiny")
+    assert ("That of the base model applies" in card.text) == (model != "tiny")
 
 
 def test_an_export_without_agent_json_gets_no_card(tmp_path):

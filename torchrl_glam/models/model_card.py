@@ -14,6 +14,7 @@ from huggingface_hub.utils import validate_repo_id
 from torchrl_glam.models._folder import ADAPTERS
 from torchrl_glam.models.card import README, AgentCard
 from torchrl_glam.models.export_folder import find_export
+from torchrl_glam.models.loading import EMBEDDED
 
 if TYPE_CHECKING:
     from torchrl_glam.viewing import Result
@@ -37,7 +38,7 @@ def write_model_card(
         origin: what is known of how it was made, by name, such as ``"command"`` and ``"commit"``.
             Default: nothing.
         license: of the agent's weights, as hubs write it (``"mit"``). Default: None, that of the
-            base model, which the text says.
+            base model: named where this package brings the model, else left to the reader.
 
     Returns:
         The file.
@@ -52,7 +53,7 @@ def write_model_card(
         >>> folder = tempfile.mkdtemp()
         >>> AgentCard(environment={"env_class": "rooms:Room"}, model="tiny").write(folder)
         >>> greedy = Result("greedy", "train", 0, "all", episodes=10, successes=9, length=4.2)
-        >>> path = write_model_card(folder, results=[greedy], license="mit")
+        >>> path = write_model_card(folder, results=[greedy])
         >>> ModelCard.load(path).data.eval_results[0].metric_value
         0.9
     """
@@ -60,6 +61,8 @@ def write_model_card(
     card = AgentCard.read(folder)
     game = str(card.environment.get("env_class") or "text environment").rpartition(":")[2]
     adapted = (folder / ADAPTERS).exists()
+    if license is None and card.model in EMBEDDED:
+        license = "mit"
     data = ModelCardData(
         library_name="torchrl_glam",
         pipeline_tag="reinforcement-learning",
@@ -110,12 +113,12 @@ hf download <this repository> --local-dir agent
 from torchrl_glam.models import load_agent
 
 agent = load_agent("agent")  # trunk, actor, value heads, tokenizer, prompt
-```
+```"""
 
-The language model alone, without `torchrl_glam`:
+_PLAIN = """The language model alone, without `torchrl_glam`:
 
 ```python
-{imports}
+{peft}from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 config = AutoConfig.from_pretrained({source})
 kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -141,18 +144,14 @@ def _sections(
     ]
     if results:
         texts += ["## Results", "\n".join([_TABLE, *map(_row, results)])]
-    loading = _LOADING.format(
-        imports="\n".join(
-            [
-                *(["from peft import PeftModel"] if adapted else []),
-                "from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM",
-            ]
-        ),
-        source=repr(base) if adapted else '"agent"',
-        adapters='\nmodel = PeftModel.from_pretrained(model, "agent")' if adapted else "",
-    )
+    texts += ["## Load", _LOADING]
+    if not adapted:
+        texts.append(_PLAIN.format(peft="", source='"agent"', adapters=""))
+    elif card.model not in EMBEDDED:  # which only this package has
+        peft, adapters = "from peft import PeftModel\n", "model = PeftModel.from_pretrained(model, "
+        texts.append(_PLAIN.format(peft=peft, source=repr(base), adapters=f'\n{adapters}"agent")'))
     settings = yaml.safe_dump(_plain(card.environment), sort_keys=False, allow_unicode=True)
-    texts += ["## Load", loading, "## Environment", f"```yaml\n{settings}```"]
+    texts += ["## Environment", f"```yaml\n{settings}```"]
     if origin:
         lines = [f"- {name}: `{value}`" for name, value in origin.items()]
         texts += ["## How it was made", "\n".join(lines)]
