@@ -24,7 +24,7 @@ def test_every_tutorial_has_a_test_below():
 def test_scripts_are_cells_with_a_title(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     assert lines[0] == '"""' and set(lines[2]) == {"="} and len(lines[1]) == len(lines[2])
-    assert sum(line == "# %%" for line in lines) >= 4
+    assert sum(line == "# %%" for line in lines) >= 3
 
 
 def test_environment_and_hindsight(capsys):
