@@ -148,7 +148,7 @@ def read_run(run: Path, keys: Sequence[str]) -> tuple[SACGLAMConfig, SACGLAMConf
         raise FileNotFoundError(f"run ({str(run)!r}) must be the folder of a run of sac_glam.py")
     schema = OmegaConf.structured(SACGLAMConfig)
     schema.env, schema.eval_splits = {}, {}  # those of the run alone
-    saved = OmegaConf.merge(schema, OmegaConf.load(run / "config.yaml"))
+    saved = OmegaConf.merge(schema, OmegaConf.load(run / "config.yaml"), {"push": None})
     config = read_config(SACGLAMConfig, OmegaConf.merge(saved, OmegaConf.from_dotlist(list(keys))))
     before = OmegaConf.to_object(saved)
     if not any(key.startswith("env_class=") for key in keys):

@@ -17,9 +17,11 @@ from torchrl_glam.models.export import export_agent
 from torchrl_glam.models.factory import make_trunk
 from torchrl_glam.models.gradients import check_gradients
 from torchrl_glam.models.loading import load_language_model, load_tokenizer
+from torchrl_glam.models.model_card import write_model_card
 from torchrl_glam.models.passes import split_by_tokens
 from torchrl_glam.models.prompt import PromptBuilder, check_composition
 from torchrl_glam.models.protocol import Trunk
+from torchrl_glam.models.push import push_agent
 from torchrl_glam.models.repeated import RepeatedTrunk
 from torchrl_glam.models.repeated_decoder_only import RepeatedDecoderOnlyTrunk
 from torchrl_glam.models.scores_only import ScoresOnly
@@ -55,7 +57,9 @@ __all__ = [
     "load_tokenizer",
     "make_critic",
     "make_trunk",
+    "push_agent",
     "score_error",
     "split_by_tokens",
+    "write_model_card",
     "zero_shot_agent",
 ]

@@ -13,6 +13,7 @@ from torchrl_glam.models.critic import CriticInput
 
 CARD = "agent.json"
 HEADS = "heads.safetensors"
+README = "README.md"
 
 Head = Literal[CriticInput, "state"]
 """What the value heads read; ``"state"`` is PPO's: the prompt alone, one value."""

@@ -65,7 +65,7 @@ class EncodedActionsTrunk(TensorDictModuleBase):
         return self.trunk.embedding_dim
 
     def check_exactness(self) -> None:
-        """As :meth:`CandidateTrunk.check_exactness` of the trunk that is wrapped."""
+        """As ``check_exactness`` of the trunk that is wrapped."""
         self.trunk.check_exactness()
 
     def written_keys(self, only: Part | None = None) -> list[NestedKey]:

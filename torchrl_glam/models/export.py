@@ -17,7 +17,8 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torchrl_glam.models.card import CARD, HEADS, AgentCard
+from torchrl_glam.models.card import CARD, HEADS, README, AgentCard
+from torchrl_glam.models.model_card import write_model_card
 
 ExportKind = Literal["auto", "adapter", "merged"]
 # What an export is read by, of either kind.
@@ -28,7 +29,7 @@ _EXPORTED = (
         "model*.safetensors",
         "model.safetensors.index.json",
     ),
-    *("adapter_config.json", "adapter_model*.safetensors", HEADS, CARD),
+    *("adapter_config.json", "adapter_model*.safetensors", HEADS, CARD, README),
 )
 
 
@@ -64,7 +65,9 @@ def export_agent(
         critics: the critics' parameters, stacked: ``loss.qvalue_network_params``. Default: None,
             no heads.
         card: how the agent reads and scores, and where it was trained. It is written last, so that
-            a folder with a card is complete. Default: None, the language model and heads alone.
+            a folder with a card is complete; after it only the ``README.md`` made of it, see
+            :func:`~torchrl_glam.models.write_model_card`. Default: None, the language model and
+            heads alone.
         kind: ``"adapter"`` writes the adapters alone, a few MB; ``"merged"`` adds them to the base
             weights and writes a plain model, with weights that were in 4 bits written out in full
             (they keep the values that they had in 4 bits, so it scores as the agent did);
@@ -104,6 +107,7 @@ def export_agent(
         save_file(_head_weights(critics), folder / HEADS)
     if card is not None:
         card.write(folder)
+        write_model_card(folder)
     return folder
 
 

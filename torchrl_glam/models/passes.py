@@ -19,7 +19,8 @@ def split_by_tokens(
 
     Losses that are means over their batch (:class:`~torchrl_glam.objectives.SACGLAMLoss`,
     :class:`~torchrl.objectives.ClipPPOLoss`) give the gradient of the whole batch if each part's
-    counts by its share of the rows; :meth:`SharedTrunkOptimizer.step` takes these as ``weights``.
+    counts by its share of the rows; :meth:`torchrl_glam.objectives.SharedTrunkOptimizer.step` takes
+    these as ``weights``.
 
     Args:
         batch: rows ``[B]`` with the trunk's inputs, and with those of the next states under

@@ -29,7 +29,7 @@ class PromptBuilder(nn.Module):
 
     Args:
         tokenizer: a transformers tokenizer with a padding token.
-        template: the prompt. Default: :class:`PromptTemplate`.
+        template: the prompt. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
         closed: whether what the tokenizer puts after a text (T5's ``</s>``) ends the prompt;
             False where the action continues the same text. Default: True.
 

@@ -22,7 +22,7 @@ class ReadingBatch(NamedTuple):
         prompt: ``[B, T]`` int64 tokens.
         prompt_mask: ``[B, T]`` int64, 1 at tokens.
         decoder_input: ``[B * Q, L]`` int64: the start token, then all but the last token.
-        labels: ``[B * Q, L]`` int64: the tokens to predict, :data:`IGNORED` elsewhere.
+        labels: ``[B * Q, L]`` int64: the tokens to predict, -100 elsewhere.
     """
 
     prompt: Tensor

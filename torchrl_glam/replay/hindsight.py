@@ -75,12 +75,12 @@ class HindsightTransform(Transform):
         goal_key, kind_key: goal pursued, and its kind. Default: ``"goal_tokens"``, ``"goal_kind"``.
         goal_entries: others that say it, if they exist. Default: ``("goal", "goal_id")``.
         hindsight_key: group to leave out of the rows. Default: ``"hindsight"``.
-        hindsight_goal_key, hindsight_kind_key: under ``"next"``, goals named after a step [*B, H,
-            ...] and their kinds [*B, H], -1 in empty slots. Default: ``("hindsight",
+        hindsight_goal_key, hindsight_kind_key: under ``"next"``, goals named after a step ``[*B,
+            H, ...]`` and their kinds ``[*B, H]``, -1 in empty slots. Default: ``("hindsight",
             "goal_tokens")``, ``("hindsight", "kind")``.
         is_hindsight_key, is_context_key: written. Default: ``"is_hindsight"``, ``"is_context"``.
         reward_key, done_key, terminated_key, truncated_key: under ``"next"``. Default: these names.
-        trajectory_key: integers [*B], -1 for none, and a ``"mask"`` beside it. Default:
+        trajectory_key: integers ``[*B]``, -1 for none, and a ``"mask"`` beside it. Default:
             ``("collector", "traj_ids")``.
         step_count_key: steps since the last reset, to find missing ones. Default: None, no check.
 

@@ -14,11 +14,12 @@ from tensordict import NestedKey
 from torchrl_glam.envs import EnvDescription
 from torchrl_glam.models._likelihood import Normalisation
 from torchrl_glam.models.export import ExportKind
+from torchrl_glam.models.push import check_repo_id, require_token
 
 # A resumed run may train longer and report otherwise; the rest decides what is learnt.
 MAY_CHANGE_ON_RESUME = (
-    *("total_steps", "output", "resume", "device", "loggers", "wandb", "keep_checkpoints"),
-    *("checkpoint_every", "eval_episodes", "export"),
+    *("total_steps", "output", "push", "resume", "device", "loggers", "wandb"),
+    *("keep_checkpoints", "checkpoint_every", "eval_episodes", "export"),
 )
 
 # Keys of the environment, which stood beside the others once.
@@ -116,6 +117,7 @@ class RecipeConfig:
     wandb: WandbConfig = field(default_factory=WandbConfig)
     checkpoint_every: int = 1_600
     keep_checkpoints: int = 2
+    push: str | None = None
     export: str = "auto"
 
     def check(self) -> None:
@@ -123,6 +125,7 @@ class RecipeConfig:
 
         Raises:
             ValueError: naming the key, its value and what was expected.
+            PermissionError: if ``push`` is given and there is no token of the hub.
         """
         switches(self)
         for key in ("total_steps", "num_envs", "update_every"):
@@ -144,6 +147,12 @@ class RecipeConfig:
         choice(self, "autocast", ("auto", "true", "false"))
         choice(self, "normalisation", get_args(Normalisation))
         choice(self, "export", (*get_args(ExportKind), "none"))
+        if self.push is not None:
+            check_repo_id("push", self.push)
+            require(
+                self.export != "none", "export", self.export, f"not be none with push={self.push}"
+            )
+            require_token("push", self.push)
         self._check_adapters()
         sizes = self.critic_hidden_sizes
         require(all(size > 0 for size in sizes), "critic_hidden_sizes", sizes, "be at least 1 each")

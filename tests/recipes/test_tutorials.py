@@ -1,0 +1,69 @@
+"""The tutorials run, and show what their texts say."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "recipes" / "tutorials"
+SCRIPTS = sorted(FOLDER.glob("*.py"))
+COUNT = 6
+
+
+def run(name):
+    [path] = FOLDER.glob(f"?_{name}.py")
+    return runpy.run_path(str(path))
+
+
+def test_every_tutorial_has_a_test_below():
+    text = Path(__file__).read_text(encoding="utf-8")
+    assert len(SCRIPTS) == COUNT and all(f'run("{path.stem[2:]}")' in text for path in SCRIPTS)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_scripts_are_cells_with_a_title(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == '"""' and set(lines[2]) == {"="} and len(lines[1]) == len(lines[2])
+    assert sum(line == "# %%" for line in lines) >= 3
+
+
+def test_environment_and_hindsight(capsys):
+    """Five goals are named after two steps, and five after three: 3 + 5 * 2 + 5 * 3 rows."""
+    names = run("environment_and_hindsight")
+    rows, returns = names["rows"], names["returns"].tolist()
+    assert len(rows) == 28 and rows["next", "reward"].sum() == 10
+    assert sorted(round(value, 2) for value in returns) == (
+        [0.0] * 3 + [0.81] * 5 + [0.9] * 10 + [1.0] * 10
+    )
+    assert names["batch"]["is_hindsight"].sum() == 4
+    assert "Grasp any living_thing step reward 1.0 the end" in capsys.readouterr().out
+
+
+def test_sac_glam_by_hand():
+    names = run("sac_glam_by_hand")
+    assert names["error"] < 1e-4
+    assert sum(names["successes"][-3:]) / 3 > 0.6  # sampled without training: 0.1 to 0.2
+
+
+def test_a_trained_agent():
+    names = run("a_trained_agent")
+    success = {result.policy: result.success for result in names["results"] if result.kind == "all"}
+    assert success["oracle"] == 1 and success["agent, sampled"] > 0.7 > success["random play"] + 0.2
+    assert (names["folder"] / "README.md").is_file()
+    assert "<html" in (names["folder"] / "episodes.html").read_text(encoding="utf-8")
+
+
+def test_your_own_model():
+    names = run("your_own_model")
+    assert names["error"] < 1e-3 and names["values"].shape == (8, 5)
+    assert names["entropies"]["sum"] < 0.5 < 0.9 < names["entropies"]["token_mean"]
+
+
+def test_your_own_loss():
+    successes = run("your_own_loss")["successes"]
+    assert sum(successes[-3:]) / 3 > sum(successes[:3]) / 3 + 0.3
+
+
+def test_hindsight_for_numeric_goals():
+    names = run("hindsight_for_numeric_goals")
+    assert sum(names["hindsight"]) > sum(names["plain"]) + 0.5

@@ -1,0 +1,102 @@
+"""The documentation site: built strictly, whole, and without a network."""
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "recipes" / "docs"
+FOLDERS = ["envs", "models", "objectives", "pretraining", "replay", "report", "viewing"]
+
+
+def find(name):
+    """The object of a dotted name."""
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        try:
+            item = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:]:
+            item = getattr(item, part)
+        return item
+    raise ModuleNotFoundError(name)
+
+
+def test_what_the_paper_s_page_names_is_there():
+    text = (DOCS / "paper.md").read_text(encoding="utf-8")
+    names = re.findall(r"\{py:\w+\}`([\w.]+)`", text)
+    assert len(names) > 25 and all(find(name).__doc__ for name in names)
+    files = re.findall(r"\]\((\.\./[^)]+)\)", text)
+    assert files and all((DOCS / file).is_file() for file in files)
+    for equation in ("Equation 1,", "Equation 2,", "Equation 3,", "Equations 4 and 5,"):
+        assert equation in text
+
+
+def made(folder, names):
+    """What runs and builds have made there."""
+    return {"__pycache__", "runs", *(["tutorials"] if Path(folder) == DOCS else [])} & {*names}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built pages; tutorials, which have tests of their own, are not run."""
+    pytest.importorskip("sphinx", reason="the extra docs is not installed")
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    for name in ("envs", "recipes", "tests", "torchrl_glam"):
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=made)
+    for name in ("README.md", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "-q"]
+    command += ["-D", "plot_gallery=0", "-c", "recipes/docs", ".", str(out)]
+    result = subprocess.run(
+        command, cwd=source, env=os.environ | {"NO_COLOR": "1"}, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    return out
+
+
+def test_every_exported_name_has_an_entry(site):
+    from sphinx.util.inventory import InventoryFile
+
+    with open(site / "objects.inv", "rb") as file:
+        entries = InventoryFile.load(file, "", os.path.join)
+    known = {name for kind, names in entries.items() if kind.startswith("py:") for name in names}
+    exported = {
+        f"torchrl_glam.{folder}.{name}"
+        for folder in FOLDERS
+        for name in importlib.import_module(f"torchrl_glam.{folder}").__all__
+    }
+    assert len(exported) > 80 and not exported - known
+
+
+def test_pages_load_nothing_from_elsewhere_and_their_links_lead_somewhere(site):
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe|source)[^>]*\ssrc=\"([^\"]+)\"", text)
+        loaded += re.findall(
+            r"<link[^>]*rel=\"(?:stylesheet|icon|preload)\"[^>]*href=\"([^\"]+)", text
+        )
+        followed = re.findall(r"<a[^>]*\shref=\"([^\"]+)\"", text)
+        assert not [url for url in loaded if urlsplit(url).netloc], page
+        for url in loaded + followed:
+            parts = urlsplit(url)
+            if not parts.scheme and not parts.netloc and parts.path:
+                assert (page.parent / unquote(parts.path)).exists(), f"{page}: {url}"
+    for style in site.rglob("*.css"):
+        remote = re.findall(r"(?:@import|url\()\s*['\"]?(?:https?:)?//", style.read_text("utf-8"))
+        assert not remote, style
+
+
+def test_formulas_need_no_script(site):
+    text = (site / "recipes" / "docs" / "paper.html").read_text(encoding="utf-8")
+    assert text.count("<math") > 8 and not re.search("<script[^>]+mathjax", text, re.I)
