@@ -3,12 +3,11 @@
     python recipes/sac_glam_ray.py                          # a learner and two collectors
     python recipes/sac_glam_ray.py --config-name paper num_collectors=4 collector_gpus=0.25
     python recipes/sac_glam_ray.py ray_address=auto         # collectors on a cluster's machines
-    python recipes/sac_glam_ray.py resume=runs/sac_glam/... # go on with a run
 
 It needs pip install "torchrl_glam[ray]". The keys are those of sac_glam.py, and of
 torchrl_glam/training/config/sac_glam_ray.py. As there, the learner makes num_updates updates with
 each batch of update_every steps; the collectors play on, with weights at most max_policy_lag old.
-A run leaves what sac_glam.py does. Ctrl-C saves a checkpoint, without unfinished episodes.
+A run leaves what sac_glam.py does. Ctrl-C saves a checkpoint, from which resume=FOLDER goes on.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class RayPool:
         address: of a Ray cluster that runs, ``"auto"`` for this machine's. Default: None, which
             starts Ray on this machine and ends it with the pool.
         num_cpus: that Ray sets aside for each. Default: 1.
-        num_gpus: the same; a share of one too. Default: 0, and a collector then sees none.
+        num_gpus: the same; a share of one too. Default: 0.
 
     Raises:
         ImportError: if Ray is not installed.

@@ -39,7 +39,7 @@ class SACGLAMRayConfig(SACGLAMConfig):
     num_collectors: int = 2
     # Most updates that the learner has made since a batch's weights when it stores the batch.
     max_policy_lag: int | None = None
-    # CPUs that Ray sets aside for a collector, and the threads that it computes with.
+    # CPUs that Ray sets aside for a collector, whose threads these are unless OMP_NUM_THREADS says.
     collector_cpus: float = 1.0
     # The same of GPUs, such as 0.25 for a quarter of one; 0: its language model is on the CPU.
     collector_gpus: float = 0.0
