@@ -11,7 +11,7 @@ from torchrl.envs import Compose
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
 
 from . import toy
-from .toy_env import NUM_ENVS, ToyEnv
+from .toy_env import NUM_ENVS, ToyEnv, expected_rows
 
 N_STEPS, GAMMA, WORKERS, STEPS, CALLS = 2, 0.5, 2, 4, 7
 
@@ -29,34 +29,6 @@ def collect(kind, **kwargs):
     data = [batch.clone() for batch in collector]
     collector.shutdown()
     return data
-
-
-def expected_rows(data):
-    """The reference's rows of all episodes that end, told apart by their observations alone."""
-    episodes = {}
-    for batch in data:
-        steps = batch.reshape(-1)
-        for step in steps[steps["collector", "mask"]] if mask_of(batch) else steps:
-            number, following = int(step["observation"]), step["next"]
-            end = [bool(following[key]) for key in ("done", "terminated", "truncated")]
-            named = following["hindsight"]
-            slots = zip(named["goal_tokens"].tolist(), named["kind"].tolist(), strict=True)
-            episodes.setdefault(number // 100, {})[number] = toy.Step(
-                number,
-                int(following["observation"]),
-                tuple(step["goal_tokens"].tolist()),
-                int(step["goal_kind"]),
-                float(following["reward"]),
-                *end,
-                tuple((tuple(goal), kind) if kind >= 0 else None for goal, kind in slots),
-                number % 100,
-            )
-    lines = [[steps[number] for number in sorted(steps)] for steps in episodes.values()]
-    return [row for line in lines for row in toy.reference_rows(line, n_steps=N_STEPS, gamma=GAMMA)]
-
-
-def mask_of(batch):
-    return ("collector", "mask") in batch.keys(True)
 
 
 def make_transform():
@@ -85,7 +57,7 @@ def rows_of(data, transform=None):
 )
 def test_rows_are_those_of_whole_trajectories(kind, kwargs):
     data = collect(kind, **kwargs)
-    expected = expected_rows(data)
+    expected = expected_rows(data, n_steps=N_STEPS, gamma=GAMMA)
     assert len(expected) > 40
     assert toy.as_multiset(rows_of(data)) == toy.as_multiset(expected)
 

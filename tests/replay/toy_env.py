@@ -78,3 +78,31 @@ class ToyEnv(EnvBase):
 
     def _set_seed(self, seed):
         return None
+
+
+def expected_rows(data, **returns):
+    """The reference's rows of all episodes that end, told apart by their observations alone."""
+    episodes = {}
+    for batch in data:
+        steps = batch.reshape(-1)
+        for step in steps[steps["collector", "mask"]] if mask_of(batch) else steps:
+            number, following = int(step["observation"]), step["next"]
+            end = [bool(following[key]) for key in ("done", "terminated", "truncated")]
+            named = following["hindsight"]
+            slots = zip(named["goal_tokens"].tolist(), named["kind"].tolist(), strict=True)
+            episodes.setdefault(number // 100, {})[number] = toy.Step(
+                number,
+                int(following["observation"]),
+                tuple(step["goal_tokens"].tolist()),
+                int(step["goal_kind"]),
+                float(following["reward"]),
+                *end,
+                tuple((tuple(goal), kind) if kind >= 0 else None for goal, kind in slots),
+                number % 100,
+            )
+    lines = [[steps[number] for number in sorted(steps)] for steps in episodes.values()]
+    return [row for line in lines for row in toy.reference_rows(line, **returns)]
+
+
+def mask_of(batch):
+    return ("collector", "mask") in batch.keys(True)

@@ -20,10 +20,12 @@ Examples:
     ...     generator=torch.Generator().manual_seed(0),
     ... )
 
-``buffer.extend`` then takes a collector's batches as they come. ``buffer.state_dict()`` holds all
-that a resumed run needs: rows, cursor, sampler, generator and steps of unfinished episodes. With
-:class:`torchrl.checkpoint.Checkpoint`, register the buffer with ``StateDictCheckpointAdapter()``:
-the default, ``buffer.dumps``, fails before the first episode has ended and uses pickle.
+``buffer.extend`` then takes a collector's batches as they come; those of several collectors that
+know nothing of one another go through :func:`number_trajectories` first. ``buffer.state_dict()``
+holds all that a resumed run needs: rows, cursor, sampler, generator and steps of unfinished
+episodes. With :class:`torchrl.checkpoint.Checkpoint`, register the buffer with
+``StateDictCheckpointAdapter()``: the default, ``buffer.dumps``, fails before the first episode has
+ended and uses pickle.
 
 The strategies of :class:`HindsightTransform` are those of Hindsight Experience Replay (Andrychowicz
 et al., 2017, section 4.5), with goals that a partner names instead of goals read off states:
@@ -50,6 +52,7 @@ from torchrl_glam.replay.hindsight import HindsightTransform
 from torchrl_glam.replay.multi_step import SegmentMultiStepTransform
 from torchrl_glam.replay.rollout import SubgoalFilter, close_rollout
 from torchrl_glam.replay.samplers import GoalKindSampler, HindsightRatioSampler
+from torchrl_glam.replay.workers import number_trajectories, unfinished_trajectories
 
 __all__ = [
     "CompactStorage",
@@ -59,5 +62,7 @@ __all__ = [
     "SegmentMultiStepTransform",
     "SubgoalFilter",
     "close_rollout",
+    "number_trajectories",
     "stored_entry",
+    "unfinished_trajectories",
 ]

@@ -146,6 +146,13 @@ class StepLog:
         """Lets steps go, int64 [R]; they can be read until the next call."""
         self._track[slots] = -1
 
+    def drop(self, track: torch.Tensor) -> int:
+        """Lets the pending steps of these trajectories go; returns their number."""
+        held = self._track[: self.length]
+        slots = torch.isin(held, track.to(held)).nonzero().squeeze(-1)
+        self.forget(slots)
+        return slots.shape[0]
+
     def places(self) -> torch.Tensor:
         """Place of each step of this call in its episode, from 0, int64 [K]."""
         slots, closes = self._by_episode(self._alive())

@@ -193,6 +193,10 @@ class HindsightTransform(Transform):
         self._log.clear()
         self._num_envs = None
 
+    def forget(self, trajectories: torch.Tensor) -> int:
+        """Drops the pending steps of trajectories that nobody goes on with; returns how many."""
+        return self._log.drop(trajectories)
+
     def clone(self) -> HindsightTransform:
         """A transform with the same settings and a copy of the pending steps and generator."""
         clone = super().clone()

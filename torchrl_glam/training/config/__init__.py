@@ -11,6 +11,7 @@ from torchrl_glam.training.config.groups import register
 from torchrl_glam.training.config.ppo_glam import PPOGLAMConfig
 from torchrl_glam.training.config.pretrain import PretrainConfig
 from torchrl_glam.training.config.sac_glam import SACGLAMConfig
+from torchrl_glam.training.config.sac_glam_ray import SACGLAMRayConfig
 from torchrl_glam.training.config.viewing import EvaluateConfig, PlayConfig, WatchConfig
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "PretrainConfig",
     "RecipeConfig",
     "SACGLAMConfig",
+    "SACGLAMRayConfig",
     "WatchConfig",
     "read_config",
     "register",

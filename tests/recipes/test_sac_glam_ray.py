@@ -1,0 +1,190 @@
+"""The recipe with collectors apart from the learner: whole, bereft, stopped, resumed, on Ray.
+
+But for the last test, its collectors are in this process, where they can be lost at will.
+"""
+
+import gc
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run_metrics import metrics
+
+from torchrl_glam.models import load_agent
+from torchrl_glam.training import ray_pool
+from torchrl_glam.training.config import SACGLAMConfig, register
+from torchrl_glam.training.pool import WorkerLost
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+SMALL = (
+    "num_envs=8 batch_size=32 num_updates=2 update_every=8 warmup_updates=2 log_every=80 "
+    "eval_every=160 eval_episodes=4 probe_episodes=0 critic_hidden_sizes=[16] loggers=[] "
+    "capacity=1000 checkpoint_every=160 device=cpu"
+).split()
+
+
+class LocalPool:
+    """Collectors in this process, that work when their batch is taken.
+
+    Args:
+        lost: how many batches a collector gives before it is lost, by its number; others stay.
+        stopped: the number of batches, of all collectors, after which Ctrl-C is pressed.
+    """
+
+    lost, stopped, started = {}, None, []
+
+    def __init__(self, make, num_collectors, address, num_cpus, num_gpus):
+        self.num_collectors, self._make = num_collectors, make
+        self._workers, self._given, self._tasks = {}, {}, []
+
+    def start(self, number):
+        self.started.append(number)
+        return number, self.collect(number, None)
+
+    def share(self, weights):
+        return weights.clone()
+
+    def collect(self, number, weights):
+        self._tasks.append((number, weights))
+        return len(self._tasks) - 1
+
+    def wait(self, tasks, seconds):
+        return tasks
+
+    def result(self, task):
+        number, weights = self._tasks[task]
+        given = self._given.get(number, 0)
+        if given >= self.lost.get(number, 10**9):
+            raise WorkerLost("killed")
+        if weights is None:
+            self._workers[number] = ray_pool.CollectorWorker()
+            return self._workers[number].start(self._make, number)
+        self._given[number] = given + 1
+        if sum(self._given.values()) == self.stopped:
+            os.kill(os.getpid(), signal.SIGINT)
+        return self._workers[number].collect(weights)
+
+    def kill(self, number):
+        pass
+
+    def shutdown(self):
+        pass
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capfd):
+    """Runs the recipe here; returns its exit status and what it said."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_here(*overrides, pool=LocalPool, **plan):
+        for name, value in {"lost": {}, "stopped": None, "started": [], **plan}.items():
+            monkeypatch.setattr(LocalPool, name, value)
+        if pool is not None:
+            monkeypatch.setattr(ray_pool, "RayPool", pool)
+            monkeypatch.setattr(ray_pool, "import_ray", lambda: None)
+        path = str(RECIPES / "sac_glam_ray.py")
+        monkeypatch.setattr(sys, "argv", [path, *SMALL, *map(str, overrides)])
+        status = 0
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as end:
+            status = end.code
+        gc.collect()  # what a process would let go of at its end
+        return status, "".join(capfd.readouterr())
+
+    yield run_here
+    register("sac_glam", SACGLAMConfig, RECIPES / "config")  # which this recipe took the name of
+
+
+def test_a_run_that_loses_a_collector_leaves_what_every_run_leaves(run, tmp_path):
+    status, said = run("output=run", "total_steps=320", lost={1: 3})
+    assert status == 0 and "Success after 320 steps" in said
+    assert re.search(r"Collector 1 \(process \d+ on .*\) is lost: killed\. \d+ steps", said)
+    assert "collector 2 takes its place" in said
+    rows = metrics(tmp_path / "run")
+    assert [int(row["step"]) for row in rows] == [0, 80, 160, 240, 320]
+    last = rows[-1]
+    assert (last["collectors"], last["collectors_lost"]) == ("2", "1")
+    # Two batches are under way, each begun before the two updates with the other.
+    assert float(last["policy_lag/collected/max"]) == 4.0
+    assert 0 < float(last["learner_busy"]) <= 1
+    assert float(last["hindsight_in_batch"]) == 0.5
+    assert (tmp_path / "run" / "learning_curve.png").stat().st_size > 1000
+    assert load_agent(tmp_path / "run").card.num_actions == 5
+
+
+def test_a_run_without_collectors_ends_with_a_checkpoint_that_others_go_on_from(run, tmp_path):
+    status, said = run("output=run", "total_steps=320", lost={0: 6, 1: 6, 2: 0, 3: 0, 4: 0, 5: 0})
+    assert status == 1
+    assert "ConnectionError: all collectors are lost, 6 of them" in said
+    assert re.search(r"The run ends by an error; saved as .*step_00000096", said)
+    [checkpoint] = (tmp_path / "run" / "checkpoints").glob("step_*")
+    assert checkpoint.name == "step_00000096"  # six batches of each, of eight steps
+
+    numbers = []
+    status, said = run("resume=run", "total_steps=160", "num_collectors=1", started=numbers)
+    assert status == 0 and "Success after 160 steps" in said
+    assert numbers == [6]
+    rows = metrics(tmp_path / "run")
+    assert [int(row["step"]) for row in rows] == [0, 80, 160]
+    assert rows[-1]["collectors_lost"] == "6"
+    # 17 rounds since the buffer held a batch, of two updates each
+    assert float(rows[-1]["policy_lag/buffer/max"]) <= int(rows[-1]["updates"])
+
+
+def test_ctrl_c_saves_a_checkpoint(run, tmp_path):
+    status, said = run("output=run", "total_steps=320", stopped=5)
+    assert status == 0 and "Stopped at step 40; go on with: resume=run" in said
+    assert (tmp_path / "run" / "checkpoints" / "step_00000040").exists()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("num_collectors=0", "max_policy_lag=3", "collector_cpus=0", "collector_gpus=1.5"),
+        *("collector_timeout=nan", "ray_address="),
+    ],
+)
+def test_bad_settings_are_refused_by_name(run, setting, tmp_path):
+    status, said = run("output=run", setting, pool=None)
+    key = re.search(r"\w+", setting)[0]
+    assert status == 1 and re.search(rf"\b{key}\b", said.splitlines()[-1])
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_ray_it_is_said_first_what_to_install(run, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    status, said = run("output=run", pool=None)
+    assert status == 1
+    assert 'not installed: pip install "torchrl_glam[ray]"' in said.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_trains_on_ray_and_leaves_no_process_behind(tmp_path):
+    pytest.importorskip("ray", reason="ray is an extra, which is not installed")
+    small = {"OMP_NUM_THREADS": "1", "RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION": "0.02"}
+    command = [sys.executable, str(RECIPES / "sac_glam_ray.py"), *SMALL, "output=run"]
+    result = subprocess.run(
+        [*command, "total_steps=160", "lora_rank=2", "eval_every=0"],
+        cwd=tmp_path,
+        env=os.environ | small,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    rows = metrics(tmp_path / "run")
+    assert (rows[-1]["step"], rows[-1]["collectors"], rows[-1]["collectors_lost"]) == (
+        "160",
+        "2",
+        "0",
+    )
+    assert 0 < float(rows[-1]["policy_lag/collected/max"]) <= 8
+    processes = re.findall(r"Collector \d works in process (\d+)", result.stdout)
+    assert len(processes) == 2
+    assert not any(Path(f"/proc/{process}").exists() for process in processes)
