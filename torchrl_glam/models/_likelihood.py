@@ -68,7 +68,7 @@ class LogLikelihood(nn.Module):
     def forward(
         self, trie: CandidateTrie, hidden: Tensor, logits: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Log-likelihoods of the candidates.
+        """Log-likelihoods of the candidates. On a GPU, the host waits once, to count nodes.
 
         Args:
             trie: of B states with A candidates.
@@ -88,7 +88,9 @@ class LogLikelihood(nn.Module):
         predicts = slot.new_zeros(len(slot), hidden.shape[1] + 1, dtype=torch.bool)
         predicts.scatter_(1, slot, True)[:, -1] = False
         row = (predicts.flatten().cumsum(0).view_as(predicts) - 1).gather(1, slot).clamp_min(0)
-        read = hidden[predicts[:, :-1]]
+        # Not by the mask itself, which the backward pass would turn into numbers once more.
+        at = predicts[:, :-1].flatten().nonzero().squeeze(-1)
+        read = hidden.flatten(0, 1).index_select(0, at)
         if not len(read):
             return hidden.new_zeros(trie.end.shape, dtype=torch.float32)
         spare = -len(read) % self.pad_to_multiple_of
