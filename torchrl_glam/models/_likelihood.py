@@ -95,7 +95,7 @@ class LogLikelihood(nn.Module):
             return hidden.new_zeros(trie.end.shape, dtype=torch.float32)
         spare = -len(read) % self.pad_to_multiple_of
         values = logits(torch.nn.functional.pad(read, (0, 0, 0, spare)) if spare else read)
-        chosen = values[row, target.flatten(1)].float() - _log_sum_exp(values)[row]
+        chosen = values[row, target.flatten(1)].float() - log_sum_exp(values)[row]
         total = chosen.view_as(target).masked_fill(~scored, 0).sum(-1)
         return total if self.normalisation == "sum" else total / self._units(trie)
 
@@ -108,7 +108,7 @@ class LogLikelihood(nn.Module):
         return count.clamp_min(1)
 
 
-def _log_sum_exp(logits: Tensor) -> Tensor:
+def log_sum_exp(logits: Tensor) -> Tensor:
     """``[K, V]`` to ``[K]``, in float32, by rows that the cache (or, on a GPU, memory) holds."""
     rows = 2 ** (19 if logits.device.type == "cpu" else 28) // logits.shape[-1]
     return torch.cat([part.float().logsumexp(-1) for part in logits.split(max(rows, 1))])
