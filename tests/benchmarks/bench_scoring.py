@@ -63,8 +63,10 @@ class Cell:
         return min(self.seconds)
 
 
-def measure(arguments: argparse.Namespace, name: str, objects: int, train: bool) -> dict[str, Cell]:
-    case = make_case(arguments, name, objects, train)
+def measure(
+    arguments: argparse.Namespace, name: str, objects: int, train: bool, case: Case | None = None
+) -> dict[str, Cell]:
+    case = make_case(arguments, name, objects, train) if case is None else case
     if not train:
         print(f"\n{name}: {case.describe()}")
     cells = {method: Cell() for method in arguments.methods}

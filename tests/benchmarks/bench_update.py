@@ -68,7 +68,8 @@ def make_update(arguments: argparse.Namespace, name: str, method: str, lora: boo
     """A function that does one update, and what to measure of it."""
     torch.manual_seed(0)
     attention = "eager" if method == "naive, vmap" else "sdpa"
-    model = MODELS[name]().to(getattr(torch, arguments.dtype)).eval()
+    with torch.device(arguments.device):
+        model = MODELS[name]().to(getattr(torch, arguments.dtype)).eval()
     model.set_attn_implementation(attention)
     # Random weights give log-likelihoods hundreds apart: at a tenth, the policy is no point mass.
     model.get_output_embeddings().weight.data.mul_(0.1)

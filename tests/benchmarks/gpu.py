@@ -63,11 +63,13 @@ Record = dict[str, Any]
 def serve(connection: Connection, options: argparse.Namespace) -> None:
     """The process that runs sections, by name, and sends what they find."""
     os.setsid()  # so that it is ended together with the recipes that it starts
-    sys.path.insert(0, str(Path(__file__).parent))
+    here = Path(__file__).resolve().parent
+    sys.path[:0] = [str(here), str(here.parents[1])]  # installed or not
     sections = importlib.import_module("gpu_sections")  # torch is not needed in the other process
     for name in iter(connection.recv, None):
         try:
-            getattr(sections, name)(options, lambda record: connection.send(record))  # noqa: B023
+            getattr(sections, name)(options, connection.send)
+            sections.tidy()
             connection.send(None)
         except Exception as error:
             connection.send({"failed": describe(error)})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -61,6 +62,13 @@ def machine(options: Namespace, report: Report) -> None:
         batch = batch.pin_memory() if pinned else batch
         seconds = best(options, lambda: batch.to("cuda", non_blocking=pinned))  # noqa: B023
         report({"name": f"copy, {'pinned' if pinned else 'pageable'}", "us": seconds * 1e6})
+
+
+def tidy() -> None:
+    """Leaves the memory of the device to what comes next, which may be another process."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def best(options: Namespace, work: Callable[[], Any], repeats: int = 5) -> float:
@@ -149,8 +157,14 @@ def recipe(options: Namespace, name: str, *overrides: str) -> None:
 
 def run(options: Namespace, *command: str) -> None:
     """Runs a script of this repository; what it printed last is in the error if it fails."""
-    environment = {"cwd": options.scratch, "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, *command], **environment)
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=options.scratch,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         said = (done.stdout + done.stderr).strip().splitlines()[-8:]
         raise RuntimeError(f"{Path(command[0]).name} ended with {done.returncode}: {said}")
@@ -257,11 +271,12 @@ def score(
     for train in (False, True):
         gc.collect()
         try:
-            cells = bench_scoring.measure(arguments, name, 6, train)
+            case = make_case(arguments, name, 6, train)
+            cells = bench_scoring.measure(arguments, name, 6, train, case)
         except torch.OutOfMemoryError as error:
             report({"name": f"{name}{kind}", "skipped": f"{error}".splitlines()[0]})
             continue
-        floor_tokens, counts = count_tokens(make_case(arguments, name, 6, train))
+        floor_tokens, counts = count_tokens(case)
         for method in methods:
             cell, floor = cells[method], cells["floor"]
             row = {"name": f"{name}{kind}", "mode": "training" if train else "forward"}

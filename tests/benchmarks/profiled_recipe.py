@@ -73,7 +73,8 @@ def summarise(profiler: profile, updates: int) -> dict:
     events = [
         (e.device_type(), e.name(), e.start_ns(), e.start_ns() + e.duration_ns())
         for e in profiler.profiler.kineto_results.events()
-        if not e.is_user_annotation()  # spans on the GPU's line that are no work
+        # Spans on the GPU's line that are no work.
+        if not getattr(e, "is_user_annotation", bool)()
     ]
     kernels = [e for e in events if e[0] == DeviceType.CUDA]
     waits = Counter()

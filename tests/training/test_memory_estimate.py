@@ -115,6 +115,17 @@ def test_a_model_that_cannot_fit_is_refused_with_what_to_change(folder):
         check_memory(config, CPU, most=10**7)
 
 
+def test_a_model_that_cannot_be_estimated_is_no_mistake(tmp_path):
+    """UMT5's position biases take no trie; whatever is wrong with settings, loading says."""
+    tokenizer = load_tokenizer("tiny")
+    make_model("umt5", tokenizer).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    config = SACGLAMConfig(model=str(tmp_path), max_tokens_per_pass=4096)
+    assert check_memory(config, CPU).startswith("not estimated (InexactTrunkError: ")
+    with pytest.raises(FileNotFoundError, match="no folder with a model"):
+        check_memory(SACGLAMConfig(model=str(tmp_path / "other")), CPU)
+
+
 def test_without_a_bound_a_pass_is_the_batch_of_the_environment():
     """Three tokens of a goal ("Grasp red lion") and twelve of an observation of three objects."""
     shape = pass_shape(SACGLAMConfig(batch_size=64))

@@ -9,7 +9,7 @@ import torch
 from torchrl_glam.envs import describe_env, token_lengths
 from torchrl_glam.models import load_tokenizer
 from torchrl_glam.models.adapters import find_adapters
-from torchrl_glam.models.loading import EMBEDDED
+from torchrl_glam.models.loading import EMBEDDED, choose_kind
 from torchrl_glam.training.build import choose_attention, choose_autocast, choose_lora
 from torchrl_glam.training.config import RecipeConfig
 from torchrl_glam.training.environments import make_bare_env
@@ -26,13 +26,13 @@ def check_memory(config: RecipeConfig, device: torch.device, most: int | None = 
         most: bytes that it has. Default: those free on the GPU, or of the machine.
 
     Returns:
-        ``"needs about 9.4 GB of 24.0 GB (...)"``; where adapters are loaded from a folder, that it
-        was not estimated.
+        ``"needs about 9.4 GB of 24.0 GB (...)"``; or that it was not estimated, where adapters are
+        loaded from a folder, or the model does not say what it needs without its weights.
 
     Raises:
         ValueError: if it needs more than there is; says what to change.
-        FileNotFoundError, ValueError: also as :func:`~torchrl_glam.models.load_language_model`
-            raises them.
+        FileNotFoundError, ValueError: also if there is no such model, see
+            :func:`~torchrl_glam.models.load_language_model`.
 
     Examples:
         >>> from torchrl_glam.training.config import SACGLAMConfig
@@ -41,8 +41,12 @@ def check_memory(config: RecipeConfig, device: torch.device, most: int | None = 
     """
     if config.model not in EMBEDDED and find_adapters(Path(config.model)) is not None:
         return "not estimated, as the model is a folder of adapters"
+    choose_kind(config.model)
     most = free_memory(device) if most is None else most
-    estimate = _estimate(config, device)
+    try:
+        estimate = _estimate(config, device)
+    except Exception as error:  # whatever a model does with values that are not there
+        return f"not estimated ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
     about = str(estimate).replace(" GB (", f" GB of {most / 1e9:.1f} GB (", 1)
     if estimate.total > most:
         raise ValueError(
