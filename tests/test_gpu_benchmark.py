@@ -19,8 +19,8 @@ from profiled_recipe import busy_share, kind_of  # noqa: E402
 
 
 def test_a_quick_run_on_the_cpu(tmp_path):
-    """Sections that no other test runs; `resume` and `parity` have tests of their own."""
-    sections = ["machine", "paper", "scoring", "update"]
+    """Of two sections; `parity` is run by `test_gpu.py`, `resume` by the recipes' own tests."""
+    sections = ["machine", "paper"]
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "gpu.py"), "--device", "cpu", "--quick"]
         + ["--seconds", "900", "--output", str(tmp_path), "--sections", *sections],
@@ -36,10 +36,21 @@ def test_a_quick_run_on_the_cpu(tmp_path):
     # Two updates a round, and eight environment steps in one of the quick run.
     rate = 8 / (2 * paper["seconds an update"])
     assert paper["environment steps a second"] == pytest.approx(rate)
-    trie = next(r for r in records if r["section"] == "scoring" and r["method"] == "trie")
-    assert 0 < trie["of the token bound"] and trie["read"] >= 1
     table = (tmp_path / "results.md").read_text()
     assert all(f"## {section}\n" in table for section in sections)
+
+
+def test_scoring_and_update():
+    options, found = argparse.Namespace(device="cpu", quick=True), []
+    gpu_sections.score(options, found.append, "tiny", ["trie", "floor"], four_bit=True)
+    assert [row["method"] for row in found] == ["trie", "floor"] * 2
+    for row in found[::2]:
+        # Prompts of 86 to 94 tokens and tries of 21 or so nodes, with a little padding.
+        assert 1 <= row["read"] < 1.2 and row["of the token bound"] > 0
+    found.clear()
+    gpu_sections.update(options, found.append)
+    assert [row["name"] for row in found] == ["tiny", "tiny, 4 bits"]
+    assert all(row["transitions/s"] > 0 for row in found)
 
 
 def test_what_fails_loses_no_other_section(monkeypatch):

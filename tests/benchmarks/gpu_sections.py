@@ -284,9 +284,7 @@ def score(
             row |= {"times the floor": cell.best / floor.best, "MiB": cell.memory}
             if method in counts:
                 must, read = counts[method]
-                row["of the token bound"] = token_bound(
-                    must, counts["floor"], floor.best, cell.best
-                )
+                row["of the token bound"] = token_bound(must, floor_tokens, floor.best, cell.best)
                 row["read"] = read / must
             if cell.flops:
                 row["TFLOP/s"] = cell.flops / cell.best / 1e12

@@ -287,7 +287,9 @@ def _compiled(case: Case) -> Iterator[Tensor]:
 def _floor(case: Case) -> Iterator[Tensor]:
     base = case.trunk.base_model
     reader = base.encoder if base.config.is_encoder_decoder else base.base_model
-    yield reader(input_ids=case.prompt, attention_mask=case.prompt_mask).last_hidden_state
+    with case.trunk._autocast(case.prompt.device):
+        read = reader(input_ids=case.prompt, attention_mask=case.prompt_mask).last_hidden_state
+    yield read
 
 
 _STEPS = {
