@@ -325,7 +325,7 @@ def token_bound(must: int, floor_tokens: int, floor_seconds: float, seconds: flo
         seconds: of the pass.
 
     Examples:
-        >>> token_bound(120, floor_tokens=100, floor_seconds=0.5, seconds=0.75)
+        >>> round(token_bound(120, floor_tokens=100, floor_seconds=0.5, seconds=0.75), 2)
         0.8
     """
     return must * floor_seconds / floor_tokens / seconds
