@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._subclasses
+import torch.utils._python_dispatch
 import torch.utils._pytree
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
@@ -63,14 +65,16 @@ OWNERS = [
     (Transform, "_call _inv_call _reset"),
     (EnvBase, "_reset _set_seed _step"),
     # torch, tensordict, transformers
-    (torch, "_dynamo _foreach_div_ _functorch"),
-    (torch.utils, "_pytree"),
+    (torch, "_dynamo _foreach_div_ _functorch _subclasses"),
+    (torch.utils, "_python_dispatch _pytree"),
+    (torch.UntypedStorage, "_cdata"),
     (torch._dynamo, "maybe_mark_dynamic"),
     (torch._functorch.config, "donated_buffer"),
     (nn.Module, "_apply"),
+    (lambda: nn.Linear(1, 1), "_buffers _parameters"),
     (TensorDict, "_new_unsafe"),
     (T5Config, "_attn_implementation"),
-    (PreTrainedModel, "_is_stateful"),
+    (PreTrainedModel, "_is_stateful _keep_in_fp32_modules"),
     (T5Attention, "_relative_position_bucket"),
 ]
 NAMES = [(name, owner) for owner, names in OWNERS for name in names.split()]

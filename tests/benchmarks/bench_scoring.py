@@ -63,8 +63,10 @@ class Cell:
         return min(self.seconds)
 
 
-def measure(arguments: argparse.Namespace, name: str, objects: int, train: bool) -> dict[str, Cell]:
-    case = make_case(arguments, name, objects, train)
+def measure(
+    arguments: argparse.Namespace, name: str, objects: int, train: bool, case: Case | None = None
+) -> dict[str, Cell]:
+    case = make_case(arguments, name, objects, train) if case is None else case
     if not train:
         print(f"\n{name}: {case.describe()}")
     cells = {method: Cell() for method in arguments.methods}
@@ -252,7 +254,7 @@ def compare_scores(arguments: argparse.Namespace, scores: dict[str, Tensor | Non
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    models = [name for name in MODELS if name != "tiny"]
+    models = ["t5-small", "flan-t5-base", "qwen2-100m"]
     parser.add_argument("--models", nargs="+", default=models, choices=MODELS)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--batch", type=int, default=32, help="states in a batch")
@@ -263,6 +265,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--four-bit", action="store_true", help="weights in 4 bits, and adapters")
     parser.add_argument("--compile", action="store_true", help="time the compiled trie too")
     parser.add_argument("--pad", type=int, default=8, help="pad_to_multiple_of, except on a CPU")
     parser.add_argument("--count", action="store_true", help="count operations, time nothing")

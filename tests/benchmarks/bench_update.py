@@ -29,13 +29,14 @@ the machine hardly changes. The losses of all methods are compared.
 """
 
 import argparse
+import gc
 import multiprocessing
 import time
 import warnings
 
 import torch
-from peft import LoraConfig, get_peft_model
-from scoring_methods import MODELS, make_states
+from peft import get_peft_model
+from scoring_methods import MODELS, adapters, in_four_bits, make_states, products
 from tensordict import TensorDict
 from torchrl.objectives import SoftUpdate
 
@@ -67,17 +68,21 @@ def make_update(arguments: argparse.Namespace, name: str, method: str, lora: boo
     """A function that does one update, and what to measure of it."""
     torch.manual_seed(0)
     attention = "eager" if method == "naive, vmap" else "sdpa"
-    model = MODELS[name]().to(getattr(torch, arguments.dtype)).eval()
+    with torch.device(arguments.device):
+        model = MODELS[name]().to(getattr(torch, arguments.dtype)).eval()
     model.set_attn_implementation(attention)
     # Random weights give log-likelihoods hundreds apart: at a tenth, the policy is no point mass.
     model.get_output_embeddings().weight.data.mul_(0.1)
+    options = {}
+    if arguments.four_bit:
+        model = in_four_bits(model, arguments.tokenizer, arguments.device, adapters(model))
+        options["autocast"] = products(arguments)
+    elif lora:
+        model = get_peft_model(model, adapters(model)).eval()
     if method == "shared, recomputed":
         checkpoint_layers(model)
-    if lora:
-        config = LoraConfig(r=16, lora_alpha=32, target_modules=["q", "v"])
-        model = get_peft_model(model, config).eval()
-    model.to(arguments.device)
-    trunk = make_trunk(model, arguments.tokenizer).to(arguments.device)
+    trunk = make_trunk(model.to(arguments.device), arguments.tokenizer, **options)
+    trunk.to(arguments.device)
     torch.manual_seed(0)
     critic = CandidateCritic(trunk.embedding_dim, (1024, 1024)).to(arguments.device)
     if method in SHARED:
@@ -122,6 +127,9 @@ def measure(arguments: argparse.Namespace, name: str, method: str, lora: bool) -
     warnings.simplefilter("ignore")
     torch.set_num_threads(arguments.threads)
     batch = make_batch(arguments.states, arguments.objects).to(arguments.device)
+    if arguments.device != "cpu":
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats()
     imported = resident("VmRSS", arguments.device)
     update, loss, optimizers = make_update(arguments, name, method, lora)
     first, times, processor = None, [], []
@@ -196,6 +204,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["t5-small"], choices=names)
     parser.add_argument("--methods", nargs="+", default=[*SHARED, *NAIVE], choices=SHARED + NAIVE)
     parser.add_argument("--train", nargs="+", default=["all", "lora"], choices=["all", "lora"])
+    parser.add_argument("--four-bit", action="store_true", help="weights in 4 bits; shared trunk")
     parser.add_argument("--states", type=int, default=16, help="transitions in an update")
     parser.add_argument("--objects", type=int, default=6, help="candidates are two more")
     parser.add_argument("--repeats", type=int, default=3, help="timed updates; the fastest counts")
@@ -205,12 +214,14 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.tokenizer = make_tokenizer()  # once: its training is not the same in every process
     arguments.methods = list(dict.fromkeys(["shared", *arguments.methods]))
+    if arguments.four_bit and not set(arguments.methods) <= set(SHARED):
+        parser.error(f"--four-bit needs --methods of {SHARED}")
     print(
         f"{arguments.states} transitions, {arguments.threads} threads, {arguments.device}, "
         f"{arguments.dtype}, torch {torch.__version__}"
     )
     for name in arguments.models:
-        for train in arguments.train:
+        for train in ["lora"] if arguments.four_bit else arguments.train:
             table(arguments, name, lora=train == "lora")
 
 

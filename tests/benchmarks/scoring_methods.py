@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,11 +11,17 @@ from unittest.mock import patch
 import torch
 from peft import LoraConfig, get_peft_model
 from tensordict import TensorDict
-from torch import Tensor
-from transformers import Qwen2Config, Qwen2ForCausalLM, T5Config, T5ForConditionalGeneration
+from torch import Tensor, nn
+from transformers import (
+    PreTrainedTokenizerBase,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from torchrl_glam.envs.text import join_segments
-from torchrl_glam.models import CandidateTrunk, build_trie, make_trunk
+from torchrl_glam.models import CandidateTrunk, build_trie, load_language_model, make_trunk
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -25,6 +32,7 @@ T5 = SPECIAL | {"decoder_start_token_id": 0, "vocab_size": 32128, "d_kv": 64}
 GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 SMALL = {"d_model": 512, "d_ff": 2048, "num_layers": 6, "num_heads": 8}
 BASE = {"d_model": 768, "d_ff": 2048, "num_layers": 12, "num_heads": 12}
+LARGE = {"d_model": 1024, "d_ff": 2816, "num_layers": 24, "num_heads": 16}
 QWEN = SPECIAL | {
     "vocab_size": 32000,
     "hidden_size": 768,
@@ -34,13 +42,23 @@ QWEN = SPECIAL | {
     "num_key_value_heads": 4,
     "tie_word_embeddings": True,
 }
+QWEN_HALF = QWEN | {
+    "vocab_size": 151_936,
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+}
 MODELS = {
     "tiny": lambda: T5ForConditionalGeneration(
         T5Config(**(T5 | SMALL | {"d_model": 64, "num_layers": 1}))
     ),
     "t5-small": lambda: T5ForConditionalGeneration(T5Config(**(T5 | SMALL))),
     "flan-t5-base": lambda: T5ForConditionalGeneration(T5Config(**(T5 | BASE | GATED))),
+    "flan-t5-large": lambda: T5ForConditionalGeneration(T5Config(**(T5 | LARGE | GATED))),
     "qwen2-100m": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN)),
+    "qwen2-500m": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN_HALF)),
 }
 METHODS = ("naive", "repeat", "packed", "trie", "trie + embeddings", "compiled", "floor")
 
@@ -105,21 +123,45 @@ def make_states(number: int, objects: int) -> TensorDict:
     )
 
 
+def adapters(model: nn.Module) -> LoraConfig:
+    """Those of rank 16 on queries and values."""
+    targets = ["q", "v"] if model.config.is_encoder_decoder else ["q_proj", "v_proj"]
+    return LoraConfig(r=16, lora_alpha=32, target_modules=targets)
+
+
+def in_four_bits(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, device: str, lora: LoraConfig
+) -> nn.Module:
+    """The same model with adapters, and other weights in 4 bits, as a recipe would load it."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        options = {"lora": lora, "load_in_4bit": True, "dtype": model.dtype, "device": device}
+        return load_language_model(folder, **options)[0]
+
+
+def products(arguments: argparse.Namespace) -> torch.dtype | None:
+    """Type for autocast, as recipes set it: weights in 4 bits leave float32 between them."""
+    return torch.bfloat16 if arguments.dtype == "bfloat16" else None
+
+
 def make_case(arguments: argparse.Namespace, name: str, objects: int, train: bool) -> Case:
     tokenizer = make_tokenizer()
     torch.manual_seed(0)
     with torch.device(arguments.device):
         model = MODELS[name]().to(getattr(torch, arguments.dtype))
-    if train:
-        targets = ["q", "v"] if model.config.is_encoder_decoder else ["q_proj", "v_proj"]
-        model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=targets))
-    pad = {"pad_to_multiple_of": 1 if arguments.device == "cpu" else arguments.pad}
-    trunk = make_trunk(model.eval(), tokenizer, **pad).to(arguments.device)
+    options = {"pad_to_multiple_of": 1 if arguments.device == "cpu" else arguments.pad}
+    if arguments.four_bit:
+        model = in_four_bits(model, tokenizer, arguments.device, adapters(model))
+        options["autocast"] = products(arguments)
+    elif train:
+        model = get_peft_model(model, adapters(model))
+    trunk = make_trunk(model.eval(), tokenizer, **options).to(arguments.device)
     compiled = None
     if arguments.compile:
         torch._dynamo.reset()
-        compiled = make_trunk(model, tokenizer, compile=True, pad_to_multiple_of=arguments.pad)
-        compiled = compiled.to(arguments.device)
+        options["pad_to_multiple_of"] = arguments.pad
+        compiled = make_trunk(model, tokenizer, compile=True, **options).to(arguments.device)
     states = make_states(arguments.batch, objects).to(arguments.device)
     prompt, prompt_mask = trunk.prompt(states["goal_tokens"], states["observation_tokens"])
     candidates = states["action_tokens"].long()
@@ -245,7 +287,9 @@ def _compiled(case: Case) -> Iterator[Tensor]:
 def _floor(case: Case) -> Iterator[Tensor]:
     base = case.trunk.base_model
     reader = base.encoder if base.config.is_encoder_decoder else base.base_model
-    yield reader(input_ids=case.prompt, attention_mask=case.prompt_mask).last_hidden_state
+    with case.trunk._autocast(case.prompt.device):
+        read = reader(input_ids=case.prompt, attention_mask=case.prompt_mask).last_hidden_state
+    yield read
 
 
 _STEPS = {

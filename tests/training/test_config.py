@@ -95,6 +95,19 @@ def test_the_target_of_the_entropy_falls_in_a_line_and_stays():
     assert paper.target_entropy_at(200_000) == 0.01
 
 
+LARGER = ("model", "gradient_checkpointing", "lora_target_modules")
+
+
+@pytest.mark.parametrize("recipe", ["sac_glam", "ppo_glam"])
+@pytest.mark.parametrize("name", ["paper_large", "qwen"])
+def test_larger_models_learn_as_in_the_paper(name, recipe):
+    config, paper = (asdict(load(which, recipe=recipe)) for which in (name, "paper"))
+    differ = {key for key in paper if config[key] != paper[key]} - {"output"}
+    assert differ <= set(LARGER) and config["gradient_checkpointing"] and config["load_in_4bit"]
+    config = load(name, recipe=recipe)
+    config.check()
+
+
 def test_ppo_has_the_values_of_the_paper():
     """Table 1 of SAC-GLAM."""
     config = load("paper", recipe="ppo_glam")

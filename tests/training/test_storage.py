@@ -69,7 +69,7 @@ def test_capacity_must_fit(tmp_path, monkeypatch):
     row = transition_bytes(env)
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 100 * row))
-    monkeypatch.setattr(storage, "_memory", lambda: 200 * row)
+    monkeypatch.setattr(storage, "machine_memory", lambda: 200 * row)
     check_room("memmap", 100, env, tmp_path / "not" / "there")
     check_room("ram", 200, env, tmp_path)
     check_room("compact", 201, env, tmp_path)

@@ -68,7 +68,7 @@ class LogLikelihood(nn.Module):
     def forward(
         self, trie: CandidateTrie, hidden: Tensor, logits: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Log-likelihoods of the candidates.
+        """Log-likelihoods of the candidates. On a GPU, the host waits once, to count nodes.
 
         Args:
             trie: of B states with A candidates.
@@ -88,12 +88,14 @@ class LogLikelihood(nn.Module):
         predicts = slot.new_zeros(len(slot), hidden.shape[1] + 1, dtype=torch.bool)
         predicts.scatter_(1, slot, True)[:, -1] = False
         row = (predicts.flatten().cumsum(0).view_as(predicts) - 1).gather(1, slot).clamp_min(0)
-        read = hidden[predicts[:, :-1]]
+        # Not by the mask itself, which the backward pass would turn into numbers once more.
+        at = predicts[:, :-1].flatten().nonzero().squeeze(-1)
+        read = hidden.flatten(0, 1).index_select(0, at)
         if not len(read):
             return hidden.new_zeros(trie.end.shape, dtype=torch.float32)
         spare = -len(read) % self.pad_to_multiple_of
         values = logits(torch.nn.functional.pad(read, (0, 0, 0, spare)) if spare else read)
-        chosen = values[row, target.flatten(1)].float() - _log_sum_exp(values)[row]
+        chosen = values[row, target.flatten(1)].float() - log_sum_exp(values)[row]
         total = chosen.view_as(target).masked_fill(~scored, 0).sum(-1)
         return total if self.normalisation == "sum" else total / self._units(trie)
 
@@ -106,7 +108,7 @@ class LogLikelihood(nn.Module):
         return count.clamp_min(1)
 
 
-def _log_sum_exp(logits: Tensor) -> Tensor:
+def log_sum_exp(logits: Tensor) -> Tensor:
     """``[K, V]`` to ``[K]``, in float32, by rows that the cache (or, on a GPU, memory) holds."""
     rows = 2 ** (19 if logits.device.type == "cpu" else 28) // logits.shape[-1]
     return torch.cat([part.float().logsumexp(-1) for part in logits.split(max(rows, 1))])

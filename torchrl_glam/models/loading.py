@@ -23,6 +23,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     BitsAndBytesConfig,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -123,16 +124,7 @@ def load_language_model(
         )
         kwargs["device_map"] = str(device)
     with _source(name) as source:
-        config = _load(AutoConfig, name, source)
-        kind, known = AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING
-        if config.is_encoder_decoder:
-            kind, known = AutoModelForSeq2SeqLM, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
-        if type(config) not in known:
-            raise ValueError(
-                f"name ({str(name)!r}) is a {config.model_type} model, which has no language-model "
-                "head: choose an encoder-decoder such as 'google/flan-t5-base', or a decoder-only "
-                "one such as 'Qwen/Qwen2.5-0.5B'"
-            )
+        kind = choose_kind(name)[0]
         options = {"use_safetensors": True, "output_loading_info": True}
         model, report = _load(kind, name, source, dtype=dtype, **options, **kwargs)
         _check_complete(name, report["missing_keys"])
@@ -184,6 +176,33 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
             )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def choose_kind(name: str | Path) -> tuple[type, PretrainedConfig]:
+    """The class of ``transformers`` that loads a model, and the model's configuration.
+
+    Args:
+        name: as in :func:`load_language_model`, but no folder of adapters.
+
+    Raises:
+        FileNotFoundError, ValueError: as :func:`load_language_model` raises them.
+
+    Examples:
+        >>> choose_kind("tiny")[0].__name__
+        'AutoModelForSeq2SeqLM'
+    """
+    with _source(name) as source:
+        config = _load(AutoConfig, name, source)
+    kind, known = AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING
+    if config.is_encoder_decoder:
+        kind, known = AutoModelForSeq2SeqLM, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+    if type(config) not in known:
+        raise ValueError(
+            f"name ({str(name)!r}) is a {config.model_type} model, which has no language-model "
+            "head: choose an encoder-decoder such as 'google/flan-t5-base', or a decoder-only "
+            "one such as 'Qwen/Qwen2.5-0.5B'"
+        )
+    return kind, config
 
 
 def _source(name: str | Path):

@@ -86,7 +86,7 @@ class PromptBuilder(nn.Module):
         observation_tokens: Tensor,
         action_tokens: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Prompt tokens and their mask.
+        """Prompt tokens and their mask. On a GPU, the host waits once, for the longest.
 
         Args:
             goal_tokens: ``[*B, Tg]`` integers, padded on the right.

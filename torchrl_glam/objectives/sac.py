@@ -252,18 +252,19 @@ class SACGLAMLoss(DiscreteSACLoss):
 
     @torch.no_grad()
     def _compute_target(self, tensordict: TensorDictBase) -> Tensor:
-        """Equation 3, ``[*B]``."""
+        """Equation 3, ``[*B]``. On a GPU, the host waits for the rows that go on."""
         next_state = tensordict["next"]
         terminated = next_state[self.tensor_keys.terminated]
         reward = next_state[self.tensor_keys.reward]
         check_finite(reward, ("next", self.tensor_keys.reward))
         going_on = ~terminated.squeeze(-1)
         next_value = torch.zeros_like(reward, dtype=self.log_alpha.dtype)
-        if going_on.all():
+        rows = going_on.nonzero(as_tuple=True)
+        if len(rows[0]) == going_on.numel():
             next_value = self._state_value(next_state).unsqueeze(-1)
-        elif going_on.any():
-            rows = next_state.select(*self._state_keys())[going_on]
-            next_value[going_on] = self._state_value(rows).unsqueeze(-1).to(next_value.dtype)
+        elif len(rows[0]):
+            value = self._state_value(next_state.select(*self._state_keys())[rows])
+            next_value[rows] = value.unsqueeze(-1).to(next_value.dtype)
         return self.value_estimator.value_estimate(tensordict, next_value=next_value).squeeze(-1)
 
     def _state_value(self, state: TensorDictBase) -> Tensor:
@@ -280,13 +281,13 @@ class SACGLAMLoss(DiscreteSACLoss):
         if moving:
             target = self._run_trunk(state, target=True, only=self._enough(self.qvalue_network))
         q_values = self._q_values(target, target=True).min(0).values
-        check_finite(q_values[dist.mask], ("next", self.tensor_keys.action_value))
+        check_finite(q_values, ("next", self.tensor_keys.action_value), dist.mask)
         return functional.soft_value(dist.probs, dist.logits, q_values, self.alpha)
 
     def _qvalue_term(
         self, tensordict: TensorDictBase, q_values: Tensor, mask: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        check_finite(q_values[:, mask], self.tensor_keys.action_value)
+        check_finite(q_values, self.tensor_keys.action_value, mask)
         action = tensordict[self.tensor_keys.action]
         check_action(action, mask, self.tensor_keys.action)
         target = self._compute_target(tensordict)

@@ -7,16 +7,17 @@ import os
 import sys
 from collections.abc import Callable
 
+import torch
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from torchrl.checkpoint import CheckpointError
 
 from torchrl_glam.training.config.groups import moved_key, spell_out
 
-# What goes wrong by settings, files or numbers, and says how; anything else is a bug.
+# What goes wrong by settings, files, numbers or memory, and says how; anything else is a bug.
 _EXPECTED = (
     *(ValueError, OSError, ImportError, FloatingPointError),
-    *(CheckpointError, HydraException, OmegaConfBaseException),
+    *(CheckpointError, HydraException, OmegaConfBaseException, torch.OutOfMemoryError),
 )
 _FULL = "HYDRA_FULL_ERROR"
 

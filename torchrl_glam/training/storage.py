@@ -51,7 +51,7 @@ def check_room(
     if storage == "memmap":
         place, room = "free disk", shutil.disk_usage(_existing(folder)).free
     else:
-        place, room = "memory", _memory()
+        place, room = "memory", machine_memory()
     if capacity * row > room:
         raise ValueError(
             f"capacity ({capacity}) must fit into the {place}: at {row} bytes a transition or more "
@@ -60,7 +60,7 @@ def check_room(
         )
 
 
-def _memory() -> float:
+def machine_memory() -> float:
     """Bytes of memory that this machine has."""
     if not hasattr(os, "sysconf"):  # Windows
         return math.inf

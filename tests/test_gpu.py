@@ -1,0 +1,115 @@
+"""The same numbers on a GPU as on the CPU; without a GPU, on one that is pretended.
+
+``pytest -m gpu`` runs those that need a card, and skips them with a reason where there is none.
+"""
+
+import gpu_parity
+import pytest
+import torch
+from flan_t5 import make_flan_t5
+from pretend_card import PretendCard
+
+NEEDS_CARD = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card"),
+]
+STORAGES = gpu_parity.STORAGES
+
+
+def check(found, tolerance=gpu_parity.TOLERANCE):
+    assert gpu_parity.within(found, tolerance), found
+
+
+@pytest.fixture(params=[pytest.param("card", marks=NEEDS_CARD), "pretended card"])
+def device(request):
+    """A card, or one that is pretended."""
+    if request.param == "card":
+        yield "cuda"
+    else:
+        with PretendCard():
+            yield "cuda"
+
+
+@pytest.mark.parametrize("family", ["flan-t5", "qwen2"])
+@pytest.mark.parametrize("kind", ["scoring", "sac", "ppo"])
+def test_scores_losses_and_gradients_are_those_of_the_cpu(device, kind, family):
+    check(getattr(gpu_parity, kind)(device, family))
+
+
+@pytest.mark.parametrize("storage", STORAGES, ids=lambda storage: storage.__name__)
+def test_replay_gives_the_batches_of_the_cpu(device, storage):
+    check(gpu_parity.replay(device, storage), 0.0)
+
+
+def test_rollouts_with_hindsight_are_those_of_the_cpu(device):
+    check(gpu_parity.relabelled_rollout(device), 0.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+@pytest.mark.parametrize("kind", ["scoring", "sac", "ppo"])
+def test_bfloat16_stays_near(kind):
+    check(getattr(gpu_parity, kind)("cuda", "flan-t5", torch.bfloat16), 0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+def test_four_bits_score_as_on_the_cpu(tmp_path):
+    pytest.importorskip("bitsandbytes", reason="needs bitsandbytes for weights in 4 bits")
+    found = gpu_parity.four_bit("cuda", make_flan_t5(tmp_path / "model"))
+    check({"device against CPU": found["4 bits, device against CPU"]}, 1e-3)
+    assert found["4 bits against full"] < 0.1
+
+
+def test_a_difference_is_seen():
+    """Of norm 2 between vectors of norm 4 and above; a NaN is never within a tolerance."""
+    expected, ours = torch.tensor([0.0, 4.0]), torch.tensor([2.0, 4.0])
+    assert gpu_parity.difference(ours, expected) == 0.5
+    assert not gpu_parity.within({"a": 0.0, "b": 0.5})
+    assert not gpu_parity.within({"a": float("nan")}, 1.0)
+
+
+def test_the_pretended_card_refuses_tensors_of_both_sides():
+    with PretendCard() as card:
+        there, here = torch.ones(3, device="cuda"), torch.ones(3)
+        assert there.device == torch.device("cuda:0") and here.device.type == "cpu"
+        assert (there * 2).device == there.device and there.to("cpu").device == here.device
+        assert (there + torch.tensor(1.0)).is_cuda  # a single number may come from anywhere
+        for mixed in (lambda: there + here, lambda: torch.cat([here, there])):
+            with pytest.raises(RuntimeError, match="not on the device of the first"):
+                mixed()
+        with pytest.raises(RuntimeError, match="not on the device of the first"):
+            here[torch.arange(2, device="cuda")]
+        assert there[torch.arange(2)].is_cuda
+        layer = torch.nn.Linear(3, 2).to("cuda")
+        layer(there).sum().backward()
+        assert layer.weight.grad.is_cuda and isinstance(layer.weight, torch.nn.Parameter)
+        assert card.waits == {
+            "test_gpu.py: test_the_pretended_card_refuses_tensors_of_both_sides": 1
+        }
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda x: x.tolist(),
+        lambda x: float(x.sum()),
+        lambda x: bool((x > 0).any()),
+        lambda x: x[x > 0],
+        lambda x: x.nonzero(),
+        lambda x: x.unique(),
+        lambda x: torch.equal(x, x),
+        lambda x: x.cpu(),
+        lambda x: x.masked_select(x > 0),
+        lambda x: x.numpy(),
+    ],
+)
+def test_the_pretended_card_notes_what_the_host_waits_for(work):
+    with PretendCard() as card:
+        there = torch.ones(3, device="cuda")
+        there.exp().where(there > 0, 0.0).sum()
+        assert not card.waits and not card.on_host and not card.from_host
+        work(there)
+        assert card.waits.total() == 1
+        torch.arange(3).to("cuda")
+        assert card.on_host.total() == 1 and card.from_host.total() == 1
