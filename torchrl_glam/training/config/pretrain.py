@@ -43,9 +43,9 @@ class PretrainConfig:
     long_texts: str = "error"
 
     exercises: str = "game"
-    num_steps: int = 8_192
+    num_steps: int = 4_096
     vocabulary: int = 4_096
-    num_batches: int = 1_000
+    num_batches: int = 400
     batch_size: int = 32
     questions: int = 3
 
@@ -54,11 +54,11 @@ class PretrainConfig:
     decay: float = 0.7
     max_grad_norm: float = 1.0
     autocast: Switch = True
-    d_model: int = 128
-    d_ff: int = 256
+    d_model: int = 64
+    d_ff: int = 128
     num_heads: int = 4
-    num_layers: int = 4
-    num_decoder_layers: int = 2
+    num_layers: int = 3
+    num_decoder_layers: int = 1
     log_every: int = 50
 
     entropy_states: int = 512
