@@ -160,9 +160,10 @@ def make_bare_env(
             f"{list(env.batch_size)}, expected [{num_envs}]: take an argument num_envs, or make "
             "single ones, of batch size []"
         )
+    env = env if env.device == device else env.to(device)
     if workers > 1 or not {"num_envs", "seed"} <= taken.keys():
         env.set_seed(seed)
-    return env if env.device == device else env.to(device)
+    return env
 
 
 def _make_many(
@@ -226,7 +227,8 @@ def make_env(
         if getattr(config, name) is not None:
             lengths[name] = getattr(config, name)
     end = None if config.long_texts == "error" else config.long_texts
-    env = TransformedEnv(env, TokenizeText(tokenizer, template=template, keep=end, **lengths))
+    env = env if isinstance(env, TransformedEnv) else TransformedEnv(env)
+    env.append_transform(TokenizeText(tokenizer, template=template, keep=end, **lengths))
     game = describe_env(env)
     wanted = {*_READ, game.success_key, *keep}
     return env.append_transform(SelectTransform(*(wanted & game.entries)))

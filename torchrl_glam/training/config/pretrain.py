@@ -29,7 +29,7 @@ class PretrainConfig:
     """
 
     seed: int = 0
-    output: str = "runs/pretrain/model"
+    output: str = "runs/pretrain"
     results: str = "runs/pretrain"
 
     env_class: str = RecipeConfig.env_class
