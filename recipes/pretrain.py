@@ -21,9 +21,9 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import hydra
 import matplotlib.pyplot as plt
@@ -33,16 +33,15 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from tqdm import tqdm
 from transformers import T5Config, T5ForConditionalGeneration
 
-from torchrl_glam.envs import PlaygroundTextEnv, describe_env
+from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, EncoderDecoderTrunk
 from torchrl_glam.pretraining import (
-    Exercises,
     GameExercises,
-    Reading,
     encode_readings,
     imitate,
     make_tokenizer,
     make_word_tokenizer,
+    playground_readings,
     reading_loss,
     record_play,
 )
@@ -56,42 +55,19 @@ register("pretrain", PretrainConfig, Path(__file__).parent / "config")
 CPU = torch.device("cpu")
 
 
-def read_game(config: PretrainConfig) -> GameExercises:
-    """Exercises about random play of the configuration's environment, recorded beforehand."""
+def read_game(config: PretrainConfig) -> tuple[GameExercises, dict[str, float]]:
+    """Exercises about recorded random play of the environment, and figures of that play."""
     env = make_bare_env(config.tasks(), config.tasks().num_envs, config.seed, CPU)
-    started = time.perf_counter()
+    started = time.process_time()
     moves = record_play(env, config.num_steps, seed=config.seed)
-    seconds = time.perf_counter() - started
-    print(f"{len(moves)} steps of random play in {seconds:.0f} s")
+    seconds = time.process_time() - started
     env.close()
-    return GameExercises(moves, seed=config.seed, questions=config.questions)
-
-
-def read_playground(config: PretrainConfig) -> Iterator[list[Reading]]:
-    """Exercises about Playground-Text, which know its rules, while it is played.
-
-    By task, objects, and how often of ten batches. Words and combinations that the training goals
-    hold out are read as often as others.
-    """
-    sources, order = [], []
-    for index, (split, objects, times) in enumerate(
-        [("train", 6, 4), ("test", 6, 4), ("train", 3, 1), ("test", 3, 1)]
-    ):
-        env = PlaygroundTextEnv(
-            num_envs=config.batch_size,
-            num_objects=objects,
-            split=split,
-            sequential=objects > 3,
-            seed=config.seed + index,
-        )
-        exercises = Exercises(env.goals, seed=config.seed + index, questions=config.questions)
-        sources.append([env, env.reset(), exercises])
-        order += [index] * times
-    for batch in range(1, config.num_batches + 1):
-        source = sources[order[batch * 3 % len(order)]]  # 3: splits take turns
-        env, state, exercises = source
-        source[1] = env.step_and_maybe_reset(env.rand_action(state))[1]
-        yield exercises(state)
+    figures = {
+        "steps_per_cpu_second": round(len(moves) / seconds, 1),
+        "candidates": round(fmean(len(move.actions) for move in moves), 2),
+        "most_candidates": max(len(move.actions) for move in moves),
+    }
+    return GameExercises(moves, seed=config.seed, questions=config.questions), figures
 
 
 def make_model(config: PretrainConfig, tokenizer) -> T5ForConditionalGeneration:
@@ -141,7 +117,7 @@ def rate(config: PretrainConfig, batch: int) -> float:
 
 @torch.no_grad()
 def normalised_entropy(trunk, env, num_states: int) -> float:
-    """Entropy of the policy, divided by that of the uniform one, where there is a choice."""
+    """Entropy of the policy over that of the uniform one, where there is a choice."""
     length = -(-num_states // env.batch_size[0])
     play = TensorDictModule(
         lambda mask: torch.multinomial(mask.float(), 1).squeeze(-1), ["action_mask"], ["action"]
@@ -203,9 +179,10 @@ def main(cfg: DictConfig) -> None:
 
     # 1. Random play, turned into exercises, and a tokenizer with its words
     if config.exercises == "playground":
-        tokenizer, readings = make_tokenizer(), read_playground(config)
+        tokenizer, figures = make_tokenizer(), {}
+        readings = playground_readings(config.batch_size, config.questions, config.seed)
     else:
-        exercises = read_game(config)
+        exercises, figures = read_game(config)
         tokenizer = make_word_tokenizer(exercises.texts(), config.vocabulary)
         readings = iter(partial(exercises, config.batch_size), None)
     model = make_model(config, tokenizer)
@@ -260,6 +237,7 @@ def main(cfg: DictConfig) -> None:
         "parameters": num_parameters,
         "seconds": curve[-1][2] if curve else None,
         "loss": curve[-1][1] if curve else None,
+        **figures,
         **report(config, model, tokenizer),
     }
     (results / "report.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -54,12 +54,6 @@ def test_without_goals_named_and_one_instance_at_a_time(recipe, tmp_path):
     assert (config.env_class, dict(config.env)) == ("corridor:alone", {"step_reward": 0.01})
 
 
-def test_in_processes_of_their_own(recipe, tmp_path):
-    options = ["env=corridor:alone", "env_workers=2", *WITHOUT[recipe.name]]
-    _, rows = run(recipe, tmp_path, *options)
-    assert int(rows[-1]["step"]) == 64
-
-
 def test_with_goals_named(recipe, tmp_path):
     options = ["env=corridor:Corridor", "env.names_goals=true", *WITH_HINDSIGHT[recipe.name]]
     _, rows = run(recipe, tmp_path, *options)

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from corridor import PLACES, Corridor
-from tensordict.nn import TensorDictModule
+from corridor import Corridor
 from torchrl.envs import SerialEnv
 
-from torchrl_glam.envs import GoalSpace, decode_text, describe_env
+from torchrl_glam.envs import GoalSpace
 from torchrl_glam.models import load_tokenizer
 from torchrl_glam.training.config import RecipeConfig, SACGLAMConfig
 from torchrl_glam.training.environments import (
@@ -93,38 +92,6 @@ def test_instances_that_are_made_alone_differ_and_a_seed_repeats_them():
     kinds = [make_bare_env(config, 16, seed, CPU).reset()["goal_kind"] for seed in (5, 5, 6)]
     assert 0 < kinds[0].sum() < 16
     assert kinds[0].equal(kinds[1]) and not kinds[0].equal(kinds[2])
-
-
-@pytest.mark.parametrize("env_class", ["corridor:Corridor", "corridor:alone"])
-def test_instances_dealt_out_to_workers_play_on_as_if_they_were_together(env_class, monkeypatch):
-    """Workers in this process, so that it is quick; a recipe's test has real ones."""
-    monkeypatch.setattr("torchrl_glam.training.environments.ParallelEnv", SerialEnv)
-    config = config_of(env_class, env_workers=4)
-    env = make_bare_env(config, 6, 0, CPU)  # 4 do not divide 6: two workers of three
-    assert [part.batch_size for part in env.base_env._envs] == [(3,), (3,)]
-    assert env.batch_size == (6,) and describe_env(env).goal_kinds == ("red", "blue")
-    play = TensorDictModule(
-        lambda mask: torch.multinomial(mask.float(), 1).squeeze(-1), ["action_mask"], ["action"]
-    )
-    steps = env.rollout(40, play, break_when_any_done=False)
-    assert steps.shape == (6, 40) and steps["goal_kind"].float().mean().item() not in (0, 1)
-    moves = torch.tensor([-1, 1, 0])[steps["action"]]
-    before, after = (
-        torch.tensor([[PLACES.index(text) for text in row] for row in decode_text(texts)])
-        for texts in (steps["observation"], steps["next", "observation"])
-    )
-    assert after.equal(before + moves)
-    over = steps["next", "done"].squeeze(-1)[:, :-1]
-    assert before[:, 1:].equal(torch.where(over, 2, after[:, :-1]))
-    assert 0 < over.sum() < over.numel()
-    seeds = [make_bare_env(config, 16, seed, CPU).reset()["goal_kind"] for seed in (5, 5, 6)]
-    assert seeds[0].equal(seeds[1]) and not seeds[0].equal(seeds[2])
-    assert not seeds[0][:4].equal(seeds[0][4:8])
-
-
-def test_one_instance_needs_no_worker():
-    config = config_of("corridor:Corridor", env_workers=4)
-    assert type(make_bare_env(config, 1, 0, CPU)) is Corridor
 
 
 def test_a_split_changes_the_arguments_that_it_names():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +13,7 @@ from typing import Any
 
 import torch
 from tensordict import NestedKey
-from torchrl.envs import EnvBase, ParallelEnv, SelectTransform, SerialEnv, TransformedEnv
-from torchrl.envs.transforms import BatchSizeTransform
+from torchrl.envs import EnvBase, SelectTransform, SerialEnv, TransformedEnv
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs import TokenizeText, describe_env, token_lengths
@@ -116,8 +114,7 @@ def make_bare_env(
     """The environment that a configuration names, as it writes text.
 
     What takes an argument ``num_envs`` is made once. Anything else makes one instance at a time,
-    and a ``SerialEnv`` plays them side by side. With ``config.env_workers`` the instances are dealt
-    out to as many processes, or to fewer where they do not divide them, by a ``ParallelEnv``.
+    and a ``SerialEnv`` plays them side by side.
 
     Args:
         config: the run's configuration.
@@ -140,16 +137,10 @@ def make_bare_env(
     given = {**config.env, **config.eval_splits[split]}
     own = {"num_envs": num_envs, "seed": seed, "device": device}
     _check_arguments(config.env_class, given, taken, own)
-    # Where instances cannot be dealt out evenly, as few processes as they can.
-    workers = math.gcd(num_envs, config.env_workers) if config.env_workers else 1
-    if workers == 1:
-        env = _make_many(make, given, {name: own[name] for name in own if name in taken}, num_envs)
+    if "num_envs" in taken:
+        env = make(**given, **{name: value for name, value in own.items() if name in taken})
     else:
-        share = {"num_envs": num_envs // workers} if "num_envs" in taken else {}
-        parts = [partial(_make_many, make, given, share, num_envs // workers)] * workers
-        flat = BatchSizeTransform(reshape_fn=_flat)
-        flat.enable_inv_on_reset = True  # for what says which instances to reset
-        env = TransformedEnv(ParallelEnv(workers, parts), flat)
+        env = SerialEnv(num_envs, partial(make, **given))
     if not isinstance(env, EnvBase):
         raise ValueError(
             f"env ({config.env_class}) made a {type(env).__name__}, expected a torchrl.envs.EnvBase"
@@ -160,23 +151,9 @@ def make_bare_env(
             f"{list(env.batch_size)}, expected [{num_envs}]: take an argument num_envs, or make "
             "single ones, of batch size []"
         )
-    env = env if env.device == device else env.to(device)
-    if workers > 1 or not {"num_envs", "seed"} <= taken.keys():
+    if not {"num_envs", "seed"} <= taken.keys():
         env.set_seed(seed)
-    return env
-
-
-def _make_many(
-    make: Callable[..., EnvBase], given: Mapping[str, Any], own: Mapping[str, Any], num_envs: int
-) -> EnvBase:
-    """So many instances in this process."""
-    if "num_envs" in own:
-        return make(**given, **own)
-    return SerialEnv(num_envs, partial(make, **given))
-
-
-def _flat(data: Any) -> Any:
-    return data.flatten(0, 1)
+    return env if env.device == device else env.to(device)
 
 
 def _check_arguments(
@@ -227,8 +204,7 @@ def make_env(
         if getattr(config, name) is not None:
             lengths[name] = getattr(config, name)
     end = None if config.long_texts == "error" else config.long_texts
-    env = env if isinstance(env, TransformedEnv) else TransformedEnv(env)
-    env.append_transform(TokenizeText(tokenizer, template=template, keep=end, **lengths))
+    env = TransformedEnv(env, TokenizeText(tokenizer, template=template, keep=end, **lengths))
     game = describe_env(env)
     wanted = {*_READ, game.success_key, *keep}
     return env.append_transform(SelectTransform(*(wanted & game.entries)))

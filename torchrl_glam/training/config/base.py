@@ -57,7 +57,6 @@ class RecipeConfig:
     total_steps: int = 6_400
 
     num_envs: int = 32
-    env_workers: int = 0
     env_class: str = "torchrl_glam.envs:PlaygroundTextEnv"
     env: dict[str, Any] = field(
         default_factory=lambda: {"num_objects": 3, "sequential": False, "max_steps": 10}
@@ -112,7 +111,7 @@ class RecipeConfig:
             at_least(self, key, 1)
         for key in ("batch_size", "log_every", "eval_episodes", "keep_checkpoints"):
             at_least(self, key, 1)
-        for key in ("eval_every", "checkpoint_every", "env_workers"):
+        for key in ("eval_every", "checkpoint_every"):
             at_least(self, key, 0)
         within(self, "seed", 0, 2**32 - 1)
         within(self, "gamma", 0.0, 1.0)
