@@ -50,8 +50,8 @@ def read(run: Path) -> list[dict[str, float]]:
         rows = [row for row in csv.DictReader(file) if row.get(METRIC)]
     if not rows:
         raise ValueError(f"run ({str(run)!r}) has no evaluation in its metrics.csv yet")
-    names = ("step", "seconds", METRIC, HELD_OUT)
-    return [{name: float(row.get(name) or 0) for name in names} for row in rows]
+    absent = {"step": 0, "seconds": 0, METRIC: 0, HELD_OUT: math.nan}
+    return [{name: float(row.get(name) or value) for name, value in absent.items()} for row in rows]
 
 
 def environment(run: Path) -> dict:
@@ -171,9 +171,11 @@ def main() -> None:
         for path, run in zip(runs[label], group, strict=True):
             reached = next((row for row in run if row[METRIC] >= arguments.threshold), None)
             when = f"{reached['step']:.0f} steps, {reached['seconds']:.0f} s" if reached else "not"
+            held_out = run[-1][HELD_OUT]
+            also = "" if math.isnan(held_out) else f", held-out goals {held_out:.3f}"
             print(
                 f"{label}, {path.name}: reached {arguments.threshold:.0%} after {when}; at the end "
-                f"{run[-1][METRIC]:.3f}, held-out goals {run[-1][HELD_OUT]:.3f}"
+                f"{run[-1][METRIC]:.3f}{also}"
             )
     for row in table:
         print(describe(row, arguments.threshold))
