@@ -160,7 +160,7 @@ def _ask(env: EnvBase) -> dict[str, Any]:
             # Asking a worker for an attribute that it lacks would end it.
             first = env.create_env_fn[0](**env.create_env_kwargs[0])
             _ASKED[env] = _ask(first)
-            first.close()
+            first.close(raise_if_closed=False)  # a batched one opens when it is reset
         return _ASKED[env]
     optional = (f.name for f in fields(EnvDescription) if f.default is not MISSING)
     return {name: getattr(env, name) for name in optional if hasattr(env, name)}

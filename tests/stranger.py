@@ -101,8 +101,8 @@ def train_sac(total_steps=320):
 def train_ppo(total_steps=384, own_loss=False):
     """PPO-GLAM, or TorchRL's own loss on the same networks."""
     env, trunk = make_agent()
+    value = ValueHead(trunk.embedding_dim, (64,))
     trunk, actor = ScoresOnly(trunk), CandidateActor(return_log_prob=True)
-    value = ValueHead(trunk.trunk.embedding_dim, (64,))
     if own_loss:
         policy, critic = ppo_networks(trunk, actor, value)
         loss = ClipPPOLoss(policy, critic, entropy_coeff=0.01, functional=False)

@@ -9,7 +9,9 @@ import ast
 import importlib
 import inspect
 import pkgutil
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -42,6 +44,16 @@ def sac_loss():
     )
     value = TensorDictModule(nn.Linear(2, 3), ["observation"], ["action_value"])
     return DiscreteSACLoss(actor, value, action_space="categorical", num_actions=3)
+
+
+def made_by(module, kind):
+    """The names that a class's ``__init__`` uses, without starting its simulator."""
+
+    def names():
+        init = getattr(importlib.import_module(module), kind).__init__
+        return SimpleNamespace(**dict.fromkeys(init.__code__.co_names))
+
+    return names
 
 
 def collector():
@@ -77,6 +89,12 @@ OWNERS = [
     (PreTrainedModel, "_is_stateful _keep_in_fp32_modules"),
     (T5Attention, "_relative_position_bucket"),
 ]
+for module, kind in (
+    ("textworld_express", "TextWorldExpressEnv"),
+    ("scienceworld", "ScienceWorldEnv"),
+):
+    if find_spec(module):  # the extra of that name
+        OWNERS.append((made_by(module, kind), "_gateway"))
 NAMES = [(name, owner) for owner, names in OWNERS for name in names.split()]
 
 

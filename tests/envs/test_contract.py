@@ -55,9 +55,10 @@ def test_an_environment_that_says_nothing_has_defaults():
         lambda make: Transformed(make(), Compose(StepCounter(), SelectTransform("action_mask"))),
         lambda make: Transformed(SerialEnv(2, make), StepCounter()),
         lambda make: SerialEnv(2, lambda: Transformed(make(), StepCounter())),
+        lambda make: SerialEnv(2, lambda: SerialEnv(2, make)),
         lambda make: ParallelEnv(2, make, mp_start_method="fork"),
     ],
-    ids=["bare", "transformed", "serial", "transformed in serial", "parallel"],
+    ids=["bare", "transformed", "serial", "transformed in serial", "serial in serial", "parallel"],
 )
 def test_wrappers_hide_nothing(wrap):
     """136 goals to grasp and 46 to grow; three objects, so five actions."""

@@ -12,16 +12,23 @@ from omegaconf import OmegaConf
 from torchrl.data import RandomSampler
 
 from torchrl_glam.envs import PlaygroundTextEnv, describe_env
-from torchrl_glam.models import load_tokenizer
+from torchrl_glam.models import load_language_model, load_tokenizer
 from torchrl_glam.replay import GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.training.buffer import make_sampler
-from torchrl_glam.training.config import PPOGLAMConfig, RecipeConfig, SACGLAMConfig, register
+from torchrl_glam.training.config import (
+    PPOGLAMConfig,
+    PretrainConfig,
+    RecipeConfig,
+    SACGLAMConfig,
+    register,
+)
 from torchrl_glam.training.environments import make_env
 
 FILES = Path(__file__).parents[2] / "recipes" / "config"
 RECIPES = {"sac_glam": SACGLAMConfig, "ppo_glam": PPOGLAMConfig}
 PAPER = {"num_objects": 6, "sequential": True, "max_steps": 16}
-for recipe, schema in RECIPES.items():
+SCHEMAS = {**RECIPES, "pretrain": PretrainConfig}
+for recipe, schema in SCHEMAS.items():
     register(recipe, schema, FILES)
 
 
@@ -30,13 +37,13 @@ def load(name, *overrides, recipe="sac_glam") -> RecipeConfig:
         return OmegaConf.to_object(compose(name, overrides=list(overrides)))
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SCHEMAS)
 def test_defaults_of_the_class_are_those_of_quickstart(recipe):
     config = load("quickstart", f"output=runs/{recipe}", recipe=recipe)
-    assert asdict(config) == asdict(RECIPES[recipe]())
+    assert asdict(config) == asdict(SCHEMAS[recipe]())
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SCHEMAS)
 def test_every_key_of_quickstart_is_explained(recipe):
     lines = (FILES / recipe / "quickstart.yaml").read_text().splitlines()
     keys = [i for i, line in enumerate(lines) if line[:1].isalpha() and ":" in line]
@@ -82,6 +89,26 @@ def test_sequential_plays_the_papers_task_with_the_embedded_model(recipe):
     for key in ("env_class", "env", "eval_splits", "num_envs"):
         assert getattr(config, key) == getattr(paper, key)
     assert config.model == "tiny"
+
+
+def test_the_embedded_model_is_that_of_its_shape_and_the_papers_task():
+    tiny, paper = load("tiny", recipe="pretrain"), load("paper")
+    tiny.check()
+    assert (tiny.env_class, tiny.env) == (paper.env_class, paper.env)
+    assert set(tiny.eval_splits) == {"train", "test", "simple"}
+    model, _ = load_language_model("tiny")
+    shape = ("d_model", "d_ff", "num_heads", "num_layers", "num_decoder_layers")
+    assert {key: getattr(tiny, key) for key in shape} == {
+        key: getattr(model.config, key) for key in shape
+    }
+
+
+@pytest.mark.parametrize("option", ["babyai", "textworld", "textworld_express", "scienceworld"])
+def test_games_is_a_schedule_for_any_of_them(option):
+    config = load("games", f"env={option}")
+    config.check()
+    assert option in config.env_class and config.long_texts == "head"
+    assert config.target_entropy_at(0) > config.target_entropy_at(config.total_steps) > 0
 
 
 def test_the_target_of_the_entropy_falls_in_a_line_and_stays():

@@ -28,6 +28,13 @@ _READ = (  # by every recipe
 
 
 OWN_ENV = RecipeConfig.env_class
+OWN_ENVS = (
+    OWN_ENV,
+    "torchrl_glam.envs.games.babyai:make_babyai",
+    "torchrl_glam.envs.games.scienceworld:make_scienceworld",
+    "torchrl_glam.envs.games.textworld:make_textworld",
+    "torchrl_glam.envs.games.textworld_express:make_textworld_express",
+)
 """What a folder may name by itself: to make any other environment runs code that it chose."""
 
 
@@ -40,7 +47,7 @@ def refuse_named_env(env_class: str, source: str, key: str) -> None:
         key: what a user who trusts it would name it by, for the message.
 
     Raises:
-        ValueError: if it is not this package's.
+        ValueError: if it is not one of this package's, :data:`OWN_ENVS`.
 
     Examples:
         >>> refuse_named_env("games.lake:Lake", "the run's folder", "env")
@@ -49,7 +56,7 @@ def refuse_named_env(env_class: str, source: str, key: str) -> None:
         ValueError: env_class (games.lake:Lake) is what the run's folder names, and to make it runs
         code: where you trust it, name it yourself with env=games.lake:Lake
     """
-    if env_class != OWN_ENV:
+    if env_class not in OWN_ENVS:
         raise ValueError(
             f"env_class ({env_class}) is what {source} names, and to make it runs code: where you "
             f"trust it, name it yourself with {key}={env_class}"

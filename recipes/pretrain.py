@@ -1,10 +1,16 @@
-"""Makes the embedded language model ``tiny``: tokenizer, weights, loss curve and report.
+"""Makes a small language model for a text environment: tokenizer, weights, loss curve and report.
 
-Run ``python recipes/pretrain_tiny.py`` (``--help`` lists the settings). The training text is random
-play of Playground-Text turned into reading exercises (:mod:`torchrl_glam.pretraining`): no
-exercise shows what to do for a goal. At the end a report says how close to uniform the untrained
-policy is, how often it succeeds beside random play, and how fast a throw-away copy learns from
-demonstrations of the shortest plan, which measures what the model understands.
+    python recipes/pretrain.py env=babyai env.level=GoToObj output=models/gotoobj
+    python recipes/pretrain.py env=my_module:MyEnv output=models/mine    # any text environment
+    python recipes/pretrain.py --config-name tiny                        # the embedded model
+
+The training text is random play turned into reading exercises (:mod:`torchrl_glam.pretraining`): no
+exercise shows what to do for a goal. The folder that it writes is what ``model=`` of the other
+recipes takes. At the end a report says how close to uniform the untrained policy is and how often
+it succeeds beside random play; where the environment knows shortest plans, also how fast a
+throw-away copy learns from demonstrations of them, which measures what the model understands.
+
+The keys are explained in the files of recipes/config/pretrain.
 """
 
 from __future__ import annotations
@@ -15,31 +21,53 @@ import json
 import platform
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import hydra
 import matplotlib.pyplot as plt
 import torch
-from hydra.core.config_store import ConfigStore
-from tensordict.nn import TensorDictSequential
-from torchrl.envs import TransformedEnv
+from omegaconf import DictConfig
+from tensordict.nn import TensorDictModule, TensorDictSequential
 from tqdm import tqdm
 from transformers import T5Config, T5ForConditionalGeneration
 
-from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv, TokenizeText, token_lengths
+from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, EncoderDecoderTrunk
 from torchrl_glam.pretraining import (
-    Exercises,
+    GameExercises,
     encode_readings,
     imitate,
     make_tokenizer,
+    make_word_tokenizer,
+    playground_readings,
     reading_loss,
+    record_play,
 )
-from torchrl_glam.training.config import PretrainConfig
+from torchrl_glam.training.config import PretrainConfig, read_config, register
+from torchrl_glam.training.environments import make_bare_env, make_env
 from torchrl_glam.training.evaluation import evaluate
 from torchrl_glam.training.memory import bound_kernel_caches
+from torchrl_glam.training.program import program
 
-ConfigStore.instance().store(name="pretrain_tiny_schema", node=PretrainConfig)
+register("pretrain", PretrainConfig, Path(__file__).parent / "config")
+CPU = torch.device("cpu")
+
+
+def read_game(config: PretrainConfig) -> tuple[GameExercises, dict[str, float]]:
+    """Exercises about recorded random play of the environment, and figures of that play."""
+    env = make_bare_env(config.tasks(), config.tasks().num_envs, config.seed, CPU)
+    started = time.process_time()
+    moves = record_play(env, config.num_steps, seed=config.seed)
+    seconds = time.process_time() - started
+    env.close()
+    figures = {
+        "steps_per_cpu_second": round(len(moves) / seconds, 1),
+        "candidates": round(fmean(len(move.actions) for move in moves), 2),
+        "most_candidates": max(len(move.actions) for move in moves),
+    }
+    return GameExercises(moves, seed=config.seed, questions=config.questions), figures
 
 
 def make_model(config: PretrainConfig, tokenizer) -> T5ForConditionalGeneration:
@@ -89,99 +117,77 @@ def rate(config: PretrainConfig, batch: int) -> float:
 
 @torch.no_grad()
 def normalised_entropy(trunk, env, num_states: int) -> float:
-    """Entropy of the policy over admissible actions, divided by that of the uniform one."""
-    steps = env.rollout(-(-num_states // env.batch_size[0]), break_when_any_done=False)
-    states = steps.flatten()[:num_states]
+    """Entropy of the policy over that of the uniform one, where there is a choice."""
+    length = -(-num_states // env.batch_size[0])
+    play = TensorDictModule(
+        lambda mask: torch.multinomial(mask.float(), 1).squeeze(-1), ["action_mask"], ["action"]
+    )
+    states = env.rollout(length, play, break_when_any_done=False).flatten()[:num_states]
+    choices = states["action_mask"].sum(-1)
+    states, choices = states[choices > 1], choices[choices > 1]
     entropy = CandidateActor().get_dist(trunk(states)).entropy()
-    return (entropy / states["action_mask"].sum(-1).log()).mean().item()
+    return (entropy / choices.log()).mean().item()
 
 
-def make_envs(config: PretrainConfig, tokenizer, paper: bool) -> dict[str, TransformedEnv]:
-    """The paper's task or the simplified one: to collect from, and to evaluate on both splits."""
-
-    def make(num_envs: int, split: str) -> TransformedEnv:
-        env = PlaygroundTextEnv(
-            num_envs=num_envs,
-            num_objects=6 if paper else 3,
-            split=split,
-            sequential=paper,
-            max_steps=16 if paper else 10,
-            seed=config.seed,
-        )
-        return TransformedEnv(env, TokenizeText(tokenizer, **token_lengths(env, tokenizer)))
-
-    sizes = {"collect": (64, "train"), "train": (config.episodes, "train")}
-    sizes["test"] = (config.episodes, "test")
-    return {name: make(*size) for name, size in sizes.items()}
-
-
-def imitation(config: PretrainConfig, model, tokenizer, envs, seed: int) -> dict[str, float]:
+def imitation(config: PretrainConfig, model, tokenizer, make, seed: int) -> dict[str, float]:
     """Success, by split, of a throw-away copy that has imitated some steps of the shortest plan."""
     torch.manual_seed(seed)
+    autocast = torch.bfloat16 if config.autocast else None
     trunk = EncoderDecoderTrunk(
-        copy.deepcopy(model),
-        tokenizer,
-        autocast=torch.bfloat16 if config.autocast else None,
-        pad_to_multiple_of=4,
+        copy.deepcopy(model), tokenizer, autocast=autocast, pad_to_multiple_of=4
     )
-    env = envs["collect"]
+    oracle = describe_env(make("train", 1)).make_oracle()
+    env = make("train", 64, keep=oracle.in_keys)
     env.set_seed(seed)
-    oracle = OraclePolicy(env.base_env.goals)
-    imitate(
-        trunk,
-        env,
-        oracle,
-        config.imitate_steps,
-        batch_size=config.imitate_batch_size,
-        lr=config.imitate_lr,
-    )
+    options = {"batch_size": config.imitate_batch_size, "lr": config.imitate_lr}
+    imitate(trunk, env, oracle, config.imitate_steps, **options)
     policy = TensorDictSequential(trunk, CandidateActor())
-    return {split: evaluate(policy, envs[split], seed=1)["success"] for split in ("train", "test")}
+    splits = {split: make(split, config.episodes) for split in config.eval_splits}
+    return {split: evaluate(policy, env, seed=1)["success"] for split, env in splits.items()}
 
 
 def report(config: PretrainConfig, model, tokenizer) -> dict[str, float | list[float]]:
     """What the model can do before any reinforcement learning."""
+
+    def make(split: str, num_envs: int, **options):
+        tasks = config.tasks()
+        return make_env(tasks, tokenizer, CPU, num_envs=num_envs, split=split, **options)
+
     out = {}
     trunk = EncoderDecoderTrunk(model, tokenizer)
     policy = TensorDictSequential(trunk, CandidateActor())
-    for name in ("simple", "paper"):
-        envs = make_envs(config, tokenizer, paper=name == "paper")
-        out[f"{name}/entropy"] = normalised_entropy(trunk, envs["collect"], config.entropy_states)
-        out[f"{name}/zero_shot_success"] = evaluate(policy, envs["train"], seed=1)["success"]
-        out[f"{name}/random_success"] = evaluate(None, envs["train"], seed=1)["success"]
-    results = [
-        imitation(config, model, tokenizer, envs, seed) for seed in range(config.imitate_seeds)
-    ]
-    for split in ("train", "test"):
-        out[f"paper/imitation/{split}"] = [result[split] for result in results]
+    for split in config.eval_splits:
+        env = make(split, config.episodes)
+        out[f"{split}/entropy"] = normalised_entropy(trunk, env, config.entropy_states)
+        out[f"{split}/zero_shot_success"] = evaluate(policy, env, seed=1)["success"]
+        out[f"{split}/random_success"] = evaluate(None, env, seed=1)["success"]
+        env.close()
+    if config.imitate_steps:
+        seeds = range(config.imitate_seeds)
+        results = [imitation(config, model, tokenizer, make, seed) for seed in seeds]
+        for split in config.eval_splits:
+            out[f"{split}/imitation"] = [result[split] for result in results]
     return out
 
 
-@hydra.main(version_base=None, config_path="config", config_name="pretrain_tiny")
-def main(config: PretrainConfig) -> None:
+@program
+@hydra.main(version_base=None, config_path="config/pretrain", config_name="quickstart")
+def main(cfg: DictConfig) -> None:
+    config = read_config(PretrainConfig, cfg)
     bound_kernel_caches()
     torch.manual_seed(config.seed)
-    tokenizer = make_tokenizer()
+
+    # 1. Random play, turned into exercises, and a tokenizer with its words
+    if config.exercises == "playground":
+        tokenizer, figures = make_tokenizer(), {}
+        readings = playground_readings(config.batch_size, config.questions, config.seed)
+    else:
+        exercises, figures = read_game(config)
+        tokenizer = make_word_tokenizer(exercises.texts(), config.vocabulary)
+        readings = iter(partial(exercises, config.batch_size), None)
     model = make_model(config, tokenizer)
     model.set_attn_implementation("eager")  # on the CPU the fused kernel goes backward slowly
     num_parameters = sum(p.numel() for p in model.parameters())
-
-    # 1. Random play, turned into exercises: by task, objects, and how often of ten batches. Words
-    # and combinations that the training goals hold out are read as often as others.
-    sources, order = [], []
-    for index, (split, objects, times) in enumerate(
-        [("train", 6, 4), ("test", 6, 4), ("train", 3, 1), ("test", 3, 1)]
-    ):
-        env = PlaygroundTextEnv(
-            num_envs=config.batch_size,
-            num_objects=objects,
-            split=split,
-            sequential=objects > 3,
-            seed=config.seed + index,
-        )
-        exercises = Exercises(env.goals, seed=config.seed + index, questions=config.questions)
-        sources.append([env, env.reset(), exercises])
-        order += [index] * times
 
     # 2. Training
     optimizers = make_optimizers(config, model)
@@ -190,14 +196,11 @@ def main(config: PretrainConfig) -> None:
         for optimizer in optimizers
     ]
     curve, total, start = [], 0.0, time.perf_counter()
-    bar = tqdm(range(1, config.num_batches + 1), desc="pretrain tiny", mininterval=5)
+    bar = tqdm(range(1, config.num_batches + 1), desc="pretrain", mininterval=5)
     for batch in bar:
-        source = sources[order[batch * 3 % len(order)]]  # 3: splits take turns
-        env, state, exercises = source
-        source[1] = env.step_and_maybe_reset(env.rand_action(state))[1]
-        readings = encode_readings(tokenizer, exercises(state))
+        encoded = encode_readings(tokenizer, next(readings))
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.autocast):
-            loss = reading_loss(model, readings)
+            loss = reading_loss(model, encoded)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
@@ -234,6 +237,7 @@ def main(config: PretrainConfig) -> None:
         "parameters": num_parameters,
         "seconds": curve[-1][2] if curve else None,
         "loss": curve[-1][1] if curve else None,
+        **figures,
         **report(config, model, tokenizer),
     }
     (results / "report.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -1,0 +1,78 @@
+"""Pre-training as a user runs it: any environment's random play becomes a model to train."""
+
+import csv
+import json
+
+import pytest
+import torch
+from corridor import Corridor
+from forked_recipe import Recipe
+from torchrl.envs import TransformedEnv
+
+from torchrl_glam.envs import TokenizeText
+from torchrl_glam.models import load_language_model, make_trunk
+
+SMALL = [
+    *("num_batches=4", "batch_size=4", "log_every=2", "num_steps=64", "episodes=2"),
+    *("d_model=16", "d_ff=16", "num_heads=2", "num_layers=1", "num_decoder_layers=1"),
+    "entropy_states=8",
+]
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    with Recipe("pretrain.py") as recipe:
+        yield recipe
+
+
+def test_random_play_of_a_game_becomes_a_model_that_reads_it(recipe, tmp_path):
+    log = tmp_path / "log"
+    options = ["env=corridor:Corridor", "env.names_goals=true", f"output={tmp_path / 'model'}"]
+    assert recipe.run(*SMALL, *options, log=log) == 0, log.read_text()
+
+    model, tokenizer = load_language_model(tmp_path / "model")
+    assert tokenizer.tokenize(" Go to blue door") == [" Go", " to", " blue", " door"]
+    env = TransformedEnv(Corridor(3), TokenizeText(tokenizer))
+    scores = make_trunk(model, tokenizer)(env.reset())["log_likelihood"]
+    assert scores.shape == (3, 3) and torch.isfinite(scores).all()
+
+    report = json.loads((tmp_path / "model" / "report.json").read_text())
+    assert report["parameters"] == sum(p.numel() for p in model.parameters())
+    assert 0 < report["train/entropy"] <= 1
+    assert 0 <= report["train/zero_shot_success"] <= 1 >= report["train/random_success"] >= 0
+    with open(tmp_path / "model" / "loss.csv", newline="") as file:
+        assert [row["batch"] for row in csv.DictReader(file)] == ["2", "4"]
+
+
+def test_the_embedded_model_is_one_of_its_configurations(recipe, tmp_path):
+    log = tmp_path / "log"
+    options = [f"output={tmp_path / 'tiny'}", f"results={tmp_path}", "questions=1"]
+    imitation = ["imitate_steps=64", "imitate_batch_size=64", "imitate_seeds=1"]
+    options += [*imitation, "--config-name=tiny"]
+    assert recipe.run(*SMALL, *options, log=log) == 0, log.read_text()
+    _, tokenizer = load_language_model(tmp_path / "tiny")
+    _, embedded = load_language_model("tiny")
+    assert tokenizer.get_vocab() == embedded.get_vocab()
+    report = json.loads((tmp_path / "report.json").read_text())
+    for split in ("simple", "train", "test"):
+        assert len(report[f"{split}/imitation"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("exercises=plans", "exercises (plans) must be one of ('game', 'playground')"),
+        ("num_batches=0", "num_batches (0) must be at least 1"),
+        ("decay=0", "decay (0.0) must be in (0, 1]"),
+        ("imitate_steps=5", "imitate_steps (5) must be 0, or at least imitate_batch_size (128)"),
+        ("questions=9", "questions (9) must be at least 1 and at most 6"),
+        ("hindsight=true", "Could not override 'hindsight'"),
+    ],
+)
+def test_bad_settings_end_in_a_line(recipe, tmp_path, setting, message):
+    log = tmp_path / "log"
+    options = ["env=corridor:Corridor", f"output={tmp_path / 'model'}", "num_steps=32"]
+    assert recipe.run(*options, setting, log=log) == 1
+    assert message in " ".join(log.read_text().split())
+    assert "Traceback" not in log.read_text()
+    assert not (tmp_path / "model").exists()
