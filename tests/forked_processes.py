@@ -1,0 +1,30 @@
+"""Several processes that talk over gloo, forked from the test: nothing is imported again."""
+
+import datetime
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing import start_processes
+
+from torchrl_glam.training.parallel import Ranks
+
+TIMEOUT = datetime.timedelta(seconds=120)
+
+
+def run_processes(function, size=2):
+    """What ``function(ranks)`` returns in each of several processes, by rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        start_processes(_run, (function, size, folder), nprocs=size, start_method="fork")
+        return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(size)]
+
+
+def _run(rank, function, size, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", f"file://{folder}/store", timeout=TIMEOUT, rank=rank, world_size=size
+    )
+    result = function(Ranks(rank, size, dist.group.WORLD))
+    torch.save(result, Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
