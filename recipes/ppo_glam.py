@@ -173,7 +173,7 @@ def main(cfg: PPOGLAMConfig) -> None:
         unit="step",
         disable=not ranks.first,
     )
-    since = dict(counters)
+    stopping, since = False, dict(counters)
     rescue = Rescue(
         lambda: checkpoints.save(counters["steps"], state, asdict(config)), ranks.shared_errors
     )

@@ -144,7 +144,7 @@ def main(cfg: SACGLAMConfig) -> None:
         unit="step",
         disable=not ranks.first,
     )
-    ready, terms, since = False, None, dict(counters)
+    ready, stopping, terms, since = False, False, None, dict(counters)
     rescue = Rescue(
         lambda: checkpoints.save(counters["steps"], state, asdict(config)), ranks.shared_errors
     )

@@ -10,20 +10,22 @@ from torch.multiprocessing import start_processes
 
 from torchrl_glam.training.parallel import Ranks
 
-TIMEOUT = datetime.timedelta(seconds=120)
 
+def run_processes(function, size=2, timeout=300):
+    """What ``function(ranks)`` returns in each of several processes, by rank.
 
-def run_processes(function, size=2):
-    """What ``function(ranks)`` returns in each of several processes, by rank."""
+    None waits for another one for longer than ``timeout`` seconds.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        start_processes(_run, (function, size, folder), nprocs=size, start_method="fork")
+        start_processes(_run, (function, size, folder, timeout), nprocs=size, start_method="fork")
         return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(size)]
 
 
-def _run(rank, function, size, folder):
+def _run(rank, function, size, folder, timeout):
     torch.set_num_threads(1)
+    patience = datetime.timedelta(seconds=timeout)
     dist.init_process_group(
-        "gloo", f"file://{folder}/store", timeout=TIMEOUT, rank=rank, world_size=size
+        "gloo", f"file://{folder}/store", timeout=patience, rank=rank, world_size=size
     )
     result = function(Ranks(rank, size, dist.group.WORLD))
     torch.save(result, Path(folder) / f"{rank}.pt")

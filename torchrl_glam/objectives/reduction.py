@@ -135,7 +135,10 @@ class GradientReducer:
 def lost(error: RuntimeError) -> LostProcessError:
     """What a failed message to the other processes means, in words."""
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return LostProcessError(f"another process of this run has ended or does not answer ({reason})")
+    return LostProcessError(
+        f"another process of this run has ended or does not answer ({reason}): this one ends too; "
+        "go on from the run's last checkpoint with resume"
+    )
 
 
 def _raise_together(failure: Exception | None, bad_numbers: bool, errors: bool) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -32,6 +34,24 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seeds torch within the block; the generators of the CPU and the card in use are put back.
+
+    Examples:
+        >>> with seeded(0):
+        ...     first = torch.rand(2)
+        >>> with seeded(0):
+        ...     torch.equal(torch.rand(2), first)
+        True
+    """
+    # By default those of all cards are kept, which begins to use each of them.
+    cards = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=cards):
+        torch.manual_seed(seed)
+        yield
 
 
 def choose_device(name: str) -> torch.device:

@@ -37,7 +37,7 @@ from torchrl_glam.training.checkpoint_adapters import (
 )
 from torchrl_glam.training.checkpoint_config import require_same_config
 from torchrl_glam.training.checksums import find_damage, write_checksums
-from torchrl_glam.training.files import sync_folder
+from torchrl_glam.training.files import sync_folder, system_error
 from torchrl_glam.training.parallel import Ranks
 from torchrl_glam.training.resharding import begin_anew, deal_frames, deal_rows
 from torchrl_glam.training.run_folder import CHECKPOINTS, RunFolder
@@ -230,7 +230,7 @@ class CheckpointManager:
         try:
             yield
         except (OSError, RuntimeError) as error:
-            cause = _system_error(error)
+            cause = system_error(error)
             if cause is None:
                 raise
             raise self._unwritable(cause) from error
@@ -395,11 +395,3 @@ class CheckpointManager:
 def _is_record(value: Any) -> bool:
     """Whether it is of what all processes record, and the first one keeps."""
     return hasattr(type(value), "merge")
-
-
-def _system_error(error: OSError | RuntimeError) -> OSError | None:
-    """The error of the system that this one tells of, if any: PyTorch puts it in words."""
-    if isinstance(error, OSError):
-        return error
-    told = re.search(r"unable to .* file .*: ([^:]+) \((\d+)\)", str(error))
-    return None if told is None else OSError(int(told[2]), told[1])

@@ -11,6 +11,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
 from torchrl_glam.envs import describe_env
+from torchrl_glam.training.build import seeded
 from torchrl_glam.training.metrics import goals_reached
 from torchrl_glam.training.parallel import Ranks
 
@@ -104,8 +105,7 @@ def play_episodes(
         >>> bool(reached.all()), bool((length == 2 + kind).all())
         (True, True)
     """
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         env.set_seed(seed)
         mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
         with set_exploration_type(mode):

@@ -199,13 +199,15 @@ class Ranks:
         return self.gather(value if self.first else None)[0]
 
     def sum(self, terms: TensorDictBase) -> TensorDictBase:
-        """Scalars, each summed over the processes."""
+        """Entries, each summed over the processes."""
         if self.size == 1:
             return terms
         names = sorted(terms.keys())
-        values = torch.stack([terms[name].double() for name in names])
+        values = torch.cat([terms[name].double().flatten() for name in names])
         self._send(dist.all_reduce, values)
-        return TensorDict(dict(zip(names, values.unbind(), strict=True)))
+        parts = values.split([terms[name].numel() for name in names])
+        summed = zip(names, parts, strict=True)
+        return TensorDict({name: part.view(terms[name].shape) for name, part in summed})
 
     def mean(self, row: dict[str, float]) -> dict[str, float]:
         """Metrics of a row, each the mean of the processes; the largest where ``/max`` says so."""
@@ -355,7 +357,7 @@ def membership() -> Iterator[None]:
 
 def _fingerprint(tensor: Tensor) -> int:
     """Differs, most likely, where tensors of the same shape do."""
-    bytes_of = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    bytes_of = tensor.data.contiguous().reshape(-1).view(torch.uint8)
     half = len(bytes_of) // 2
     return int(bytes_of.sum()) * 31 + int(bytes_of[:half].sum())
 

@@ -12,6 +12,7 @@ from torchrl.envs import EnvBase
 
 from torchrl_glam.envs import Oracle
 from torchrl_glam.models._distinct import fingerprint
+from torchrl_glam.training.build import seeded
 
 Heads = Callable[[TensorDictBase], tuple[Tensor, Tensor]]
 """From states ``[B]`` to probabilities and Q-values of the candidates, ``[B, A]`` both."""
@@ -114,8 +115,7 @@ class PlanProbe:
 
     def _play(self, policy: Callable[[TensorDictBase], TensorDictBase] | None) -> TensorDictBase:
         """The states of one episode in every instance, flat, with actions and returns."""
-        with torch.random.fork_rng():
-            torch.manual_seed(self._seed)
+        with seeded(self._seed):
             self._env.set_seed(self._seed)
             steps = self._env.rollout(self._max_steps, policy, break_when_any_done=False)
         done = steps["next", "done"].squeeze(-1)
