@@ -96,13 +96,13 @@ def test_one_process_goes_on_with_what_two_have_stored(sac, unbroken, tmp_path):
 
 def test_two_processes_go_on_with_what_one_has_stored(sac, unbroken, tmp_path):
     run, log = tmp_path / "run", tmp_path / "log"
-    options = [*SAC, "storage=compact", "probe_episodes=0"]
+    options = [*SAC, "storage=compact", "probe_episodes=0", "log_every=16"]
     assert sac.run(*options, "total_steps=80", f"output={run}", log=log) == 0
     ended = sac.run(*options, "total_steps=96", f"resume={run}", log=log, ranks=TWO)
     assert ended == 0, log.read_text()
     one, of_two = metrics(run), metrics(unbroken / "run")
-    assert [int(row["step"]) for row in one] == [0, 80, 96]
-    assert float(one[2]["buffer_size"]) >= float(one[1]["buffer_size"])
+    assert [int(row["step"]) for row in one[-2:]] == [80, 96]
+    assert float(one[-1]["buffer_size"]) >= float(one[-2]["buffer_size"])
     for key in (key for key in of_two[0] if key.startswith("eval/")):
         assert one[0][key] == of_two[0][key], f"{key} hangs on who measured it"
 
