@@ -63,7 +63,7 @@ OWNERS = [
     (Transform, "_call _inv_call _reset"),
     (EnvBase, "_reset _set_seed _step"),
     # torch, tensordict, transformers
-    (torch, "_dynamo _foreach_div_ _functorch"),
+    (torch, "_dynamo _foreach_copy_ _foreach_div_ _functorch"),
     (torch.utils, "_pytree"),
     (torch._dynamo, "maybe_mark_dynamic"),
     (torch._functorch.config, "donated_buffer"),
