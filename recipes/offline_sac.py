@@ -18,20 +18,16 @@ from pathlib import Path
 import torch
 from omegaconf import OmegaConf
 from tensordict.nn import TensorDictSequential
-from torchrl.data import TensorDictReplayBuffer
-from torchrl.envs.transforms import Compose
-from torchrl.objectives import SoftUpdate
 from tqdm import tqdm
 
 from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, ScoresOnly
-from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
-from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
-from torchrl_glam.training.buffer import make_sampler, make_storage
+from torchrl_glam.training.buffer import make_buffer, make_sampler
 from torchrl_glam.training.build import (
     choose_autocast,
     choose_device,
     make_language_model,
+    make_sac,
     make_trunk_and_critic,
     seed_everything,
 )
@@ -86,38 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     actor = CandidateActor()
     policy = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
-    loss = SACGLAMLoss(
-        trunk,
-        actor,
-        critic,
-        num_actions=game.num_actions,
-        alpha_init=config.alpha_init,
-        target_entropy=config.target_entropy,
-        critic_backprop=config.critic_backprop,
-    ).to(device)
-    loss.make_value_estimator(gamma=config.gamma)
-    targets = SoftUpdate(loss, tau=config.tau)
-    optimizer = SharedTrunkOptimizer(
-        loss,
-        lr_trunk_actor=config.lr_trunk_actor,
-        lr_trunk_critic=config.lr_trunk_critic,
-        lr_heads=config.lr_heads,
-        lr_alpha=config.lr_alpha,
-        max_grad_norm=config.max_grad_norm,
-        separate=config.separate_optimizers,
+    loss, targets, optimizer = make_sac(
+        config, trunk, actor, critic, num_actions=game.num_actions, device=device
     )
 
     # 2. What the run stored, drawn as this configuration asks for
-    buffer = TensorDictReplayBuffer(
-        storage=make_storage(config, env, options.out),
-        sampler=make_sampler(saved, game.goal_kind_prior),
-        transform=Compose(
-            SegmentMultiStepTransform(config.n_step, config.gamma),
-            HindsightTransform("all" if config.hindsight else "none"),
-        ),
-        batch_size=config.batch_size,
-        generator=torch.Generator(),
-    )
+    buffer = make_buffer(saved, env, options.out, game.goal_kind_prior)
     step = CheckpointManager(options.run).load_some({"buffer": buffer})
     buffer.set_sampler(make_sampler(config, game.goal_kind_prior))
     buffer.set_rng(torch.Generator().manual_seed(config.seed))
@@ -128,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     replace_file(options.out / "config.yaml", OmegaConf.to_yaml(OmegaConf.structured(config)))
     table = MetricsTable(options.out, unit="updates")
     for update in tqdm(range(1, options.updates + 1), desc="offline_sac", unit="update"):
-        terms = loss(buffer.sample().to(device))
+        terms = loss(buffer.sample(config.batch_size).to(device))
         norms = optimizer.step(terms, update > config.warmup_updates)
         targets.step()
         if update % options.every == 0 or update == options.updates:

@@ -5,6 +5,7 @@
     python recipes/ppo_glam.py hindsight=aligned seed=1     # any key of the configuration
     python recipes/ppo_glam.py env=my_module:MyEnv          # any game; env.key=value, its arguments
     python recipes/ppo_glam.py resume=runs/ppo_glam/...     # go on with a run
+    torchrun --nproc-per-node=2 recipes/ppo_glam.py         # two processes, or two cards
 
 The keys are explained in the files of recipes/config. A run writes metrics.csv, report.html (a page
 of charts), checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
@@ -37,7 +38,7 @@ from torchrl_glam.models import (
     score_error,
     split_by_tokens,
 )
-from torchrl_glam.objectives import PPOGLAMLoss
+from torchrl_glam.objectives import GradientReducer, PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, SubgoalFilter, close_rollout
 from torchrl_glam.training.build import (
     choose_autocast,
@@ -55,6 +56,7 @@ from torchrl_glam.training.files import replace_file
 from torchrl_glam.training.interrupt import Rescue, StopSignal
 from torchrl_glam.training.memory import bound_kernel_caches
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace
+from torchrl_glam.training.parallel import Ranks
 from torchrl_glam.training.program import program
 from torchrl_glam.training.results import save_results
 
@@ -66,9 +68,11 @@ register("ppo_glam", PPOGLAMConfig, Path(__file__).parent / "config")
 def main(cfg: PPOGLAMConfig) -> None:
     config = read_config(PPOGLAMConfig, cfg)
 
-    # 1. Folder, device, seeds
+    # 1. Processes (one without torchrun), folder, device, seeds
+    ranks = Ranks.join(config)
+    mine = ranks.share(config)  # environments, rollouts and batches of this process
     folder = Path(config.resume or config.output)
-    checkpoints = CheckpointManager(folder, keep=config.keep_checkpoints)
+    checkpoints = CheckpointManager(folder, keep=config.keep_checkpoints, ranks=ranks)
     checkpoints.prepare(resume=config.resume is not None)
     device = choose_device(config.device)
     bound_kernel_caches()
@@ -79,7 +83,7 @@ def main(cfg: PPOGLAMConfig) -> None:
     model, tokenizer = make_language_model(config, device, autocast)
     trunk = ScoresOnly(make_recipe_trunk(config, model, tokenizer, autocast))
     goal_ids = ("goal_id", ("hindsight", "goal_id")) if config.hindsight == "aligned" else ()
-    env = make_env(config, tokenizer, device, keep=goal_ids)
+    env = make_env(mine, tokenizer, device, keep=goal_ids)
     game = describe_env(env)
     config.check_game(game)
     eval_envs = make_eval_envs(config, tokenizer, device)
@@ -105,21 +109,21 @@ def main(cfg: PPOGLAMConfig) -> None:
         critic_coeff=config.critic_coeff,
         critic_backprop=config.critic_backprop,
     ).to(device)
-    loss.make_value_estimator(
-        gamma=config.gamma, lmbda=config.lmbda, average_gae=config.normalize_advantage
-    )
+    loss.make_value_estimator(gamma=config.gamma, lmbda=config.lmbda)
     groups = [
         {"params": list(loss.trunk_parameters()), "lr": config.lr_trunk},
         {"params": list(loss.critic_parameters()), "lr": config.lr_heads},
     ]
     optimizer = torch.optim.Adam(groups, fused=True)
+    reducer = GradientReducer(ranks.group)
+    ranks.align(loss, mine.seed)
 
     # 4. Rollouts, as rows of finished runs, and again under goals that they reached
     collector = Collector(
         env,
         policy,
-        frames_per_batch=config.update_every,
-        total_frames=config.total_steps,
+        frames_per_batch=mine.update_every,
+        total_frames=mine.total_steps,
         auto_register_policy_transforms=False,
     )
     to_rows = Compose(HindsightTransform("none" if config.hindsight == "none" else "all"))
@@ -129,22 +133,30 @@ def main(cfg: PPOGLAMConfig) -> None:
     # 5. Records, and an earlier run to go on with
     counters = {"steps": 0, "updates": 0, "seconds": 0.0}
     statistics = EpisodeStatistics(game.goal_kinds, success_key=game.success_key)
-    table = MetricsTable(folder, config.loggers, "ppo_glam", wandb=vars(config.wandb))
+    table = MetricsTable(
+        folder, config.loggers, "ppo_glam", wandb=vars(config.wandb), write=ranks.first
+    )
     state = {"loss": loss, "optimizer": optimizer, "collector": collector}
     state |= {"counters": counters, "statistics": statistics, "metrics": table}
     if config.resume:
         checkpoints.load(state, asdict(config), MAY_CHANGE_ON_RESUME)
         trunk.trunk.check_exactness()
-    replace_file(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+    if ranks.first:
+        replace_file(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
 
-    def update(batch: TensorDict) -> TensorDict:
-        """One step of the optimizer; one part of the batch in memory at a time."""
+    def update(rows: TensorDict, size: int) -> TensorDict:
+        """One step of the optimizer; one part of the rows in memory at a time.
+
+        Of the ``size`` rows of all processes these are this one's. Returns its part of the metrics.
+        """
         metrics = []
         try:
-            for part in split_by_tokens(batch, trunk.trunk, config.max_tokens_per_pass):
-                terms = loss(part) * (len(part) / len(batch))
-                (terms["loss_objective"] + terms["loss_entropy"] + terms["loss_critic"]).backward()
-                metrics.append(terms.detach())
+            with reducer.summing_grad(loss.parameters()):
+                for part in split_by_tokens(rows, trunk.trunk, config.max_tokens_per_pass):
+                    terms = loss(part) * (len(part) / size)
+                    total = terms["loss_objective"] + terms["loss_entropy"] + terms["loss_critic"]
+                    total.backward()
+                    metrics.append(terms.detach())
             norm = torch.nn.utils.clip_grad_norm_(loss.parameters(), config.max_grad_norm)
             if not norm.isfinite():
                 raise FloatingPointError("The gradient is not finite; nothing was updated.")
@@ -153,61 +165,75 @@ def main(cfg: PPOGLAMConfig) -> None:
         optimizer.step()
         optimizer.zero_grad()
         counters["updates"] += 1
-        return torch.stack(metrics).sum(0).set("grad_norm", norm)
+        return torch.stack(metrics).sum(0).set("grad_norm", norm / ranks.size)
 
     # 6. Training
-    bar = tqdm(total=config.total_steps, initial=counters["steps"], desc="ppo_glam", unit="step")
-    since = dict(counters)
-    rescue = Rescue(lambda: checkpoints.save(counters["steps"], state, asdict(config)))
+    bar = tqdm(
+        total=config.total_steps,
+        initial=counters["steps"],
+        desc="ppo_glam",
+        unit="step",
+        disable=not ranks.first,
+    )
+    stopping, since = False, dict(counters)
+    rescue = Rescue(
+        lambda: checkpoints.save(counters["steps"], state, asdict(config)), ranks.shared_errors
+    )
     with StopSignal() as stop, rescue:
         started = time.perf_counter() - counters["seconds"]
         if not table.rows:
-            table.add(0, evaluate_splits(policy, eval_envs, seed=EVAL_SEED))
+            table.add(0, evaluate_splits(policy, eval_envs, seed=EVAL_SEED, ranks=ranks))
         for rollout in rescue.batches(collector):
             check_rewards(rollout, counters)
-            counters["steps"] += rollout.numel()
+            counters["steps"] += config.update_every
             statistics.add(rollout)
             rescue.whole = True  # only weights and counters are kept
             with timeit("time/prepare"):
-                rollout = rollout.reshape(config.num_envs, -1)
+                rollout = rollout.reshape(mine.num_envs, -1)
                 rows = to_rows.inv(close_rollout(rollout))
                 rows = loss.prepare(rows)
+                if config.normalize_advantage:
+                    rows["advantage"] = ranks.standardise(rows["advantage"])
                 hindsight = rows["is_hindsight"].float().mean().item()
                 rows = rows.select(*loss.in_keys)
             with timeit("time/update"):
                 for _ in range(config.num_epochs):
-                    whole = len(rows) - len(rows) % config.batch_size  # no smaller batches
-                    order = torch.randperm(len(rows))[:whole].to(device)
-                    terms = [update(rows[part]) for part in order.split(config.batch_size)]
-            terms = torch.stack(terms).mean(0)  # of the last epoch
+                    # all rows once, but for those that fill no batch
+                    batches = ranks.minibatches(len(rows), config.batch_size)
+                    terms = [update(rows[part.to(device)], size) for part, size in batches]
+            terms = ranks.sum(torch.stack(terms).mean(0))  # of the last epoch
             if config.objective == "kl" and config.kl_target is not None:
                 loss.adapt_kl_coeff(terms["kl"].item(), config.kl_target)
 
             # 7. Metrics, evaluation, checkpoints
-            bar.update(rollout.numel())
+            bar.update(config.update_every)
             counters["seconds"] = time.perf_counter() - started
             at, row = counters["steps"], {}
             finished = at >= config.total_steps
             if at % config.log_every == 0:
-                row = statistics.summary() | {k: v.item() for k, v in terms.items()}
-                row |= {"hindsight_in_batch": hindsight} | pace(counters, since)
-                row |= {"score_error": score_error(trunk, rows)}
+                ranks.hand_over(statistics)
+                row = {"hindsight_in_batch": hindsight, "score_error": score_error(trunk, rows)}
+                row = ranks.mean(row) | {k: v.item() for k, v in terms.items()}
+                row |= statistics.summary() | pace(counters, since)
                 row |= timeit.todict() | timeit.todict(percall=False, prefix="seconds")
                 timeit.erase()
                 since = dict(counters)
                 bar.set_postfix({k: f"{row[k]:.2f}" for k in ("success", "entropy") if k in row})
             if (config.eval_every and at % config.eval_every == 0) or finished:
-                row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED)
+                row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED, ranks=ranks)
             if row:
                 table.add(at, row)
             save = config.checkpoint_every and at % config.checkpoint_every == 0
-            if save or finished or stop.requested:
+            stopping = ranks.any(stop.requested)  # all of them after the same round
+            if save or finished or stopping:
                 rescue.save()
-            if stop.requested:
+            if stopping:
                 break
     bar.close()
     collector.shutdown()
-    if stop.requested:
+    if not ranks.first:
+        return
+    if stopping:
         print(f"Stopped at step {counters['steps']}; go on with: resume={folder}")
         return
 

@@ -5,6 +5,7 @@
     python recipes/sac_glam.py hindsight=false seed=1       # any key of the configuration
     python recipes/sac_glam.py env=my_module:MyEnv          # any game; env.key=value, its arguments
     python recipes/sac_glam.py resume=runs/sac_glam/...     # go on with a run
+    torchrun --nproc-per-node=2 recipes/sac_glam.py         # two processes, or two cards
 
 The keys are explained in the files of recipes/config. A run writes metrics.csv, report.html (a page
 of charts), checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
@@ -26,20 +27,17 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictSequential
 from torchrl._utils import timeit
 from torchrl.collectors import Collector
-from torchrl.data import TensorDictReplayBuffer
-from torchrl.envs.transforms import Compose
-from torchrl.objectives import SoftUpdate
 from tqdm import tqdm
 
 from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, ScoresOnly, score_error, split_by_tokens
-from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
-from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform, stored_entry
-from torchrl_glam.training.buffer import make_sampler, make_storage
+from torchrl_glam.replay import stored_entry
+from torchrl_glam.training.buffer import make_buffer
 from torchrl_glam.training.build import (
     choose_autocast,
     choose_device,
     make_language_model,
+    make_sac,
     make_trunk_and_critic,
     seed_everything,
 )
@@ -52,6 +50,7 @@ from torchrl_glam.training.files import replace_file
 from torchrl_glam.training.interrupt import Rescue, StopSignal
 from torchrl_glam.training.memory import bound_kernel_caches, describe_memory, memory_report
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace, policy_lag
+from torchrl_glam.training.parallel import Ranks
 from torchrl_glam.training.probe import GoalCoverage
 from torchrl_glam.training.program import program
 from torchrl_glam.training.results import save_results
@@ -64,9 +63,11 @@ register("sac_glam", SACGLAMConfig, Path(__file__).parent / "config")
 def main(cfg: SACGLAMConfig) -> None:
     config = read_config(SACGLAMConfig, cfg)
 
-    # 1. Folder, device, seeds
+    # 1. Processes (one without torchrun), folder, device, seeds
+    ranks = Ranks.join(config)
+    mine = ranks.share(config)  # environments, batches and replay of this process
     folder = Path(config.resume or config.output)
-    checkpoints = CheckpointManager(folder, keep=config.keep_checkpoints)
+    checkpoints = CheckpointManager(folder, keep=config.keep_checkpoints, ranks=ranks)
     checkpoints.prepare(resume=config.resume is not None)
     device = choose_device(config.device)
     bound_kernel_caches()
@@ -75,7 +76,7 @@ def main(cfg: SACGLAMConfig) -> None:
     # 2. Language model, environments, policy
     autocast = choose_autocast(config.autocast, device)
     model, tokenizer = make_language_model(config, device, autocast)
-    env = make_env(config, tokenizer, device)
+    env = make_env(mine, tokenizer, device)
     game = describe_env(env)
     config.check_game(game)
     eval_envs = make_eval_envs(config, tokenizer, device)
@@ -87,52 +88,19 @@ def main(cfg: SACGLAMConfig) -> None:
     policy = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
 
     # 3. Loss, target weights, optimizer
-    loss = SACGLAMLoss(
-        trunk,
-        actor,
-        critic,
-        num_actions=game.num_actions,
-        alpha_init=config.alpha_init,
-        target_entropy=config.target_entropy,
-        critic_backprop=config.critic_backprop,
-    ).to(device)
-    loss.make_value_estimator(gamma=config.gamma)
-    targets = SoftUpdate(loss, tau=config.tau)
-    optimizer = SharedTrunkOptimizer(
-        loss,
-        lr_trunk_actor=config.lr_trunk_actor,
-        lr_trunk_critic=config.lr_trunk_critic,
-        lr_heads=config.lr_heads,
-        lr_alpha=config.lr_alpha,
-        max_grad_norm=config.max_grad_norm,
-        separate=config.separate_optimizers,
-    )
-    print("Memory:", describe_memory(memory_report(loss, optimizer)))
+    options = {"num_actions": game.num_actions, "device": device, "group": ranks.group}
+    loss, targets, optimizer = make_sac(config, trunk, actor, critic, **options)
+    ranks.align(loss, mine.seed)
+    if ranks.first:
+        print("Memory:", describe_memory(memory_report(loss, optimizer)))
 
-    # 4. Replay: hindsight relabelling, then n-step returns (inverse transforms run last to first)
-    buffer = TensorDictReplayBuffer(
-        storage=make_storage(config, env, folder),
-        sampler=make_sampler(config, game.goal_kind_prior),
-        transform=Compose(
-            SegmentMultiStepTransform(config.n_step, config.gamma),
-            HindsightTransform(
-                config.hindsight_relabel if config.hindsight else "none",
-                strategy=config.hindsight_strategy,
-                goals_per_episode=config.hindsight_goals_per_episode,
-                goals_per_transition=config.hindsight_goals_per_transition,
-                random_goals_per_episode=config.hindsight_random_goals_per_episode,
-                seed=config.seed,
-                capacity=config.capacity,
-            ),
-        ),
-        batch_size=config.batch_size,
-        generator=torch.Generator().manual_seed(config.seed),
-    )
+    # 4. Replay, with hindsight and n-step returns
+    buffer = make_buffer(mine, env, folder, game.goal_kind_prior, name=ranks.own("replay"))
     collector = Collector(
         env,
         policy,
-        frames_per_batch=config.update_every,
-        total_frames=config.total_steps,
+        frames_per_batch=mine.update_every,
+        total_frames=mine.total_steps,
         auto_register_policy_transforms=False,
     )
 
@@ -140,18 +108,21 @@ def main(cfg: SACGLAMConfig) -> None:
     counters = {"steps": 0, "updates": 0, "seconds": 0.0}
     statistics = EpisodeStatistics(game.goal_kinds, success_key=game.success_key)
     coverage = GoalCoverage()
-    table = MetricsTable(folder, config.loggers, "sac_glam", wandb=vars(config.wandb))
+    table = MetricsTable(
+        folder, config.loggers, "sac_glam", wandb=vars(config.wandb), write=ranks.first
+    )
     state = {"loss": loss, "optimizer": optimizer, "buffer": buffer, "collector": collector}
     state |= dict(counters=counters, statistics=statistics, coverage=coverage, metrics=table)
     if config.resume:
         checkpoints.load(state, asdict(config), MAY_CHANGE_ON_RESUME)
         trunk.check_exactness()
-    replace_file(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+    if ranks.first:
+        replace_file(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
 
     def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
         """One step of every optimizer and of the targets; one part of the batch at a time."""
         parts = split_by_tokens(batch, trunk, config.max_tokens_per_pass)
-        shares = [len(part) / len(batch) for part in parts]
+        shares = [len(part) / config.batch_size for part in parts]  # of all processes' rows
         metrics = []
 
         def losses() -> Iterator[TensorDict]:
@@ -168,26 +139,35 @@ def main(cfg: SACGLAMConfig) -> None:
         return torch.stack(metrics).sum(0), norms
 
     # 6. Training
-    bar = tqdm(total=config.total_steps, initial=counters["steps"], desc="sac_glam", unit="step")
-    terms, since = None, dict(counters)
-    rescue = Rescue(lambda: checkpoints.save(counters["steps"], state, asdict(config)))
+    bar = tqdm(
+        total=config.total_steps,
+        initial=counters["steps"],
+        desc="sac_glam",
+        unit="step",
+        disable=not ranks.first,
+    )
+    ready, stopping, terms, since = False, False, None, dict(counters)
+    rescue = Rescue(
+        lambda: checkpoints.save(counters["steps"], state, asdict(config)), ranks.shared_errors
+    )
     with StopSignal() as stop, rescue:
         started = time.perf_counter() - counters["seconds"]
         if not table.rows:
-            table.add(0, evaluate_splits(policy, eval_envs, seed=EVAL_SEED))
+            table.add(0, evaluate_splits(policy, eval_envs, seed=EVAL_SEED, ranks=ranks))
         for steps in rescue.batches(collector):
             check_rewards(steps, counters)
-            counters["steps"] += steps.numel()
+            counters["steps"] += config.update_every
             statistics.add(steps)
             if config.hindsight:
                 coverage.add(steps)
             # collecting and updating take turns: one policy made all of these steps
             now = torch.full(steps.shape, counters["updates"], dtype=torch.int32, device=device)
             with timeit("time/store"):
-                buffer.extend(steps.set("recorded_at", now).reshape(config.num_envs, -1))
+                buffer.extend(steps.set("recorded_at", now).reshape(mine.num_envs, -1))
             rescue.whole = True
 
-            if len(buffer) >= config.batch_size:
+            ready = ready or ranks.all(len(buffer) >= mine.batch_size)
+            if ready:
                 loss.target_entropy.fill_(config.target_entropy_at(counters["steps"]))
                 for _ in range(config.num_updates):
                     with timeit("time/sample"):
@@ -198,42 +178,45 @@ def main(cfg: SACGLAMConfig) -> None:
                     counters["updates"] += 1
 
             # 7. Metrics, evaluation, checkpoints
-            bar.update(steps.numel())
+            bar.update(config.update_every)
             counters["seconds"] = time.perf_counter() - started
             at, row = counters["steps"], {}
             finished = at >= config.total_steps
             if at % config.log_every == 0 and terms is not None:
-                row = statistics.summary() | {k: v.item() for k, v in terms.items()}
-                row |= {f"grad_norm/{group}": norm for group, norm in norms.items()}
+                ranks.hand_over(statistics, coverage)
                 relabelled = stored_entry(buffer.storage, "is_hindsight")
-                row |= {
+                stored_at = stored_entry(buffer.storage, "recorded_at")
+                row = {
                     "hindsight_in_batch": batch["is_hindsight"].float().mean().item(),
                     "hindsight_in_buffer": relabelled.float().mean().item(),
-                    "buffer_size": len(buffer),
+                    "buffer_size": len(buffer) * ranks.size,
                     "score_error": score_error(trunk, batch),
                 }
-                row |= pace(counters, since)
                 row |= policy_lag(batch["recorded_at"], counters["updates"], "batch")
-                stored_at = stored_entry(buffer.storage, "recorded_at")
                 row |= policy_lag(stored_at, counters["updates"], "buffer")
-                row |= coverage.summary()
+                row = ranks.mean(row) | {k: v.item() for k, v in ranks.sum(terms).items()}
+                row |= {f"grad_norm/{group}": norm for group, norm in norms.items()}
+                row |= statistics.summary() | coverage.summary() | pace(counters, since)
                 row |= timeit.todict() | timeit.todict(percall=False, prefix="seconds")
                 timeit.erase()
                 since = dict(counters)
                 bar.set_postfix({k: f"{row[k]:.2f}" for k in ("success", "entropy") if k in row})
             if (config.eval_every and at % config.eval_every == 0) or finished:
-                row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED)
+                row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED, ranks=ranks)
                 row |= probe(policy, loss.policy_and_values) if probe else {}
             if row:
                 table.add(at, row)
             save = config.checkpoint_every and at % config.checkpoint_every == 0
-            if save or finished or stop.requested:
+            stopping = ranks.any(stop.requested)  # all of them after the same round
+            if save or finished or stopping:
                 rescue.save()
-            if stop.requested:
+            if stopping:
                 break
     bar.close()
     collector.shutdown()
-    if stop.requested:
+    if not ranks.first:
+        return
+    if stopping:
         print(f"Stopped at step {counters['steps']}; go on with: resume={folder}")
         return
 

@@ -1,9 +1,13 @@
 """Runs of a recipe that start at once: a process imports it, and every run is a fork of it.
 
 Started by :class:`Recipe`; as a program it reads one run a line, {"overrides": [...], "log": path,
-"file_size": bytes or null}, from its input, and answers with the run's process id. The line after
-it, which is empty, asks it to wait, and it answers how the run ended, in the numbers of
-``os.waitstatus_to_exitcode``. Until then the process id is the run's, even when that has ended.
+"file_size": bytes or null, "ranks": [...] or null}, from its input, and answers with the run's
+process id. The line after it, which is empty, asks it to wait, and it answers how the run ended, in
+the numbers of ``os.waitstatus_to_exitcode``. Until then the process id is the run's, even when that
+has ended.
+
+A run with "ranks", further overrides of each of its processes, is what torchrun would start: the
+process id is that of torchrun's agent, and "rank <r> is process <id>" stands in the log.
 """
 
 from __future__ import annotations
@@ -14,7 +18,10 @@ import resource
 import runpy
 import subprocess
 import sys
+import uuid
 from pathlib import Path
+
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -44,9 +51,15 @@ class Recipe:
         self._process.wait(timeout=60)
         self._process.stdout.close()
 
-    def start(self, *overrides, log, file_size=None) -> int:
-        """Begins a run and returns its process id; ``file_size`` limits the files it can write."""
+    def start(self, *overrides, log, file_size=None, ranks=None) -> int:
+        """Begins a run and returns its process id.
+
+        Args:
+            file_size: limit of the files it can write.
+            ranks: overrides of each process, for several.
+        """
         run = {"overrides": [str(o) for o in overrides], "log": str(log), "file_size": file_size}
+        run["ranks"] = ranks
         self._process.stdin.write(json.dumps(run) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
@@ -57,9 +70,9 @@ class Recipe:
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
-    def run(self, *overrides, log, file_size=None) -> int:
+    def run(self, *overrides, log, file_size=None, ranks=None) -> int:
         """Begins a run and waits for its end."""
-        self.start(*overrides, log=log, file_size=file_size)
+        self.start(*overrides, log=log, file_size=file_size, ranks=ranks)
         return self.wait()
 
 
@@ -75,13 +88,42 @@ def serve(recipe: str) -> None:
                 os.dup2(log.fileno(), 2)
             if run["file_size"] is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (run["file_size"],) * 2)
-            sys.argv = [recipe, *run["overrides"]]
-            runpy.run_path(recipe, run_name="__main__")
+            if run["ranks"] is None:
+                play(recipe, run["overrides"])
+            else:
+                launch(recipe, run["overrides"], run["ranks"])
             sys.exit()
         print(child, flush=True)
         sys.stdin.readline()
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def play(recipe: str, overrides: list[str]) -> None:
+    """The recipe as a program."""
+    sys.argv = [recipe, *overrides]
+    runpy.run_path(recipe, run_name="__main__")
+
+
+def launch(recipe: str, overrides: list[str], ranks: list[list[str]]) -> None:
+    """Does what torchrun does, but that processes are forks."""
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=len(ranks),
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        start_method="fork",
+    )
+    elastic_launch(config, play_as_rank)(recipe, overrides, ranks)
+
+
+def play_as_rank(recipe: str, overrides: list[str], ranks: list[list[str]]) -> None:
+    rank = int(os.environ["RANK"])
+    os.write(1, f"rank {rank} is process {os.getpid()}\n".encode())
+    play(recipe, [*overrides, *ranks[rank]])
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ OWNERS = [
     (Transform, "_call _inv_call _reset"),
     (EnvBase, "_reset _set_seed _step"),
     # torch, tensordict, transformers
-    (torch, "_dynamo _foreach_div_ _functorch _subclasses"),
+    (torch, "_dynamo _foreach_copy_ _foreach_div_ _functorch _subclasses"),
     (torch.utils, "_python_dispatch _pytree"),
     (torch.UntypedStorage, "_cdata"),
     (torch._dynamo, "maybe_mark_dynamic"),

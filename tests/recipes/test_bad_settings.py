@@ -47,16 +47,9 @@ SHARED = [
     *("max_tokens_per_pass=0", "lr_heads=-1", "lr_heads=inf"),
     *("max_grad_norm=-1", "max_grad_norm=0", "max_grad_norm=nan"),
     *("eval_every=-8", "eval_episodes=0", "log_every=0", "log_every=3"),
-    *("checkpoint_every=3", "keep_checkpoints=0", "loggers=[nothing]", "loggers=[wandb]"),
-    *(
-        "loggers=[csv,mlflow]",
-        "push=agent",
-        "export=onnx",
-        "export=adapter",
-        "+foo=1",
-        "foo=1",
-        "~gamma",
-    ),
+    *("checkpoint_every=3", "keep_checkpoints=0", "rank_timeout=0"),
+    *("loggers=[nothing]", "loggers=[wandb]", "loggers=[csv,mlflow]", "push=agent"),
+    *("export=onnx", "export=adapter", "+foo=1", "foo=1", "~gamma"),
 ]
 # Those that pass through what each recipe writes for itself.
 OF_BOTH = [

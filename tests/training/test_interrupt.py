@@ -8,7 +8,9 @@ import textwrap
 
 import pytest
 
+from torchrl_glam.objectives import UpdateFailedError
 from torchrl_glam.training.interrupt import Rescue, StopSignal
+from torchrl_glam.training.parallel import Ranks
 from torchrl_glam.training.program import program
 
 
@@ -127,6 +129,16 @@ def test_what_could_not_be_gone_on_from_is_not_saved(error, stored):
     with pytest.raises(type(error)):
         run_into(error, save, stored)
     assert save.count == 0
+
+
+@pytest.mark.parametrize(("error", "saved"), [(UpdateFailedError(), 1), (RuntimeError(), 0)])
+def test_of_several_processes_only_what_strikes_all_is_saved_after(error, saved):
+    """The others would not come to save their shares."""
+    save = Saves()
+    with pytest.raises(type(error)), Rescue(save, Ranks(0, 2).shared_errors) as rescue:
+        rescue.whole = True
+        raise error
+    assert save.count == saved
 
 
 def test_an_error_while_collecting_is_not_saved():

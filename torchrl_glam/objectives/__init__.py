@@ -3,6 +3,19 @@
 from torchrl_glam.objectives.networks import ppo_networks
 from torchrl_glam.objectives.optim import SharedTrunkOptimizer
 from torchrl_glam.objectives.ppo import PPOGLAMLoss
+from torchrl_glam.objectives.reduction import (
+    GradientReducer,
+    LostProcessError,
+    UpdateFailedError,
+)
 from torchrl_glam.objectives.sac import SACGLAMLoss
 
-__all__ = ["PPOGLAMLoss", "SACGLAMLoss", "SharedTrunkOptimizer", "ppo_networks"]
+__all__ = [
+    "GradientReducer",
+    "LostProcessError",
+    "PPOGLAMLoss",
+    "SACGLAMLoss",
+    "SharedTrunkOptimizer",
+    "UpdateFailedError",
+    "ppo_networks",
+]

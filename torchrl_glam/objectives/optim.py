@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from torchrl_glam.objectives.reduction import GradientReducer, Gradients
 from torchrl_glam.objectives.sac import SACGLAMLoss
 
-# Gradients of one group of parameters, those that its loss reached.
-Gradients = dict[nn.Parameter, Tensor]
 _LOSSES = ("loss_qvalue", "loss_actor", "loss_alpha")
 
 
@@ -42,6 +42,10 @@ class SharedTrunkOptimizer:
         max_grad_norm: Euclidean norm to which each group's gradient is clipped by itself.
             Default: ``inf``, no clipping.
         separate: two Adams on the trunk, or one on the summed losses. Default: ``True``.
+        group: processes that train together, each on rows of its own: gradients are summed over
+            them before they are clipped, in one all-reduce a step, see
+            :class:`~torchrl_glam.objectives.reduction.GradientReducer`. Default: None, this one
+            alone.
 
     Raises:
         ValueError: if a learning rate is negative or not finite, if ``max_grad_norm`` is not
@@ -86,6 +90,7 @@ class SharedTrunkOptimizer:
         lr_alpha: float = 2e-3,
         max_grad_norm: float = math.inf,
         separate: bool = True,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
         rates = {
             "lr_trunk_actor": lr_trunk_actor,
@@ -97,6 +102,7 @@ class SharedTrunkOptimizer:
         self.loss = loss
         self.max_grad_norm = max_grad_norm
         self.separate = separate
+        self._reducer = GradientReducer(group)
         self._trunk = list(loss.trunk_parameters())
         self._critic = list(loss.critic_parameters())
         groups = {"critic": (self._critic, lr_heads), "alpha": ([loss.log_alpha], lr_alpha)}
@@ -128,16 +134,45 @@ class SharedTrunkOptimizer:
                 critic still moves the trunk. Default: ``True``.
             weights: share of each part in the batch, for parts of
                 unequal size (:func:`~torchrl_glam.models.split_by_tokens`), as
-                ``[len(part) / len(batch) for part in parts]``. Default: equal shares.
+                ``[len(part) / len(batch) for part in parts]``. With a ``group``, the share in the
+                batch of all its processes. Default: equal shares.
 
         Returns:
             dict: Euclidean norm of each updated group's gradient before clipping.
 
         Raises:
             FloatingPointError: if a loss or gradient is not finite; names it. No parameter and no
-                optimiser state has changed then.
+                optimiser state has changed then, on any process.
+            UpdateFailedError: with a ``group``, if the losses fail by another error on one process;
+                on all of them, and nothing has changed.
+            LostProcessError: if a process of the ``group`` is gone, or does not answer in time.
         """
         gradients: dict[str, Gradients] = {name: {} for name in self.optimizers}
+        with self._reducer.summing(self._reachable(update_actor), gradients):
+            self._accumulate_all(losses, update_actor, weights, gradients)
+        gradients = {name: grads for name, grads in gradients.items() if grads}
+        norms = self._finite_norms(gradients)
+        for name, grads in gradients.items():
+            self._apply(self.optimizers[name], grads, norms[name])
+        return {name: float(norm) for name, norm in norms.items()}
+
+    def _reachable(self, update_actor: bool) -> dict[str, list[nn.Parameter]]:
+        """Parameters of the groups that losses can send gradients to."""
+        groups = {"critic": self._critic}
+        if self._trunk and (self.loss.critic_backprop or (update_actor and not self.separate)):
+            groups["trunk_critic" if self.separate else "trunk"] = self._trunk
+        if self._trunk and update_actor and self.separate:
+            groups["trunk_actor"] = self._trunk
+        return groups | ({"alpha": [self.loss.log_alpha]} if update_actor else {})
+
+    def _accumulate_all(
+        self,
+        losses: TensorDictBase | Iterable[TensorDictBase],
+        update_actor: bool,
+        weights: Sequence[float] | None,
+        gradients: dict[str, Gradients],
+    ) -> None:
+        """Adds the gradients of all parts, each by its share."""
         count = 0
         for part in [losses] if isinstance(losses, TensorDictBase) else losses:
             _check_losses(part)
@@ -149,14 +184,11 @@ class SharedTrunkOptimizer:
             raise ValueError("losses is empty: pass one result of the loss, or one per part.")
         if weights is not None and len(weights) != count:
             raise ValueError(f"weights has {len(weights)} entries for {count} parts of the batch.")
-        gradients = {name: grads for name, grads in gradients.items() if grads}
-        if count > 1 and weights is None:
-            for grads in gradients.values():
-                torch._foreach_div_(list(grads.values()), count)
-        norms = self._finite_norms(gradients)
-        for name, grads in gradients.items():
-            self._apply(self.optimizers[name], grads, norms[name])
-        return {name: float(norm) for name, norm in norms.items()}
+        group = self._reducer.group
+        equal = count * (1 if group is None else dist.get_world_size(group))
+        if equal > 1 and weights is None:
+            for grads in filter(None, gradients.values()):
+                torch._foreach_div_(list(grads.values()), equal)
 
     def _accumulate(
         self,

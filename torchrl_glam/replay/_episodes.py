@@ -138,6 +138,21 @@ class StepLog:
         after = spans.lengths.cumsum(0)
         return Episodes(line[place], episode, Spans(after - spans.lengths, after - 1))
 
+    def end_all(self, done_key: NestedKey, truncated_key: NestedKey) -> None:
+        """Ends every pending episode with its last step, as a time limit would.
+
+        Args:
+            done_key, truncated_key: Entries, [S, 1], that say so; the second need not exist.
+        """
+        self.load_state_dict(self.state_dict())  # without what was let out before
+        slots, closes = self._by_episode(self._alive())
+        ends = slots[closes]
+        self._done[ends] = True
+        for key in (done_key, truncated_key):
+            if key in self.steps:
+                self.steps[key][ends] = True
+        self._begin = 0
+
     def take_back(self) -> None:
         """Removes the steps of this call."""
         self.length = self._begin

@@ -273,6 +273,13 @@ class CompactStorage(StateFile, TensorStorage):
             self._kinds[key] = (fields[key].dtype, torch.Size(fields[key].shape))
         self._len, self.initialized = structure["len"], True
 
+    @classmethod
+    def from_state_dict(cls, state_dict: dict[str, Any]) -> CompactStorage:
+        """A storage of the capacity and content that :meth:`state_dict` said; not of {}."""
+        storage = cls(json.loads(state_dict["structure"])["max_size"])
+        storage.load_state_dict(state_dict)
+        return storage
+
     def _empty(self) -> None:
         self._forget()
         self._bump_mutation_revision()

@@ -197,6 +197,23 @@ class HindsightTransform(Transform):
         """Drops the pending steps of trajectories that nobody goes on with; returns how many."""
         return self._log.drop(trajectories)
 
+    def cut_off(self) -> TensorDictBase | None:
+        """Lets the pending steps out, their episodes ended as by a time limit: nothing gets lost.
+
+        To be called when the environments will not go on with them.
+
+        Returns:
+            Rows [M], as they would go into the buffer, or None if nothing is pending.
+        """
+        if not self.pending:
+            return None
+        if self._layout is None:  # restored, and not called since
+            self._layout = Layout.of(self._log.steps.keys(), self._left_out, self._replaced)
+        self._log.end_all(self.done_key, self.truncated_key)
+        rows = self._let_out(self._log.finished())
+        self.clear()
+        return rows
+
     def clone(self) -> HindsightTransform:
         """A transform with the same settings and a copy of the pending steps and generator."""
         clone = super().clone()

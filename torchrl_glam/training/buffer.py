@@ -1,28 +1,82 @@
-"""The parts of a replay buffer that a configuration chooses: storage and sampler."""
+"""The replay buffer that a configuration asks for, and its parts: storage, transforms, sampler."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchrl.data import LazyTensorStorage, RandomSampler
+import torch
+from torchrl.data import LazyTensorStorage, RandomSampler, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl.envs import EnvBase
+from torchrl.envs.transforms import Compose
 
-from torchrl_glam.replay import CompactStorage, GoalKindSampler, HindsightRatioSampler
+from torchrl_glam.replay import (
+    CompactStorage,
+    GoalKindSampler,
+    HindsightRatioSampler,
+    HindsightTransform,
+    SegmentMultiStepTransform,
+)
 from torchrl_glam.training.config import SACGLAMConfig
 from torchrl_glam.training.storage import DiskStorage, check_room
 
 
-def make_storage(config: SACGLAMConfig, env: EnvBase, folder: Path) -> TensorStorage:
+def make_buffer(
+    config: SACGLAMConfig,
+    env: EnvBase,
+    folder: Path,
+    goal_kind_prior: Sequence[float] | None = None,
+    *,
+    name: str = "replay",
+) -> TensorDictReplayBuffer:
+    """The replay buffer: hindsight relabelling, then n-step returns, as episodes come in.
+
+    Args:
+        config: the run's configuration.
+        env: the environment, whose steps tell how large a transition is.
+        folder: the run's, see :func:`make_storage`.
+        goal_kind_prior: see :func:`make_sampler`. Default: None, unknown.
+        name: see :func:`make_storage`. Default: ``"replay"``.
+
+    Examples:
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> env = PlaygroundTextEnv(num_envs=1, text=False)
+        >>> buffer = make_buffer(SACGLAMConfig(hindsight=False), env, Path("runs"))
+        >>> buffer.batch_size, len(buffer)
+        (128, 0)
+    """
+    hindsight = HindsightTransform(
+        config.hindsight_relabel if config.hindsight else "none",
+        strategy=config.hindsight_strategy,
+        goals_per_episode=config.hindsight_goals_per_episode,
+        goals_per_transition=config.hindsight_goals_per_transition,
+        random_goals_per_episode=config.hindsight_random_goals_per_episode,
+        seed=config.seed,
+        capacity=config.capacity,
+    )
+    return TensorDictReplayBuffer(
+        storage=make_storage(config, env, folder, name),
+        sampler=make_sampler(config, goal_kind_prior),
+        # inverse transforms run last to first
+        transform=Compose(SegmentMultiStepTransform(config.n_step, config.gamma), hindsight),
+        batch_size=config.batch_size,
+        generator=torch.Generator().manual_seed(config.seed),
+    )
+
+
+def make_storage(
+    config: SACGLAMConfig, env: EnvBase, folder: Path, name: str = "replay"
+) -> TensorStorage:
     """The replay buffer's storage that the configuration asks for.
 
     Args:
         config: the run's configuration.
         env: the environment, whose steps tell how large a transition is.
-        folder: the run's; with ``storage: memmap``, transitions lie in its folder ``replay`` until
-            the run ends.
+        folder: the run's.
+        name: with ``storage: memmap``, transitions lie in the run's folder of this name until the
+            run ends. Default: ``"replay"``.
 
     Raises:
         ValueError: if ``capacity`` transitions have no room in memory, or on the disk.
@@ -35,7 +89,7 @@ def make_storage(config: SACGLAMConfig, env: EnvBase, folder: Path) -> TensorSto
     """
     check_room(config.storage, config.capacity, env, folder)
     if config.storage == "memmap":
-        return DiskStorage(config.capacity, folder / "replay")
+        return DiskStorage(config.capacity, folder / name)
     kinds = {"ram": LazyTensorStorage, "compact": CompactStorage}
     return kinds[config.storage](config.capacity)
 

@@ -1,16 +1,21 @@
-"""What every recipe builds first: device, language model, trunk and critic, as configured."""
+"""What recipes build first: device, language model, trunk and critic, loss and optimizer."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from peft import LoraConfig
+from torchrl.objectives import SoftUpdate
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from torchrl_glam.envs import PromptTemplate
 from torchrl_glam.models import (
+    CandidateActor,
     CandidateCritic,
     CandidateTrunk,
     EncodedActionsTrunk,
@@ -20,6 +25,7 @@ from torchrl_glam.models import (
     make_critic,
     make_trunk,
 )
+from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.training.config import RecipeConfig, SACGLAMConfig
 
 
@@ -28,6 +34,24 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seeds torch within the block; the generators of the CPU and the card in use are put back.
+
+    Examples:
+        >>> with seeded(0):
+        ...     first = torch.rand(2)
+        >>> with seeded(0):
+        ...     torch.equal(torch.rand(2), first)
+        True
+    """
+    # By default those of all cards are kept, which begins to use each of them.
+    cards = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=cards):
+        torch.manual_seed(seed)
+        yield
 
 
 def choose_device(name: str) -> torch.device:
@@ -183,3 +207,57 @@ def make_trunk_and_critic(
         num_actions=num_actions,
         hidden_sizes=config.critic_hidden_sizes,
     )
+
+
+def make_sac(
+    config: SACGLAMConfig,
+    trunk: CandidateTrunk | EncodedActionsTrunk,
+    actor: CandidateActor,
+    critic: CandidateCritic | ObservationCritic,
+    *,
+    num_actions: int,
+    device: torch.device,
+    group: dist.ProcessGroup | None = None,
+) -> tuple[SACGLAMLoss, SoftUpdate, SharedTrunkOptimizer]:
+    """Loss, target weights and optimizer, as the configuration asks for them.
+
+    Args:
+        config: the run's configuration.
+        trunk: the trunk.
+        actor: the actor's head.
+        critic: the critic's.
+        num_actions: candidate actions of a state.
+        device: where all of it will stay.
+        group: processes that train together. Default: None, this one alone.
+
+    Examples:
+        >>> config, (model, tokenizer) = SACGLAMConfig(alpha_init=0.05), load_language_model("tiny")
+        >>> config.check()
+        >>> trunk, critic = make_trunk_and_critic(config, model, tokenizer, num_actions=5)
+        >>> options = {"num_actions": 5, "device": torch.device("cpu")}
+        >>> loss, _, _ = make_sac(config, trunk, CandidateActor(), critic, **options)
+        >>> round(loss.alpha.item(), 4)
+        0.05
+    """
+    loss = SACGLAMLoss(
+        trunk,
+        actor,
+        critic,
+        num_actions=num_actions,
+        alpha_init=config.alpha_init,
+        target_entropy=config.target_entropy,
+        critic_backprop=config.critic_backprop,
+    ).to(device)
+    loss.make_value_estimator(gamma=config.gamma)
+    targets = SoftUpdate(loss, tau=config.tau)
+    optimizer = SharedTrunkOptimizer(
+        loss,
+        lr_trunk_actor=config.lr_trunk_actor,
+        lr_trunk_critic=config.lr_trunk_critic,
+        lr_heads=config.lr_heads,
+        lr_alpha=config.lr_alpha,
+        max_grad_norm=config.max_grad_norm,
+        separate=config.separate_optimizers,
+        group=group,
+    )
+    return loss, targets, optimizer

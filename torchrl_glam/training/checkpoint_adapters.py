@@ -17,13 +17,22 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import nn
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
-from torchrl.checkpoint import CheckpointAdapter, StateDictCheckpointAdapter
+from torchrl.checkpoint import (
+    Checkpoint,
+    CheckpointAdapter,
+    GlobalRNGState,
+    JSONCheckpointAdapter,
+    StateDictCheckpointAdapter,
+)
 from torchrl.collectors import BaseCollector, Collector
 from torchrl.data import ReplayBuffer
 from torchrl.envs import EnvBase, TransformedEnv
 
 from torchrl_glam.replay import CompactStorage
 from torchrl_glam.training.files import plain_files
+
+GENERATORS = "generators"
+"""The component of a checkpoint for Python's, numpy's and torch's global generators."""
 
 # What one state is made of; a replay buffer's rows lie beside it.
 _STATE_FILES = ("state.tdc", "state.json", "rows")
@@ -213,6 +222,42 @@ class CollectorState:
         while isinstance(env, TransformedEnv):
             env = env.base_env
         return env
+
+
+def as_checkpoint(objects: Mapping[str, Any]) -> Checkpoint:
+    """The objects of a run with what saves each, and the global generators.
+
+    Raises:
+        ValueError: if an object has the generators' name.
+        TypeError: if one is of no kind that can be saved.
+    """
+    if GENERATORS in objects:
+        raise ValueError(
+            f"objects has the key {GENERATORS!r}, which names the global generators: choose "
+            "another name"
+        )
+    checkpoint = Checkpoint()
+    checkpoint.register(GENERATORS, GlobalRNGState(), adapter=StateDictAdapter())
+    for name, value in objects.items():
+        if isinstance(value, ReplayBuffer):
+            checkpoint.register(name, value, adapter=ReplayBufferAdapter())
+        elif isinstance(value, BaseCollector):
+            checkpoint.register(name, CollectorState(value), adapter=StateDictAdapter())
+        elif isinstance(value, (dict, list)):
+            checkpoint.register(name, value, adapter=JSONCheckpointAdapter())
+        elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            checkpoint.register(name, value, adapter=StateDictAdapter())
+        else:
+            raise TypeError(
+                f"objects[{name!r}] is a {type(value).__name__}, expected something with "
+                "state_dict and load_state_dict, a replay buffer, a collector, a dict or a list"
+            )
+    return checkpoint
+
+
+def kept_apart(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """What every process has of its own."""
+    return {k: x for k, x in objects.items() if isinstance(x, (ReplayBuffer, BaseCollector))}
 
 
 def require_finite(objects: Mapping[str, Any]) -> None:

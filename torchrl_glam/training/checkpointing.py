@@ -9,35 +9,40 @@ manifest. Its ``CheckpointRotation`` is not used, and this is added around it:
 - a comparison of the configuration, so that a run is not resumed with another one by mistake;
 - adapters that never unpickle, for replay buffers without a second copy in memory, and for
   collectors with the state of their environments
-  (:mod:`torchrl_glam.training.checkpoint_adapters`).
+  (:mod:`torchrl_glam.training.checkpoint_adapters`);
+- one checkpoint of several processes, from which another number of them can go on
+  (:mod:`torchrl_glam.training.resharding`).
 """
 
-import json
 import os
 import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torchrl.checkpoint import Checkpoint, CheckpointError, GlobalRNGState, JSONCheckpointAdapter
-from torchrl.collectors import BaseCollector
+import torch
+from torch import nn
+from torchrl.checkpoint import Checkpoint, CheckpointError
 from torchrl.data import ReplayBuffer
 
 from torchrl_glam.training.checkpoint_adapters import (
-    CollectorState,
-    ReplayBufferAdapter,
-    StateDictAdapter,
+    GENERATORS,
+    as_checkpoint,
+    kept_apart,
     require_finite,
 )
+from torchrl_glam.training.checkpoint_config import require_same_config
 from torchrl_glam.training.checksums import find_damage, write_checksums
-from torchrl_glam.training.files import sync_folder
+from torchrl_glam.training.files import sync_folder, system_error
+from torchrl_glam.training.parallel import Ranks
+from torchrl_glam.training.resharding import begin_anew, deal_frames, deal_rows
 from torchrl_glam.training.run_folder import CHECKPOINTS, RunFolder
 
-_GENERATORS = "generators"  # the component for Python's, numpy's and torch's global generators
-_CONFIG_SHOWN = 10  # differing keys spelt out in an error message
+_SHARES = "processes"  # folder of a checkpoint: what each process but the first has of its own
 
 
 class CheckpointManager:
@@ -55,10 +60,15 @@ class CheckpointManager:
     the CPU and copied from there to wherever the object keeps its own. No code is ever executed
     from a checkpoint: it holds JSON and raw tensors only.
 
+    Of several processes each calls every method, at the same place. The first one saves what all
+    share; each adds its own replay buffer, collector and generators, so all must see the folder.
+    What fails on one fails on all. Objects with ``merge`` are handed over to the first process.
+
     Args:
         folder: the run's folder. Nothing is written there before :meth:`prepare` or :meth:`save`.
         keep: how many checkpoints to keep, the newest ones; at least 1. Default: 2, so that one
             is left should the newest be damaged.
+        ranks: the processes of the run. Default: None, this one alone.
 
     Raises:
         ValueError: if ``keep`` is less than 1.
@@ -77,11 +87,14 @@ class CheckpointManager:
         (True, {'frames': 640})
     """
 
-    def __init__(self, folder: str | os.PathLike, keep: int = 2) -> None:
+    def __init__(
+        self, folder: str | os.PathLike, keep: int = 2, ranks: Ranks | None = None
+    ) -> None:
         if keep < 1:
             raise ValueError(f"keep is {keep}, expected at least 1: a run must keep a checkpoint")
         self.folder = Path(folder)
         self.keep = keep
+        self._ranks = Ranks() if ranks is None else ranks
         self._root = self.folder / CHECKPOINTS
         self._claimed = RunFolder(folder)
         self._scratch = self._root / ".saving"  # what is being written or removed
@@ -115,6 +128,17 @@ class CheckpointManager:
             ValueError: if something that a run writes is a link or a pipe there.
             OSError: if the folder cannot be written to.
         """
+        with self._ranks.together():
+            if self._ranks.first:
+                self._prepare(resume)
+        with self._ranks.together():
+            if not self._root.is_dir():
+                raise FileNotFoundError(
+                    f"folder {str(self.folder)!r} is not there for process {self._ranks.rank}: "
+                    "all processes of a run must see the same folder"
+                )
+
+    def _prepare(self, resume: bool) -> None:
         if resume:
             self._require_checkpoints()
         try:
@@ -149,34 +173,67 @@ class CheckpointManager:
         """
         if step < 0:
             raise ValueError(f"step is {step}, expected at least 0")
+        self._require_sound(step, objects)
+        self._ranks.hand_over(*filter(_is_record, objects.values()))
+        final = self._root / f"step_{step:08d}"
         try:
-            require_finite(objects)
-        except FloatingPointError as error:
-            raise FloatingPointError(
-                f"step {step}: {error}; the last good checkpoint is {self.latest()}"
-            ) from None
-        checkpoint = _as_checkpoint(objects)
-        stage, final = self._scratch / "checkpoint", self._root / f"step_{step:08d}"
+            with self._ranks.together(), self._explained():
+                if self._ranks.first:
+                    shutil.rmtree(self._scratch, ignore_errors=True)  # of a run that was killed
+                    self._scratch.mkdir(parents=True)
+            with self._ranks.together(), self._explained():
+                about = {"step": step, "config": config, _SHARES: self._ranks.size}
+                own = objects if self._ranks.first else kept_apart(objects)
+                as_checkpoint(own).save(self._stage(self._ranks.rank), metadata=about)
+            with self._ranks.together(), self._explained():
+                if self._ranks.first:
+                    self._publish(final)
+        finally:
+            if self._ranks.first:
+                shutil.rmtree(self._scratch, ignore_errors=True)
+        return final
+
+    def _require_sound(self, step: int, objects: Mapping[str, Any]) -> None:
+        """Refuses what no run can go on from."""
+        with self._ranks.together():
+            try:
+                require_finite(objects)
+            except FloatingPointError as error:
+                raise FloatingPointError(
+                    f"step {step}: {error}; the last good checkpoint is {self.latest()}"
+                ) from None
+        for module in (x for x in objects.values() if isinstance(x, nn.Module)):
+            self._ranks.require_alike(module)
+
+    def _stage(self, rank: int) -> Path:
+        """Where a process writes before all of it becomes one checkpoint."""
+        return self._scratch / ("checkpoint" if rank == 0 else f"{rank:05d}")
+
+    def _publish(self, final: Path) -> None:
+        """Makes a checkpoint of what all processes have written."""
+        stage = self._stage(0)
+        for rank in range(1, self._ranks.size):
+            (stage / _SHARES).mkdir(exist_ok=True)
+            self._stage(rank).rename(stage / _SHARES / f"{rank:05d}")
+        write_checksums(stage)
+        if final.exists():
+            replaced = final.with_name(f"{final.name}_replaced")  # counts as one until removed
+            shutil.rmtree(replaced, ignore_errors=True)
+            final.rename(replaced)
+        stage.rename(final)
+        sync_folder(self._root)
+        self._rotate(final)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Says what to do about what the system refused."""
         try:
-            shutil.rmtree(self._scratch, ignore_errors=True)  # of a run that was killed
-            self._scratch.mkdir(parents=True)
-            checkpoint.save(stage, metadata={"step": step, "config": config})
-            write_checksums(stage)
-            if final.exists():
-                replaced = final.with_name(f"{final.name}_replaced")  # counts as one until removed
-                shutil.rmtree(replaced, ignore_errors=True)
-                final.rename(replaced)
-            stage.rename(final)
-            sync_folder(self._root)
-            self._rotate(final)
+            yield
         except (OSError, RuntimeError) as error:
-            cause = _system_error(error)
+            cause = system_error(error)
             if cause is None:
                 raise
             raise self._unwritable(cause) from error
-        finally:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-        return final
 
     def load(
         self,
@@ -205,20 +262,45 @@ class CheckpointManager:
                 saved, or an object does not fit its saved state. In the last case objects may
                 have been restored in part.
         """
-        path = self._newest_undamaged()
+        with self._ranks.together():
+            path = self._newest_undamaged() if self._ranks.first else None
+        path = self._ranks.from_first(path)
+        with self._ranks.together():
+            manifest = Checkpoint.manifest(path)
+            require_same_config(manifest["metadata"]["config"], config, allow_changed, path)
+            saved = set(manifest["components"])
+            expected = set(objects) | {GENERATORS}
+            if saved != expected:
+                raise CheckpointError(
+                    f"checkpoint {str(path)!r} holds other objects than this run: only in the "
+                    f"checkpoint {sorted(saved - expected)}, only in the run "
+                    f"{sorted(expected - saved)}; resume it with the code that saved it"
+                )
+            if self._ranks.rank:
+                objects = {k: x for k, x in objects.items() if not _is_record(x)}
+            self._load(path, objects, [GENERATORS])
+        return manifest["metadata"]["step"]
+
+    def _load(self, path: Path, objects: Mapping[str, Any], also: Sequence[str] = ()) -> None:
+        """Restores objects, and ``also`` generators, which begin anew for another number."""
+        own, ranks = kept_apart(objects), self._ranks
+        shared = [name for name in objects if name not in own]
+        as_checkpoint(objects).load(path, components=shared, map_location="cpu")
         metadata = Checkpoint.manifest(path)["metadata"]
-        _require_same_config(metadata["config"], config, allow_changed, path)
-        checkpoint = _as_checkpoint(objects)
-        saved = set(Checkpoint.manifest(path)["components"])
-        expected = set(checkpoint.components)
-        if saved != expected:
-            raise CheckpointError(
-                f"checkpoint {str(path)!r} holds other objects than this run: only in the "
-                f"checkpoint {sorted(saved - expected)}, only in the run "
-                f"{sorted(expected - saved)}; resume it with the code that saved it"
-            )
-        checkpoint.load(path, map_location="cpu")
-        return metadata["step"]
+        size = metadata.get(_SHARES, 1)  # missing in those of one process, once
+        places = [path, *(path / _SHARES / f"{rank:05d}" for rank in range(1, size))]
+        if size == ranks.size:
+            place, names = places[ranks.rank], [*own, *also]
+            as_checkpoint(own).load(place, components=names, map_location="cpu")
+            return
+        for name, value in own.items():
+            saved = [p / Checkpoint.manifest(p)["components"][name]["path"] for p in places]
+            if isinstance(value, ReplayBuffer):
+                deal_rows(value, saved, ranks.rank, ranks.size)
+            else:
+                deal_frames(value, saved, ranks.size)
+        if also:
+            begin_anew(torch.initial_seed(), metadata["step"], list(own.values()))
 
     def load_some(self, objects: Mapping[str, Any]) -> int:
         """Restore some of the objects of the newest undamaged checkpoint, to look at a run.
@@ -253,7 +335,7 @@ class CheckpointManager:
                 f"checkpoint {str(path)!r} holds no {missing}, only "
                 f"{sorted(manifest['components'])}"
             )
-        _as_checkpoint(objects).load(path, components=list(objects), map_location="cpu")
+        self._load(path, objects)
         return manifest["metadata"]["step"]
 
     def _newest_undamaged(self) -> Path:
@@ -310,68 +392,6 @@ class CheckpointManager:
         )
 
 
-def _system_error(error: OSError | RuntimeError) -> OSError | None:
-    """The error of the system that this one tells of, if any: PyTorch puts it in words."""
-    if isinstance(error, OSError):
-        return error
-    told = re.search(r"unable to .* file .*: ([^:]+) \((\d+)\)", str(error))
-    return None if told is None else OSError(int(told[2]), told[1])
-
-
-def _as_checkpoint(objects: Mapping[str, Any]) -> Checkpoint:
-    if _GENERATORS in objects:
-        raise ValueError(
-            f"objects has the key {_GENERATORS!r}, which names the global generators: choose "
-            "another name"
-        )
-    checkpoint = Checkpoint()
-    checkpoint.register(_GENERATORS, GlobalRNGState(), adapter=StateDictAdapter())
-    for name, value in objects.items():
-        if isinstance(value, ReplayBuffer):
-            checkpoint.register(name, value, adapter=ReplayBufferAdapter())
-        elif isinstance(value, BaseCollector):
-            checkpoint.register(name, CollectorState(value), adapter=StateDictAdapter())
-        elif isinstance(value, (dict, list)):
-            checkpoint.register(name, value, adapter=JSONCheckpointAdapter())
-        elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-            checkpoint.register(name, value, adapter=StateDictAdapter())
-        else:
-            raise TypeError(
-                f"objects[{name!r}] is a {type(value).__name__}, expected something with "
-                "state_dict and load_state_dict, a replay buffer, a collector, a dict or a list"
-            )
-    return checkpoint
-
-
-def _require_same_config(
-    saved: Mapping[str, Any], now: Mapping[str, Any], allowed: Collection[str], path: Path
-) -> None:
-    before, after = _flat(saved), _flat(now)
-    changed = [
-        key
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key)
-        and not any(key == name or key.startswith(f"{name}.") for name in allowed)
-    ]
-    if changed:
-        shown = "; ".join(
-            f"{key} was {before.get(key, 'not set')}, is {after.get(key, 'not set')}"
-            for key in changed[:_CONFIG_SHOWN]
-        )
-        more = len(changed) - _CONFIG_SHOWN
-        raise ValueError(
-            f"config differs from that of checkpoint {str(path)!r}: {shown}"
-            + (f"; and {more} more" if more > 0 else "")
-            + ". Resume with the same values, or start a new run in another folder"
-        )
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return dotted keys and their values as JSON text, in which a tuple equals a list."""
-    flat = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = json.dumps(value, default=str)
-    return flat
+def _is_record(value: Any) -> bool:
+    """Whether it is of what all processes record, and the first one keeps."""
+    return hasattr(type(value), "merge")

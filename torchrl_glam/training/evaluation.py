@@ -11,7 +11,9 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
 from torchrl_glam.envs import describe_env
+from torchrl_glam.training.build import seeded
 from torchrl_glam.training.metrics import goals_reached
+from torchrl_glam.training.parallel import Ranks
 
 EVAL_SEED = 10_000
 """Seed of the recipes' evaluations: all of them play the same goals and scenes."""
@@ -103,8 +105,7 @@ def play_episodes(
         >>> bool(reached.all()), bool((length == 2 + kind).all())
         (True, True)
     """
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         env.set_seed(seed)
         mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
         with set_exploration_type(mode):
@@ -112,14 +113,21 @@ def play_episodes(
 
 
 def evaluate_splits(
-    policy: Callable[[TensorDictBase], TensorDictBase], envs: Mapping[str, EnvBase], *, seed: int
+    policy: Callable[[TensorDictBase], TensorDictBase],
+    envs: Mapping[str, EnvBase],
+    *,
+    seed: int,
+    ranks: Ranks | None = None,
 ) -> dict[str, float]:
     """:func:`evaluate`, sampled and greedy, on several environments.
+
+    Several processes take turns, an environment and mode each, and all get all results.
 
     Args:
         policy: writes the action.
         envs: environments by name, such as ``"train"`` and ``"test"`` for the splits of goals.
         seed: of environments and policy.
+        ranks: the processes. Default: None, this one alone.
 
     Returns:
         Results under ``eval/<name>/sampled/...`` and ``eval/<name>/greedy/...``.
@@ -131,12 +139,11 @@ def evaluate_splits(
         >>> results["eval/train/greedy/success"]
         1.0
     """
-    out = {}
-    for name, env in envs.items():
-        for mode in ("sampled", "greedy"):
-            results = evaluate(policy, env, seed=seed, deterministic=mode == "greedy")
-            out |= {f"eval/{name}/{mode}/{key}": value for key, value in results.items()}
-    return out
+    out, ranks = {}, ranks or Ranks()
+    for name, mode in ranks.mine([(name, mode) for name in envs for mode in ("sampled", "greedy")]):
+        results = evaluate(policy, envs[name], seed=seed, deterministic=mode == "greedy")
+        out |= {f"eval/{name}/{mode}/{key}": value for key, value in results.items()}
+    return ranks.merge(out)
 
 
 def _play(

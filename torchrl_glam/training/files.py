@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,3 +91,17 @@ def _walk(path: Path, top: Path) -> Iterator[Path]:
     elif kind != "nothing":
         name = path.name if path == top else path.relative_to(top).as_posix()
         raise ValueError(f"{name} is a {kind}, expected plain files and folders only")
+
+
+def system_error(error: OSError | RuntimeError) -> OSError | None:
+    """The error of the system that this one tells of, if any: PyTorch puts it in words.
+
+    Example:
+        >>> system_error(RuntimeError("unable to write file /x: No space left on device (28)"))
+        OSError(28, 'No space left on device')
+        >>> system_error(RuntimeError("a bug"))
+    """
+    if isinstance(error, OSError):
+        return error
+    told = re.search(r"unable to .* file .*: ([^:]+) \((\d+)\)", str(error))
+    return None if told is None else OSError(int(told[2]), told[1])

@@ -72,6 +72,7 @@ class Rescue:
 
     Args:
         save: saves a checkpoint and returns its folder.
+        errors: those after which it can be saved. Default: all of them.
 
     Examples:
         >>> def save():
@@ -85,8 +86,8 @@ class Rescue:
         RuntimeError: out of memory
     """
 
-    def __init__(self, save: Callable[[], Path]) -> None:
-        self._save = save
+    def __init__(self, save: Callable[[], Path], errors: type[Exception] = Exception) -> None:
+        self._save, self._errors = save, errors
         self.whole = False
 
     def __enter__(self) -> Rescue:
@@ -116,7 +117,7 @@ class Rescue:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not self.whole or not isinstance(error, Exception):
+        if not self.whole or not isinstance(error, self._errors):
             return
         if isinstance(error, FloatingPointError):
             return

@@ -41,6 +41,7 @@ class MetricsTable:
         wandb: what ``wandb.init`` is told besides: ``project``, ``entity``, ``mode``, ``name``.
             Default: nothing.
         unit: what ``step`` counts, for the page. Default: ``"environment steps"``.
+        write: whether to write anything; without, rows are only kept. Default: True.
 
     Raises:
         ValueError: if a logger cannot be made; names it.
@@ -63,13 +64,17 @@ class MetricsTable:
         name: str = "run",
         unit: str = "environment steps",
         wandb: Mapping[str, Any] | None = None,
+        *,
+        write: bool = True,
     ) -> None:
         self.path = Path(folder) / "metrics.csv"
         self._record = RunRecord(folder, unit)
         self.rows: list[dict[str, float]] = []
         self._columns: list[str] | None = None  # of the file, None to write all of it
         self._warned: set[str] = set()
-        self._loggers = {kind: _make_logger(kind, folder, name, wandb) for kind in backends}
+        self._writes = write
+        kinds = backends if write else ()
+        self._loggers = {kind: _make_logger(kind, folder, name, wandb) for kind in kinds}
 
     def add(self, step: int, values: dict[str, float]) -> None:
         """Adds a row; ``step`` counts environment steps."""
@@ -94,6 +99,8 @@ class MetricsTable:
         return str(self.path.with_name("report.html"))
 
     def _attempt(self, destination: str, write: Callable, *args: Any, **kwargs: Any) -> None:
+        if not self._writes:
+            return
         try:
             write(*args, **kwargs)
         except Exception as error:  # loggers raise what they like
@@ -260,9 +267,19 @@ class EpisodeStatistics:
         for kind in self._kinds:
             if self._ended[kind]:
                 out[f"success/{kind}"] = self._reached[kind] / self._ended[kind]
+        self.clear()
+        return out
+
+    def clear(self) -> None:
+        """Starts anew."""
         self._ended.clear()
         self._reached.clear()
-        return out
+
+    def merge(self, state_dict: dict[str, Any]) -> None:
+        """Adds the counts of another's :meth:`state_dict`."""
+        for counts, name in ((self._ended, "ended"), (self._reached, "reached")):
+            for kind, count in state_dict[name].items():
+                counts[kind] += count
 
     def __repr__(self) -> str:
         return f"EpisodeStatistics(kinds={self._kinds}, success_key={self._success_key!r})"

@@ -12,6 +12,7 @@ from torchrl.envs import EnvBase
 
 from torchrl_glam.envs import Oracle
 from torchrl_glam.models._distinct import fingerprint
+from torchrl_glam.training.build import seeded
 
 Heads = Callable[[TensorDictBase], tuple[Tensor, Tensor]]
 """From states ``[B]`` to probabilities and Q-values of the candidates, ``[B, A]`` both."""
@@ -119,8 +120,7 @@ class PlanProbe:
 
     def _play(self, policy: Callable[[TensorDictBase], TensorDictBase] | None) -> TensorDictBase:
         """The states of one episode in every instance, flat, with actions and returns."""
-        with torch.random.fork_rng():
-            torch.manual_seed(self._seed)
+        with seeded(self._seed):
             self._env.set_seed(self._seed)
             steps = self._env.rollout(self._max_steps, policy, break_when_any_done=False)
         done = steps["next", "done"].squeeze(-1)
@@ -170,15 +170,25 @@ class GoalCoverage:
         kind_key: NestedKey = ("hindsight", "kind"),
     ) -> None:
         self._keys = [unravel_key(("next", key)) for key in (goal_key, kind_key)]
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all of it."""
         self._seen = torch.empty(0, dtype=torch.int64)
         self._steps = self._before = 0
 
     def add(self, steps: TensorDictBase) -> None:
         """Takes note of the goals that steps of any batch shape reached."""
         tokens, kinds = (steps[key] for key in self._keys)
-        named = fingerprint(tokens[kinds >= 0].long()).cpu()
+        self._take(fingerprint(tokens[kinds >= 0].long()).cpu(), steps.numel())
+
+    def merge(self, state_dict: dict[str, Tensor | int]) -> None:
+        """Takes note of what another, since it was last cleared, says by its :meth:`state_dict`."""
+        self._take(state_dict["seen"], state_dict["steps"])
+
+    def _take(self, named: Tensor, steps: int) -> None:
         self._seen = torch.cat((self._seen, named)).unique()
-        self._steps += steps.numel()
+        self._steps += steps
 
     def summary(self) -> dict[str, float]:
         """Number of goals ever named, and how fast new ones came since the last call."""

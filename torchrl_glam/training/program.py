@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from torchrl.checkpoint import CheckpointError
 
 from torchrl_glam.training.config.groups import moved_key, spell_out
+from torchrl_glam.training.parallel import membership
 
 # What goes wrong by settings, files, numbers or memory, and says how; anything else is a bug.
 _EXPECTED = (
@@ -49,7 +50,8 @@ def program(main: Callable[[], None]) -> Callable[[], None]:
         sys.argv = [*given[:1], *spell_out(given[1:])]
         os.environ[_FULL] = "1"  # Hydra shortens errors itself, and ends with a hint instead
         try:
-            main()
+            with membership():
+                main()
         except KeyboardInterrupt:
             print("Interrupted; the checkpoints saved so far stand.", file=sys.stderr)
             sys.exit(130)

@@ -18,7 +18,7 @@ from torchrl_glam.models.push import check_repo_id, require_token
 
 # A resumed run may train longer and report otherwise; the rest decides what is learnt.
 MAY_CHANGE_ON_RESUME = (
-    *("total_steps", "output", "push", "resume", "device", "loggers", "wandb"),
+    *("total_steps", "output", "push", "resume", "device", "loggers", "wandb", "rank_timeout"),
     *("keep_checkpoints", "checkpoint_every", "eval_episodes", "export"),
 )
 
@@ -119,6 +119,7 @@ class RecipeConfig:
     keep_checkpoints: int = 2
     push: str | None = None
     export: str = "auto"
+    rank_timeout: float = 600.0
 
     def check(self) -> None:
         """Refuses values out of range; ``autocast`` becomes lower case.
@@ -138,6 +139,7 @@ class RecipeConfig:
         within(self, "gamma", 0.0, 1.0)
         learning_rate(self, "lr_heads")
         above(self, "max_grad_norm", 0, "inf for no clipping")
+        within(self, "rank_timeout", 1, 604_800)
         for key in ("output", "model"):
             require(bool(getattr(self, key).strip()), key, getattr(self, key), "not be empty")
         require(self.resume is None or bool(self.resume.strip()), "resume", "", "not be empty")

@@ -1,0 +1,240 @@
+"""Updates of two processes against those of one on all rows, and failures of one of them."""
+
+import pytest
+import torch
+from forked_processes import run_processes
+from torch import nn
+from torchrl.objectives import SoftUpdate
+
+from torchrl_glam.models import CandidateActor, CandidateCritic, ValueHead
+from torchrl_glam.objectives import (
+    GradientReducer,
+    PPOGLAMLoss,
+    SACGLAMLoss,
+    SharedTrunkOptimizer,
+    UpdateFailedError,
+)
+
+from . import test_with_language_model as language_model
+from . import toy
+
+UPDATES, ROWS = 20, 8
+# Rows of each part that each process reads: neither parts nor rows need be as many.
+PARTS = [[5], [1, 2]]
+SETTINGS = {"separate": True, "max_grad_norm": 0.05, "lr_heads": 3e-3, "lr_alpha": 1e-2}
+
+
+def values(loss):
+    state = {**dict(loss.named_parameters()), **dict(loss.named_buffers())}
+    return {name: value.detach().clone() for name, value in state.items()}
+
+
+def train_sac(loss, batches, group, parts, **settings):
+    """Updates by this process's parts of every batch, the first ones of the critic alone."""
+    targets = SoftUpdate(loss, tau=0.1)
+    optimizer = SharedTrunkOptimizer(loss, group=group, **{**SETTINGS, **settings})
+    norms = []
+    for number, batch in enumerate(batches):
+        shares = [len(rows) / ROWS for rows in parts]
+        losses = (loss(batch[rows].clone()) for rows in parts)
+        norms.append(optimizer.step(losses, number >= 5, shares))
+        targets.step()
+    return values(loss), norms
+
+
+def train_ppo(loss, batches, group, parts):
+    """The inner loop of recipes/ppo_glam.py."""
+    optimizer = torch.optim.Adam(loss.parameters(), lr=1e-3)
+    reducer, norms = GradientReducer(group), []
+    for batch in batches:
+        with reducer.summing_grad(loss.parameters()):
+            for rows in parts:
+                terms = loss(batch[rows].clone()) * (len(rows) / ROWS)
+                (terms["loss_objective"] + terms["loss_entropy"] + terms["loss_critic"]).backward()
+        norms.append(float(nn.utils.clip_grad_norm_(loss.parameters(), 0.05)))
+        optimizer.step()
+        optimizer.zero_grad()
+    return values(loss), norms
+
+
+def make_sac(lora):
+    torch.manual_seed(0)
+    trunk = language_model.make_trunk(lora)
+    critic = CandidateCritic(trunk.embedding_dim, (8,))
+    return SACGLAMLoss(trunk, CandidateActor(), critic, num_actions=3)
+
+
+def make_ppo(lora):
+    torch.manual_seed(0)
+    trunk = language_model.make_trunk(lora)
+    actor = CandidateActor(return_log_prob=True)
+    return PPOGLAMLoss(trunk, actor, ValueHead(trunk.embedding_dim, (8,)))
+
+
+def make_rollout():
+    """Rows as PPO's preparation leaves them."""
+    rows = language_model.make_batch(ROWS)
+    log_prob = rows["action_mask"].sum(-1).float().reciprocal().log()
+    more = {"action_log_prob": log_prob, "advantage": torch.randn(ROWS, 1)}
+    return rows.update(more | {"value_target": torch.randn(ROWS, 1)})
+
+
+def toy_run(**settings):
+    def run(group, parts):
+        torch.manual_seed(1)
+        loss = toy.make_loss(toy.make_trunk("partly frozen"), alpha_init=0.2, target_entropy=0.3)
+        batches = [toy.make_batch(ROWS) for _ in range(UPDATES)]
+        return train_sac(loss, batches, group, parts, **settings)
+
+    return run
+
+
+def language_model_run(train, make_loss, make_batch, lora):
+    def run(group, parts):
+        loss = make_loss(lora)
+        torch.manual_seed(1)
+        return train(loss, [make_batch() for _ in range(UPDATES)], group, parts)
+
+    return run
+
+
+def sac_batch():
+    return language_model.make_batch(ROWS)
+
+
+RUNS = {
+    "toy, an Adam for each loss": toy_run(),
+    "toy, one Adam": toy_run(separate=False),
+    "SAC": language_model_run(train_sac, make_sac, sac_batch, lora=False),
+    "SAC, LoRA": language_model_run(train_sac, make_sac, sac_batch, lora=True),
+    "PPO": language_model_run(train_ppo, make_ppo, make_rollout, lora=False),
+    "PPO, LoRA": language_model_run(train_ppo, make_ppo, make_rollout, lora=True),
+}
+
+
+def rows_of(rank):
+    """The rows of a batch that a process has, part by part."""
+    begin = sum(map(sum, PARTS[:rank]))
+    return list(torch.arange(begin, begin + sum(PARTS[rank])).split(PARTS[rank]))
+
+
+def all_runs(ranks):
+    return {name: run(ranks.group, rows_of(ranks.rank)) for name, run in RUNS.items()}
+
+
+@pytest.fixture(scope="module")
+def of_two():
+    return run_processes(all_runs)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_two_processes_update_as_one_with_all_rows(name, of_two):
+    alone, norms = RUNS[name](None, [torch.arange(ROWS)])
+    for together, their_norms in (results[name] for results in of_two):
+        assert together.keys() == alone.keys()
+        for key, value in alone.items():
+            torch.testing.assert_close(together[key], value, atol=1e-5, rtol=0, msg=key)
+        for mine, theirs in zip(norms, their_norms, strict=True):
+            assert theirs == pytest.approx(mine, rel=1e-3), "before clipping"
+    first, second = (results[name][0] for results in of_two)
+    assert all(second[key].equal(value) for key, value in first.items()), "to the last bit"
+
+
+def test_the_runs_above_move_all_that_trains_by_more_than_they_may_differ():
+    """Or they would show nothing."""
+    torch.manual_seed(1)
+    loss = make_sac(lora=True)
+    before = values(loss)
+    after, norms = RUNS["SAC, LoRA"](None, [torch.arange(ROWS)])
+    moved = [
+        (after[key] - value).abs().max() for key, value in before.items() if "log_alpha" in key
+    ]
+    moved += [(after[k] - v).abs().max() for k, v in before.items() if k.startswith("trunk_params")]
+    assert min(moved) > 1e-4
+    assert max(norm["trunk_critic"] for norm in norms) > SETTINGS["max_grad_norm"]
+
+
+class Uneven(nn.Module):
+    """A model in which a parameter is reached by some rows only."""
+
+    def __init__(self):
+        super().__init__()
+        self.used = nn.Parameter(torch.tensor([2.0, 3.0]))
+        self.seldom = nn.Parameter(torch.tensor([[5.0]]))
+        self.never = nn.Parameter(torch.tensor(7.0))
+
+
+def reach_unevenly(ranks):
+    model = Uneven()
+    with GradientReducer(ranks.group).summing_grad(model.parameters()):
+        (model.used.sum() * (ranks.rank + 1)).backward()
+        if ranks.rank == 1:
+            (model.seldom.sum() * 4).backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def test_a_parameter_that_one_process_reaches_has_a_gradient_on_both():
+    for grads in run_processes(reach_unevenly):
+        assert grads["used"].tolist() == [3.0, 3.0]
+        assert grads["seldom"].tolist() == [[4.0]]
+        assert grads["never"] is None
+
+
+def fail_on_one(ranks):
+    """What happens on each process when the second one fails in several ways, one after another."""
+    torch.manual_seed(0)
+    loss = toy.make_loss()
+    SoftUpdate(loss, tau=0.1)
+    optimizer = SharedTrunkOptimizer(loss, group=ranks.group)
+    before, told = values(loss), []
+
+    def poisoned(how):
+        terms = loss(toy.make_batch())
+        if ranks.rank == 1 and how == "error":
+            raise RuntimeError("out of memory")
+        if ranks.rank == 1:
+            terms["loss_actor"] = terms["loss_actor"] * torch.nan
+        yield terms
+
+    for how in ("error", "nan"):
+        try:
+            optimizer.step(poisoned(how))
+        except Exception as error:
+            told.append((type(error).__name__, str(error)))
+    unchanged = all(value.equal(before[name]) for name, value in values(loss).items())
+    optimizer.step(loss(toy.make_batch()))  # and all can go on
+    return told, unchanged
+
+
+def test_what_fails_on_one_process_fails_on_all_and_changes_nothing():
+    (first, unchanged_0), (second, unchanged_1) = run_processes(fail_on_one)
+    assert unchanged_0 and unchanged_1
+    assert [kind for kind, _ in first] == [UpdateFailedError.__name__, "FloatingPointError"]
+    assert [kind for kind, _ in second] == [UpdateFailedError.__name__, "FloatingPointError"]
+    assert "on another process" in first[0][1] and "out of memory" in second[0][1]
+    assert "on another process" in first[1][1] and "loss_actor is nan" in second[1][1]
+
+
+def test_alone_nothing_is_copied_or_caught():
+    weight = nn.Parameter(torch.ones(3))
+    reducer = GradientReducer()
+    with reducer.summing_grad([weight]):
+        weight.sum().backward()
+        grad = weight.grad
+    assert weight.grad is grad
+    with pytest.raises(KeyError), reducer.summing_grad([weight]):
+        raise KeyError("as it was")
+
+
+def test_equal_shares_are_of_all_processes():
+    """Without weights every part of every process counts alike."""
+    loss, batch = toy.make_loss(), toy.make_batch(14)
+    SoftUpdate(loss, tau=0.1)
+
+    def step(ranks):
+        own = batch.split(7)[ranks.rank]
+        return SharedTrunkOptimizer(loss, group=ranks.group).step(loss(own))
+
+    norms = run_processes(step)
+    alone = SharedTrunkOptimizer(loss).step(loss(batch))
+    assert norms[0] == pytest.approx(alone) and norms[1] == pytest.approx(alone)

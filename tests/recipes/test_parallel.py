@@ -1,0 +1,180 @@
+"""Recipes in several processes, by torchrun's own agent: whole, stopped, killed, refused."""
+
+import os
+import re
+import shutil
+import signal
+import time
+
+import pytest
+from forked_recipe import Recipe
+from run_metrics import metrics
+from tensordict import TensorDict
+
+TWO = [[], []]
+SAC = [
+    *("num_envs=8", "update_every=16", "batch_size=16", "num_updates=1", "warmup_updates=1"),
+    *("log_every=80", "eval_every=80", "eval_episodes=4", "probe_episodes=2", "capacity=1000"),
+    *("critic_hidden_sizes=[16]", "loggers=[]", "checkpoint_every=80", "device=cpu"),
+    *("export=none", "rank_timeout=300"),
+]
+SELDOM = ["eval_every=0", "eval_episodes=1", "probe_episodes=0", "checkpoint_every=16"]
+PPO = [
+    *("num_envs=8", "update_every=32", "batch_size=16", "num_epochs=1", "log_every=32"),
+    *("eval_every=64", "eval_episodes=4", "critic_hidden_sizes=[16]", "loggers=[]"),
+    *("checkpoint_every=32", "device=cpu", "export=none", "rank_timeout=300", "hindsight=all"),
+]
+
+
+@pytest.fixture(scope="module")
+def sac():
+    with Recipe("sac_glam.py") as recipe:
+        yield recipe
+
+
+@pytest.fixture(scope="module")
+def ppo():
+    with Recipe("ppo_glam.py") as recipe:
+        yield recipe
+
+
+def checkpoints(run):
+    return sorted(path.name for path in (run / "checkpoints").glob("step_*"))
+
+
+def stored(run, step):
+    """How many rows each process has in a checkpoint."""
+    folder = run / "checkpoints" / f"step_{step:08d}"
+    return [len(TensorDict.load_memmap(rows)) for rows in sorted(folder.glob("**/rows"))]
+
+
+@pytest.fixture(scope="module")
+def unbroken(sac, tmp_path_factory):
+    """A run of two processes from its beginning to its end."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    log = folder / "log"
+    ended = sac.run(*SAC, "total_steps=160", f"output={folder / 'run'}", log=log, ranks=TWO)
+    assert ended == 0, log.read_text()
+    return folder
+
+
+def test_two_processes_leave_the_results_of_one_run(unbroken):
+    rows = metrics(unbroken / "run")
+    assert [int(row["step"]) for row in rows] == [0, 80, 160]
+    assert 0 <= float(rows[-1]["eval/test/greedy/success"]) <= 1
+    assert float(rows[-1]["hindsight_in_batch"]) == 0.5
+    assert float(rows[-1]["buffer_size"]) == sum(stored(unbroken / "run", 160))
+    assert sum(float(row["episodes"]) for row in rows[1:]) >= 16, "of 8 environments, not of 4"
+    assert checkpoints(unbroken / "run") == ["step_00000080", "step_00000160"]
+    log = (unbroken / "log").read_text()
+    assert log.count("Success after 160 steps") == log.count("Memory:") == 1, "one writer"
+
+
+def as_of_step_80(unbroken, folder):
+    """A copy of that run as if it had been stopped half-way."""
+    run = folder / "run"
+    shutil.copytree(unbroken / "run", run)
+    shutil.rmtree(run / "checkpoints" / "step_00000160")
+    return run
+
+
+def test_two_processes_go_on_as_if_they_had_never_stopped(sac, unbroken, tmp_path):
+    run, log = as_of_step_80(unbroken, tmp_path), tmp_path / "log"
+    ended = sac.run(*SAC, "total_steps=160", f"resume={run}", log=log, ranks=TWO)
+    assert ended == 0, log.read_text()
+    assert metrics(run) == metrics(unbroken / "run")
+
+
+def test_one_process_goes_on_with_what_two_have_stored(sac, unbroken, tmp_path):
+    run, log = as_of_step_80(unbroken, tmp_path), tmp_path / "log"
+    ended = sac.run(*SAC, "total_steps=96", f"resume={run}", log=log)
+    assert ended == 0, log.read_text()
+    assert [int(row["step"]) for row in metrics(run)] == [0, 80, 96]
+    assert len(stored(run, 80)) == 2 and len(stored(run, 96)) == 1
+    assert sum(stored(run, 96)) >= sum(stored(run, 80))
+
+
+def test_two_processes_go_on_with_what_one_has_stored(sac, unbroken, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    options = [*SAC, "storage=compact", "probe_episodes=0", "log_every=16"]
+    assert sac.run(*options, "total_steps=80", f"output={run}", log=log) == 0
+    ended = sac.run(*options, "total_steps=96", f"resume={run}", log=log, ranks=TWO)
+    assert ended == 0, log.read_text()
+    one, of_two = metrics(run), metrics(unbroken / "run")
+    assert [int(row["step"]) for row in one[-2:]] == [80, 96]
+    assert float(one[-1]["buffer_size"]) >= float(one[-2]["buffer_size"])
+    for key in (key for key in of_two[0] if key.startswith("eval/")):
+        assert one[0][key] == of_two[0][key], f"{key} hangs on who measured it"
+
+
+def test_ppo_trains_in_two_processes_and_goes_on_in_one(ppo, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    assert ppo.run(*PPO, "total_steps=32", f"output={run}", log=log, ranks=TWO) == 0, (
+        log.read_text()
+    )
+    ended = ppo.run(*PPO, "total_steps=64", f"resume={run}", log=log)
+    assert ended == 0, log.read_text()
+    rows = metrics(run)
+    assert [int(row["step"]) for row in rows] == [0, 32, 64]
+    assert all(int(row["updates"]) > 0 for row in rows[1:])
+
+
+def begin(recipe, run, log, **options):
+    """A run of two processes that has saved a checkpoint, its process ids: the agent's, theirs."""
+    agent = recipe.start(
+        *(*SAC, *SELDOM, "total_steps=80000", f"output={run}"),
+        log=log,
+        ranks=TWO,
+    )
+    deadline = time.monotonic() + 300
+    while not checkpoints(run):
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    found = re.findall(r"rank (\d) is process (\d+)", log.read_text())
+    return agent, {int(rank): int(process) for rank, process in found}
+
+
+def test_a_killed_process_ends_the_run_whose_last_checkpoint_resumes(sac, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    _, processes = begin(sac, run, log)
+    os.kill(processes[0], signal.SIGKILL)  # the one that writes
+    assert sac.wait() != 0  # and comes back at all
+    for process in processes.values():
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+    last = int(checkpoints(run)[-1].removeprefix("step_"))
+    assert "another process of this run has ended" in log.read_text()
+    options = [f"resume={run}", f"total_steps={last + 16}"]
+    ended = sac.run(*SAC, *SELDOM, *options, log=log)
+    assert ended == 0, log.read_text()
+    assert checkpoints(run)[-1] == f"step_{last + 16:08d}"
+
+
+def test_a_signal_to_torchrun_stops_all_processes_after_the_same_round(sac, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    agent, _ = begin(sac, run, log)
+    os.kill(agent, signal.SIGTERM)
+    assert sac.wait() != 0, "torchrun says that it was stopped"
+    stopped = re.search(r"Stopped at step (\d+); go on with: resume=", log.read_text())
+    assert stopped, log.read_text()
+    assert checkpoints(run)[-1] == f"step_{int(stopped[1]):08d}"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        (
+            [["num_envs=3", "update_every=3", "log_every=3", "eval_every=0"]] * 2,
+            r"num_envs \(3\) must be a",
+        ),
+        ([["gamma=0.9"], ["gamma=0.8"]], r"gamma \(0.8 on process 1\) must be the same"),
+        ([["resume=nowhere"]] * 2, "holds no checkpoint"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused_on_every_process(sac, ranks, message, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    options = [*SAC, "checkpoint_every=0", "total_steps=240", f"output={run}"]
+    assert sac.run(*options, log=log, ranks=ranks) != 0
+    said = [line for line in log.read_text().splitlines() if re.search(message, line)]
+    assert len(said) == 2, log.read_text()
+    assert not run.exists()

@@ -1,0 +1,148 @@
+"""One checkpoint of two processes: what it holds, who loads it, and that all save it or none."""
+
+import pytest
+import torch
+from forked_processes import run_processes
+from tensordict import TensorDict
+from torch import nn
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+
+from torchrl_glam.training.checkpointing import CheckpointManager
+from torchrl_glam.training.metrics import EpisodeStatistics
+from torchrl_glam.training.parallel import OtherProcessError
+
+CONFIG = {"seed": 0}
+
+
+def objects(capacity=4):
+    return {
+        "model": nn.Linear(2, 1),
+        "counters": {"steps": 0},
+        "buffer": TensorDictReplayBuffer(storage=LazyTensorStorage(capacity), batch_size=2),
+        "statistics": EpisodeStatistics(["goal"]),
+    }
+
+
+def fill(run, rank):
+    """As if each process had stored rows of its own, and one episode had ended on each."""
+    run["counters"]["steps"] = 8
+    run["buffer"].extend(TensorDict({"number": torch.arange(3) + 10 * rank}, [3]))
+    done = torch.ones(1, 1, dtype=torch.bool)
+    following = {"done": done, "reward": done * float(rank)}
+    run["statistics"].add(TensorDict({"goal_kind": torch.zeros(1).long(), "next": following}, [1]))
+
+
+def numbers(buffer):
+    return buffer[:]["number"].tolist()
+
+
+def save_and_go_on(folder):
+    def work(ranks):
+        torch.manual_seed(0)  # the same weights
+        manager = CheckpointManager(folder, ranks=ranks)
+        manager.prepare(resume=False)
+        run = objects()
+        fill(run, ranks.rank)
+        torch.manual_seed(ranks.rank)
+        for step in (8, 16):
+            manager.save(step, run, CONFIG)
+        drawn = torch.rand(()).item()
+        other = objects()
+        step = manager.load(other, CONFIG)
+        again = torch.rand(()).item()
+        ended = other["statistics"].summary()["episodes"]
+        same = other["model"].weight.equal(run["model"].weight)
+        return step, numbers(other["buffer"]), ended, drawn == again, same
+
+    return work
+
+
+def test_as_many_processes_take_back_each_its_own(tmp_path):
+    first, second = run_processes(save_and_go_on(tmp_path))
+    assert first == (16, [0, 1, 2], 2, True, True)
+    assert second == (16, [10, 11, 12], 0, True, True)
+    assert not (tmp_path / "run.lock").exists()
+
+
+def test_one_process_takes_back_all(tmp_path):
+    run_processes(save_and_go_on(tmp_path))
+    alone = objects(capacity=8)
+    assert CheckpointManager(tmp_path).load_some({"buffer": alone["buffer"]}) == 16
+    assert sorted(numbers(alone["buffer"])) == [0, 1, 2, 10, 11, 12]
+    whole = objects(capacity=8)
+    assert CheckpointManager(tmp_path).load(whole, CONFIG) == 16
+    assert whole["counters"] == {"steps": 8}
+    assert whole["statistics"].summary() == {"episodes": 2, "success": 0.5, "success/goal": 0.5}
+
+
+def test_damage_to_the_share_of_one_process_is_found(tmp_path):
+    run_processes(save_and_go_on(tmp_path))
+    [rows] = (tmp_path / "checkpoints" / "step_00000016").glob("processes/00001/**/number.memmap")
+    rows.write_bytes(bytes(len(rows.read_bytes())))
+    with pytest.warns(UserWarning, match="is damaged .*number.memmap has other content"):
+        assert CheckpointManager(tmp_path).load(objects(capacity=8), CONFIG) == 8
+
+
+class Unsaveable:
+    """Passes the look at its numbers and fails as it is written, on one process."""
+
+    def __init__(self, fails):
+        self.fails, self.asked = fails, 0
+
+    def state_dict(self):
+        self.asked += 1
+        if self.fails and self.asked > 1:
+            raise OSError(28, "No space left on device")
+        return {}
+
+    def load_state_dict(self, state_dict): ...
+
+
+def save_in_vain(folder):
+    def work(ranks):
+        torch.manual_seed(0)
+        manager = CheckpointManager(folder, ranks=ranks)
+        manager.prepare(resume=False)
+        run, told = objects(), []
+        fill(run, ranks.rank)
+        manager.save(8, run, CONFIG)
+        for spoil in ("disk", "drift"):
+            if spoil == "disk":
+                broken = run | {"more": Unsaveable(ranks.first)}
+            else:
+                broken = run
+                run["model"].weight.data += ranks.rank
+            try:
+                manager.save(16, broken, CONFIG)
+            except Exception as error:
+                told.append((type(error).__name__, str(error)))
+        return told
+
+    return work
+
+
+def test_a_checkpoint_is_saved_by_all_or_none(tmp_path):
+    (disk, drift), (other_disk, other_drift) = run_processes(save_in_vain(tmp_path))
+    assert disk[0] == "OSError" and "cannot write checkpoints" in disk[1]
+    assert other_disk[0] == OtherProcessError.__name__ and "No space left" in other_disk[1]
+    for kind, words in (drift, other_drift):
+        assert kind == "ValueError" and "weight on process 1" in words
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_00000008"]
+
+
+def refuse(folder):
+    def work(ranks):
+        try:
+            CheckpointManager(folder, ranks=ranks).prepare(resume=False)
+        except OSError as error:
+            return type(error).__name__, str(error)
+
+    return work
+
+
+def test_a_folder_in_use_is_refused_on_every_process(tmp_path):
+    held = CheckpointManager(tmp_path)
+    held.prepare(resume=False)
+    first, second = run_processes(refuse(tmp_path))
+    assert first[0] == "BlockingIOError" and second[0] == OtherProcessError.__name__
+    assert "in use by another run" in first[1] and "in use by another run" in second[1]

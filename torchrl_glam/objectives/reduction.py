@@ -1,0 +1,153 @@
+"""Gradients of several processes as one: what each computed on its rows, summed in one message.
+
+Notation: P parameters that a step can move, W processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+# Gradients of one group of parameters, those that its loss reached.
+Gradients = dict[nn.Parameter, Tensor]
+
+
+class LostProcessError(ConnectionError):
+    """Another process of the run is gone, or did not answer in time."""
+
+
+class UpdateFailedError(RuntimeError):
+    """An update failed on one process of several; raised on all, and none has updated anything."""
+
+
+class GradientReducer:
+    """Sums gradients over the processes of a group, all of them in one all-reduce.
+
+    What each process gives is its part of a mean over the rows of all: losses of its rows, each
+    times its share of all rows. The sums are then the gradients of the whole batch, the same on
+    every process to the last bit, and what depends on them (clipping by norm, Adam) stays equal.
+
+    Beside the gradients travels which parameters the losses reached, as a step leaves the others
+    alone, and whether a process failed: then all of them raise, at the same place, and none waits
+    for another. Memory: one buffer of the gradients' size, in float32 or wider.
+
+    Args:
+        group: the processes. Default: None, this one alone: nothing is sent or copied.
+
+    Raises:
+        FloatingPointError: on all processes, when one of them meets it between the gradients.
+        UpdateFailedError: on all processes, when one of them fails by any other error.
+        LostProcessError: when another process is gone, or does not answer in the group's time.
+
+    Examples:
+        >>> weight = nn.Parameter(torch.ones(2))
+        >>> with GradientReducer().summing_grad([weight]):
+        ...     (3 * weight).sum().backward()
+        >>> weight.grad
+        tensor([3., 3.])
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group = group
+        self._buffer: Tensor | None = None
+
+    @contextmanager
+    def summing(
+        self, groups: Mapping[str, Sequence[nn.Parameter]], gradients: dict[str, Gradients]
+    ) -> Iterator[None]:
+        """Sums, at the end of the block, what it put into ``gradients``.
+
+        Args:
+            groups: parameters whose gradients the block may compute, by group, the same on all
+                processes.
+            gradients: by group, filled by the block, and changed in place.
+        """
+        failure = None
+        try:
+            yield
+        except Exception as error:
+            if self.group is None:
+                raise
+            failure = error
+        if self.group is not None:
+            self._sum(groups, gradients, failure)
+
+    @contextmanager
+    def summing_grad(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+        """The same for the parameters' ``grad``, which the block computes by ``backward``."""
+        parameters, found = list(parameters), {}
+        with self.summing({"all": parameters}, {"all": found}):
+            yield
+            found |= {p: p.grad for p in parameters if p.grad is not None}
+        for parameter, grad in found.items():
+            parameter.grad = grad
+
+    def _sum(
+        self,
+        groups: Mapping[str, Sequence[nn.Parameter]],
+        gradients: dict[str, Gradients],
+        failure: Exception | None,
+    ) -> None:
+        slots = [(gradients[name], p) for name, params in groups.items() for p in params]
+        sizes = [p.numel() for _, p in slots]
+        flat = self._zeros(sum(sizes) + len(slots) + 2, [p for _, p in slots])
+        *places, told = flat.split([*sizes, len(slots) + 2])
+        places = [place.view(p.shape) for place, (_, p) in zip(places, slots, strict=True)]
+        there = [failure is None and p in grads for grads, p in slots]
+        held = [i for i, is_there in enumerate(there) if is_there]
+        if held:
+            own = [slots[i][0][slots[i][1]] for i in held]
+            torch._foreach_copy_([places[i] for i in held], own)
+        numeric = isinstance(failure, FloatingPointError)
+        failed = [numeric, failure is not None and not numeric]
+        told.copy_(torch.tensor([*there, *failed], dtype=told.dtype))
+        self._all_reduce(flat, failure)
+        *counts, bad_numbers, errors = told.tolist()
+        _raise_together(failure, bad_numbers > 0, errors > 0)
+        moved = [i for i, count in enumerate(counts) if count]
+        for grads, p in (slots[i] for i in moved):
+            if p not in grads:  # reached by the rows of another process only
+                grads[p] = torch.empty_like(p)
+        if moved:
+            own = [slots[i][0][slots[i][1]] for i in moved]
+            torch._foreach_copy_(own, [places[i] for i in moved])
+
+    def _zeros(self, size: int, parameters: list[nn.Parameter]) -> Tensor:
+        """The start of the buffer, which is made once: a full memory then has room for it too."""
+        if self._buffer is None or len(self._buffer) < size:
+            dtype = torch.float32
+            for parameter in parameters:
+                dtype = torch.promote_types(dtype, parameter.dtype)
+            self._buffer = torch.empty(size, dtype=dtype, device=parameters[0].device)
+        return self._buffer[:size].zero_()
+
+    def _all_reduce(self, flat: Tensor, failure: Exception | None) -> None:
+        try:
+            dist.all_reduce(flat, group=self.group)
+        except RuntimeError as error:
+            raise lost(error) from failure
+
+
+def lost(error: RuntimeError) -> LostProcessError:
+    """What a failed message to the other processes means, in words."""
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return LostProcessError(
+        f"another process of this run has ended or does not answer ({reason}): this one ends too; "
+        "go on from the run's last checkpoint with resume"
+    )
+
+
+def _raise_together(failure: Exception | None, bad_numbers: bool, errors: bool) -> None:
+    """Raises the same kind of error on every process, if one of them failed."""
+    if errors:
+        if failure is None:
+            raise UpdateFailedError("an update failed on another process, which says why")
+        raise UpdateFailedError(f"an update failed: {failure}") from failure
+    if bad_numbers:
+        raise failure or FloatingPointError(
+            "losses are not finite on another process, which names them; nothing was updated."
+        )

@@ -1,0 +1,57 @@
+"""Whether a run goes on with the configuration that it had."""
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+_SHOWN = 10  # differing keys spelt out in an error message
+
+
+def require_same_config(
+    saved: Mapping[str, Any], now: Mapping[str, Any], allowed: Collection[str], path: Path
+) -> None:
+    """Refuses another configuration than the one that a checkpoint was saved with.
+
+    Args:
+        saved: the one that it was saved with.
+        now: the one of the run that wants to go on.
+        allowed: keys that may differ; dots lead into nested dicts, and a key stands for all keys
+            below it.
+        path: the checkpoint, for the message.
+
+    Raises:
+        ValueError: if they differ in other keys; lists them.
+
+    Example:
+        >>> require_same_config({"seed": 0, "steps": 8}, {"seed": 0, "steps": 9}, ["steps"], Path())
+    """
+    before, after = _flat(saved), _flat(now)
+    changed = [
+        key
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+        and not any(key == name or key.startswith(f"{name}.") for name in allowed)
+    ]
+    if changed:
+        shown = "; ".join(
+            f"{key} was {before.get(key, 'not set')}, is {after.get(key, 'not set')}"
+            for key in changed[:_SHOWN]
+        )
+        more = len(changed) - _SHOWN
+        raise ValueError(
+            f"config differs from that of checkpoint {str(path)!r}: {shown}"
+            + (f"; and {more} more" if more > 0 else "")
+            + ". Resume with the same values, or start a new run in another folder"
+        )
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return dotted keys and their values as JSON text, in which a tuple equals a list."""
+    flat = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = json.dumps(value, default=str)
+    return flat
