@@ -1,8 +1,9 @@
 """Losses, and the optimisation of what they share."""
 
+from torchrl_glam.objectives.averaging import WeightAverage
 from torchrl_glam.objectives.networks import ppo_networks
 from torchrl_glam.objectives.optim import SharedTrunkOptimizer
 from torchrl_glam.objectives.ppo import PPOGLAMLoss
 from torchrl_glam.objectives.sac import SACGLAMLoss
 
-__all__ = ["PPOGLAMLoss", "SACGLAMLoss", "SharedTrunkOptimizer", "ppo_networks"]
+__all__ = ["PPOGLAMLoss", "SACGLAMLoss", "SharedTrunkOptimizer", "WeightAverage", "ppo_networks"]
