@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, ScoresOnly
+from torchrl_glam.objectives import WeightAverage
 from torchrl_glam.training.buffer import make_buffer, make_sampler
 from torchrl_glam.training.build import (
     choose_autocast,
@@ -85,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     loss, targets, optimizer = make_sac(
         config, trunk, actor, critic, num_actions=game.num_actions, device=device
     )
+    average = WeightAverage([loss.trunk_params, loss.qvalue_network_params], config.average_decay)
 
     # 2. What the run stored, drawn as this configuration asks for
     buffer = make_buffer(saved, env, options.out, game.goal_kind_prior)
@@ -101,10 +103,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         terms = loss(buffer.sample(config.batch_size).to(device))
         norms = optimizer.step(terms, update > config.warmup_updates)
         targets.step()
+        average.update()
         if update % options.every == 0 or update == options.updates:
             row = {key: value.item() for key, value in terms.items()}
             row |= {f"grad_norm/{group}": norm for group, norm in norms.items()}
-            row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED)
+            with average.applied():
+                row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED)
             row |= probe(policy, loss.policy_and_values) if probe else {}
             table.add(update, row)
     table.write_page()

@@ -36,7 +36,6 @@ from torchrl_glam.models import (
     ScoresOnly,
     ValueHead,
     score_error,
-    split_by_tokens,
 )
 from torchrl_glam.objectives import GradientReducer, PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, SubgoalFilter, close_rollout
@@ -55,7 +54,9 @@ from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.training.files import replace_file
 from torchrl_glam.training.interrupt import Rescue, StopSignal
 from torchrl_glam.training.memory import bound_kernel_caches
+from torchrl_glam.training.memory_check import check_memory
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace
+from torchrl_glam.training.out_of_memory import HalvingPasses
 from torchrl_glam.training.parallel import Ranks
 from torchrl_glam.training.program import program
 from torchrl_glam.training.results import save_results
@@ -77,6 +78,8 @@ def main(cfg: PPOGLAMConfig) -> None:
     device = choose_device(config.device)
     bound_kernel_caches()
     seed_everything(config.seed)
+    if ranks.first:
+        print("Memory:", check_memory(config, device))
 
     # 2. Language model, environments, policy (which records values too: nothing is read twice)
     autocast = choose_autocast(config.autocast, device)
@@ -144,6 +147,9 @@ def main(cfg: PPOGLAMConfig) -> None:
     if ranks.first:
         replace_file(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
 
+    passes = HalvingPasses(trunk.trunk, loss, config.max_tokens_per_pass)
+
+    @passes
     def update(rows: TensorDict, size: int) -> TensorDict:
         """One step of the optimizer; one part of the rows in memory at a time.
 
@@ -152,7 +158,7 @@ def main(cfg: PPOGLAMConfig) -> None:
         metrics = []
         try:
             with reducer.summing_grad(loss.parameters()):
-                for part in split_by_tokens(rows, trunk.trunk, config.max_tokens_per_pass):
+                for part in passes.split(rows):
                     terms = loss(part) * (len(part) / size)
                     total = terms["loss_objective"] + terms["loss_entropy"] + terms["loss_critic"]
                     total.backward()
@@ -168,13 +174,8 @@ def main(cfg: PPOGLAMConfig) -> None:
         return torch.stack(metrics).sum(0).set("grad_norm", norm / ranks.size)
 
     # 6. Training
-    bar = tqdm(
-        total=config.total_steps,
-        initial=counters["steps"],
-        desc="ppo_glam",
-        unit="step",
-        disable=not ranks.first,
-    )
+    shown = {"unit": "step", "initial": counters["steps"], "disable": not ranks.first}
+    bar = tqdm(desc="ppo_glam", total=config.total_steps, **shown)
     stopping, since = False, dict(counters)
     rescue = Rescue(
         lambda: checkpoints.save(counters["steps"], state, asdict(config)), ranks.shared_errors
@@ -231,10 +232,9 @@ def main(cfg: PPOGLAMConfig) -> None:
                 break
     bar.close()
     collector.shutdown()
-    if not ranks.first:
-        return
-    if stopping:
+    if stopping and ranks.first:
         print(f"Stopped at step {counters['steps']}; go on with: resume={folder}")
+    if stopping or not ranks.first:
         return
 
     # 8. Results

@@ -30,7 +30,8 @@ from torchrl.collectors import Collector
 from tqdm import tqdm
 
 from torchrl_glam.envs import describe_env
-from torchrl_glam.models import CandidateActor, ScoresOnly, score_error, split_by_tokens
+from torchrl_glam.models import CandidateActor, ScoresOnly, score_error
+from torchrl_glam.objectives import WeightAverage
 from torchrl_glam.replay import stored_entry
 from torchrl_glam.training.buffer import make_buffer
 from torchrl_glam.training.build import (
@@ -49,7 +50,9 @@ from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.training.files import replace_file
 from torchrl_glam.training.interrupt import Rescue, StopSignal
 from torchrl_glam.training.memory import bound_kernel_caches, describe_memory, memory_report
+from torchrl_glam.training.memory_check import check_memory
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace, policy_lag
+from torchrl_glam.training.out_of_memory import HalvingPasses
 from torchrl_glam.training.parallel import Ranks
 from torchrl_glam.training.probe import GoalCoverage
 from torchrl_glam.training.program import program
@@ -72,6 +75,8 @@ def main(cfg: SACGLAMConfig) -> None:
     device = choose_device(config.device)
     bound_kernel_caches()
     seed_everything(config.seed)
+    if ranks.first:
+        print("Memory:", check_memory(config, device))
 
     # 2. Language model, environments, policy
     autocast = choose_autocast(config.autocast, device)
@@ -91,6 +96,7 @@ def main(cfg: SACGLAMConfig) -> None:
     options = {"num_actions": game.num_actions, "device": device, "group": ranks.group}
     loss, targets, optimizer = make_sac(config, trunk, actor, critic, **options)
     ranks.align(loss, mine.seed)
+    average = WeightAverage([loss.trunk_params, loss.qvalue_network_params], config.average_decay)
     if ranks.first:
         print("Memory:", describe_memory(memory_report(loss, optimizer)))
 
@@ -113,15 +119,19 @@ def main(cfg: SACGLAMConfig) -> None:
     )
     state = {"loss": loss, "optimizer": optimizer, "buffer": buffer, "collector": collector}
     state |= dict(counters=counters, statistics=statistics, coverage=coverage, metrics=table)
+    state |= {"average": average}
     if config.resume:
         checkpoints.load(state, asdict(config), MAY_CHANGE_ON_RESUME)
         trunk.check_exactness()
     if ranks.first:
         replace_file(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
 
+    passes = HalvingPasses(trunk, loss, config.max_tokens_per_pass)
+
+    @passes
     def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
         """One step of every optimizer and of the targets; one part of the batch at a time."""
-        parts = split_by_tokens(batch, trunk, config.max_tokens_per_pass)
+        parts = passes.split(batch)
         shares = [len(part) / config.batch_size for part in parts]  # of all processes' rows
         metrics = []
 
@@ -136,6 +146,7 @@ def main(cfg: SACGLAMConfig) -> None:
         except FloatingPointError as error:
             raise diverged(error, counters, config, checkpoints.latest()) from error
         targets.step()
+        average.update()
         return torch.stack(metrics).sum(0), norms
 
     # 6. Training
@@ -202,7 +213,8 @@ def main(cfg: SACGLAMConfig) -> None:
                 since = dict(counters)
                 bar.set_postfix({k: f"{row[k]:.2f}" for k in ("success", "entropy") if k in row})
             if (config.eval_every and at % config.eval_every == 0) or finished:
-                row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED, ranks=ranks)
+                with average.applied():
+                    row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED, ranks=ranks)
                 row |= probe(policy, loss.policy_and_values) if probe else {}
             if row:
                 table.add(at, row)
@@ -222,7 +234,8 @@ def main(cfg: SACGLAMConfig) -> None:
 
     # 8. Results
     critics = loss.qvalue_network_params
-    final = save_results(folder, table, model, tokenizer, eval_envs["train"], critics, config)
+    with average.applied():
+        final = save_results(folder, table, model, tokenizer, eval_envs["train"], critics, config)
     print(f"Success after {counters['steps']} steps: {final}. Results in {folder}")
 
 

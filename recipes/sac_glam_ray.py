@@ -23,21 +23,19 @@ import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from torchrl._utils import timeit
-from torchrl.data import TensorDictReplayBuffer
-from torchrl.envs.transforms import Compose
-from torchrl.objectives import SoftUpdate
 from tqdm import tqdm
 
 from torchrl_glam.envs import describe_env
-from torchrl_glam.models import CandidateActor, score_error, split_by_tokens
-from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
-from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform, stored_entry
+from torchrl_glam.models import CandidateActor, score_error
+from torchrl_glam.objectives import WeightAverage
+from torchrl_glam.replay import stored_entry
 from torchrl_glam.training.async_collection import AsyncCollectors
-from torchrl_glam.training.buffer import make_sampler, make_storage
+from torchrl_glam.training.buffer import make_buffer
 from torchrl_glam.training.build import (
     choose_autocast,
     choose_device,
     make_language_model,
+    make_sac,
     make_trunk_and_critic,
     seed_everything,
 )
@@ -50,7 +48,9 @@ from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.training.files import replace_file
 from torchrl_glam.training.interrupt import Rescue, StopSignal
 from torchrl_glam.training.memory import bound_kernel_caches, describe_memory, memory_report
+from torchrl_glam.training.memory_check import check_memory
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace, policy_lag
+from torchrl_glam.training.out_of_memory import HalvingPasses
 from torchrl_glam.training.probe import GoalCoverage
 from torchrl_glam.training.program import program
 from torchrl_glam.training.ray_pool import RayPool, import_ray
@@ -73,6 +73,7 @@ def main(cfg: SACGLAMRayConfig) -> None:
     device = choose_device(config.device)
     bound_kernel_caches()
     seed_everything(config.seed)
+    print("Memory:", check_memory(config, device))
 
     # 2. Language model, environments, policy
     autocast = choose_autocast(config.autocast, device)
@@ -82,50 +83,20 @@ def main(cfg: SACGLAMRayConfig) -> None:
     config.check_game(game)
     eval_envs = make_eval_envs(config, tokenizer, device)
     probe = make_probe(config, tokenizer, device)
-    slots = {"num_actions": game.num_actions}
-    trunk, critic = make_trunk_and_critic(config, model, tokenizer, autocast, **slots)
+    trunk, critic = make_trunk_and_critic(
+        config, model, tokenizer, autocast, num_actions=game.num_actions
+    )
     policy = make_policy(trunk)
 
     # 3. Loss, target weights, optimizer
-    loss = SACGLAMLoss(
-        trunk,
-        CandidateActor(),
-        critic,
-        **slots,
-        alpha_init=config.alpha_init,
-        target_entropy=config.target_entropy,
-        critic_backprop=config.critic_backprop,
-    ).to(device)
-    loss.make_value_estimator(gamma=config.gamma)
-    targets = SoftUpdate(loss, tau=config.tau)
-    optimizer = SharedTrunkOptimizer(
-        loss,
-        lr_trunk_actor=config.lr_trunk_actor,
-        lr_trunk_critic=config.lr_trunk_critic,
-        lr_heads=config.lr_heads,
-        lr_alpha=config.lr_alpha,
-        max_grad_norm=config.max_grad_norm,
-        separate=config.separate_optimizers,
-    )
+    options = {"num_actions": game.num_actions, "device": device}
+    loss, targets, optimizer = make_sac(config, trunk, CandidateActor(), critic, **options)
+    average = WeightAverage([loss.trunk_params, loss.qvalue_network_params], config.average_decay)
     print("Memory:", describe_memory(memory_report(loss, optimizer)))
 
-    # 4. Replay: hindsight relabelling, then n-step returns (inverse transforms run last to first)
-    hindsight = HindsightTransform(
-        config.hindsight_relabel if config.hindsight else "none",
-        strategy=config.hindsight_strategy,
-        goals_per_episode=config.hindsight_goals_per_episode,
-        goals_per_transition=config.hindsight_goals_per_transition,
-        random_goals_per_episode=config.hindsight_random_goals_per_episode,
-        seed=config.seed,
-        capacity=config.capacity,
-    )
-    buffer = TensorDictReplayBuffer(
-        storage=make_storage(config, env, folder),
-        sampler=make_sampler(config, game.goal_kind_prior),
-        transform=Compose(SegmentMultiStepTransform(config.n_step, config.gamma), hindsight),
-        batch_size=config.batch_size,
-        generator=torch.Generator().manual_seed(config.seed),
-    )
+    # 4. Replay, with hindsight and n-step returns
+    buffer = make_buffer(config, env, folder, game.goal_kind_prior)
+    hindsight = buffer.transform[-1]
     stored = partial(stored_entry, buffer.storage)
 
     # 5. Collectors in other processes
@@ -143,18 +114,22 @@ def main(cfg: SACGLAMRayConfig) -> None:
     counters = {"steps": 0, "updates": 0, "seconds": 0.0}
     statistics = EpisodeStatistics(game.goal_kinds, success_key=game.success_key)
     coverage = GoalCoverage()
-    table = MetricsTable(folder, config.loggers, name="sac_glam_ray")
+    table = MetricsTable(folder, config.loggers, "sac_glam_ray", wandb=vars(config.wandb))
     state = {"loss": loss, "optimizer": optimizer, "buffer": buffer, "collectors": collectors}
     state |= dict(counters=counters, statistics=statistics, coverage=coverage, metrics=table)
+    state |= {"average": average}
     if config.resume:
         checkpoints.load(state, asdict(config), RAY_MAY_CHANGE_ON_RESUME)
         trunk.check_exactness()
         hindsight.clear()  # nobody is left to end those episodes
     replace_file(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
 
+    passes = HalvingPasses(trunk, loss, config.max_tokens_per_pass)
+
+    @passes
     def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
         """One step of every optimizer and of the targets; one part of the batch at a time."""
-        parts = split_by_tokens(batch, trunk, config.max_tokens_per_pass)
+        parts = passes.split(batch)
         shares = [len(part) / len(batch) for part in parts]
         metrics = []
 
@@ -169,6 +144,7 @@ def main(cfg: SACGLAMRayConfig) -> None:
         except FloatingPointError as error:
             raise diverged(error, counters, config, checkpoints.latest()) from error
         targets.step()
+        average.update()
         return torch.stack(metrics).sum(0), norms
 
     # 7. Training
@@ -218,14 +194,15 @@ def main(cfg: SACGLAMRayConfig) -> None:
                 row |= policy_lag(batch["recorded_at"], counters["updates"], "batch")
                 row |= policy_lag(stored("recorded_at"), counters["updates"], "buffer")
                 row |= pace(counters, since) | collectors.summary() | coverage.summary()
-                row |= timeit.todict()
+                row |= timeit.todict() | timeit.todict(percall=False, prefix="seconds")
                 seconds = timeit.todict(percall=False)
                 row["learner_busy"] = 1 - seconds["time/wait"] / sum(seconds.values())
                 timeit.erase()
                 since = dict(counters)
                 bar.set_postfix({k: f"{row[k]:.2f}" for k in ("success", "entropy") if k in row})
             if (config.eval_every and at % config.eval_every == 0) or finished:
-                row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED)
+                with average.applied():
+                    row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED)
                 row |= probe(policy, loss.policy_and_values) if probe else {}
             if row:
                 table.add(at, row)
@@ -241,7 +218,8 @@ def main(cfg: SACGLAMRayConfig) -> None:
 
     # 9. Results
     critics = loss.qvalue_network_params
-    final = save_results(folder, table, model, tokenizer, eval_envs["train"], critics, config)
+    with average.applied():
+        final = save_results(folder, table, model, tokenizer, eval_envs["train"], critics, config)
     print(f"Success after {counters['steps']} steps: {final}. Results in {folder}")
 
 

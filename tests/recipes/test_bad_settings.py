@@ -58,7 +58,15 @@ OF_BOTH = [
     *("total_steps=33", "num_objects=1", "env=nowhere:Env"),
 ]
 OF_SAC = [
-    *("critic_input=action", "n_step=0", "tau=0", "tau=nan", "alpha_init=0", "alpha_init=inf"),
+    *(
+        "critic_input=action",
+        "n_step=0",
+        "tau=0",
+        "average_decay=1",
+        "tau=nan",
+        "alpha_init=0",
+        "alpha_init=inf",
+    ),
     *("target_entropy=5", "target_entropy=inf", "num_updates=0", "warmup_updates=-1"),
     *("warmup_updates=1000", "lr_trunk_actor=inf", "lr_trunk_critic=-1", "lr_alpha=nan"),
     *("separate_optimizers=2", "hindsight=2", "hindsight_relabel=none", "hindsight_strategy=past"),

@@ -1,5 +1,6 @@
 """Losses, and the optimisation of what they share."""
 
+from torchrl_glam.objectives.averaging import WeightAverage
 from torchrl_glam.objectives.networks import ppo_networks
 from torchrl_glam.objectives.optim import SharedTrunkOptimizer
 from torchrl_glam.objectives.ppo import PPOGLAMLoss
@@ -17,5 +18,6 @@ __all__ = [
     "SACGLAMLoss",
     "SharedTrunkOptimizer",
     "UpdateFailedError",
+    "WeightAverage",
     "ppo_networks",
 ]

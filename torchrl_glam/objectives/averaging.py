@@ -1,0 +1,76 @@
+"""An average over the updates: better than any of the weights that it averages, and steadier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+
+class WeightAverage(AveragedModel):
+    """Exponential average of the weights in training, to evaluate and to export instead of them.
+
+    Steps of a constant size leave weights jittering about what they have learned. torch's
+    :class:`~torch.optim.swa_utils.AveragedModel` on the parameters that a loss holds, so that
+    frozen ones have no copy. It trains nothing: the losses, their targets and the policy that
+    collects keep the weights themselves.
+
+    Args:
+        modules: what holds the parameters, each counted once, such as ``loss.trunk_params`` and
+            ``loss.qvalue_network_params``.
+        decay: share of the average that an update keeps, in ``[0, 1)``; at first less, ``(1 + n) /
+            (10 + n)`` after n updates, so that the first weights are soon forgotten. 0 keeps
+            nothing: the average is the weights themselves.
+
+    Raises:
+        ValueError: if ``decay`` is out of range.
+
+    Examples:
+        >>> layer = nn.Linear(1, 1, bias=False)
+        >>> average = WeightAverage([layer], decay=0.9)
+        >>> for value in (1.0, 3.0):
+        ...     _ = layer.weight.data.fill_(value)
+        ...     average.update()
+        >>> with average.applied():
+        ...     print(f"{layer.weight.item():.3f}")
+        2.636
+        >>> layer.weight.item()
+        3.0
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], decay: float) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(
+                f"decay ({decay}) must be in [0, 1): the share of the average that an update keeps"
+            )
+        live = nn.ModuleList(modules)
+        super().__init__(live, multi_avg_fn=self._average)
+        self.decay = decay
+        self.__dict__["live"] = live  # not a submodule: it is saved with the loss
+
+    def update(self) -> None:
+        """Takes the weights of now into the average."""
+        self.update_parameters(self.live)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The average in the place of the weights, which return at the end, after errors too."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _average(self, averages: list[Tensor], live: list[Tensor], updates: Tensor) -> None:
+        decay = min(self.decay, (1 + updates.item()) / (10 + updates.item()))
+        get_ema_multi_avg_fn(decay)(averages, live, updates)
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for average, live in zip(self.parameters(), self.live.parameters(), strict=True):
+            kept = average.clone()
+            average.copy_(live)
+            live.copy_(kept)
