@@ -48,7 +48,7 @@ class Recipe:
 
     def __exit__(self, *exception) -> None:
         self._process.stdin.close()
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=300)
         self._process.stdout.close()
 
     def start(self, *overrides, log, file_size=None, ranks=None) -> int:

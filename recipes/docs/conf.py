@@ -66,6 +66,7 @@ nitpick_ignore_regex = [
     ("py:class", r"[^.]*"),  # the types of signatures, as they stand there
     ("py:.*", r"torchrl_glam\.(.*\.)?_.*"),  # private ones have no page
     ("py:class", r"torchrl_glam\.training\.config\.base\.Config"),  # nor have type variables
+    ("py:class", r"torchrl_glam\.envs\.playground\.rendering\.Rendering"),  # nor has a part
 ]
 
 # --- tutorials: run by the build, with what they print and draw

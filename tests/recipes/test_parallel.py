@@ -67,7 +67,8 @@ def test_two_processes_leave_the_results_of_one_run(unbroken):
     assert sum(float(row["episodes"]) for row in rows[1:]) >= 16, "of 8 environments, not of 4"
     assert checkpoints(unbroken / "run") == ["step_00000080", "step_00000160"]
     log = (unbroken / "log").read_text()
-    assert log.count("Success after 160 steps") == log.count("Memory:") == 1, "one writer"
+    for line in ("Success after 160 steps", "Memory: needs about", "Memory: language model"):
+        assert log.count(line) == 1, "one writer"
 
 
 def as_of_step_80(unbroken, folder):
@@ -175,6 +176,6 @@ def test_what_cannot_be_shared_is_refused_on_every_process(sac, ranks, message, 
     run, log = tmp_path / "run", tmp_path / "log"
     options = [*SAC, "checkpoint_every=0", "total_steps=240", f"output={run}"]
     assert sac.run(*options, log=log, ranks=ranks) != 0
-    said = [line for line in log.read_text().splitlines() if re.search(message, line)]
-    assert len(said) == 2, log.read_text()
+    said = re.findall(message, log.read_text())
+    assert said, log.read_text()  # the first to say it ends the others, who may be cut short
     assert not run.exists()

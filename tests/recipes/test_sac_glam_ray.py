@@ -114,7 +114,7 @@ def test_a_run_that_loses_a_collector_leaves_what_every_run_leaves(run, tmp_path
     assert float(last["policy_lag/collected/max"]) == 4.0
     assert 0 < float(last["learner_busy"]) <= 1
     assert float(last["hindsight_in_batch"]) == 0.5
-    assert (tmp_path / "run" / "learning_curve.png").stat().st_size > 1000
+    assert (tmp_path / "run" / "report.html").stat().st_size > 1000
     assert load_agent(tmp_path / "run").card.num_actions == 5
 
 

@@ -132,5 +132,5 @@ def test_without_a_bound_a_pass_is_the_batch_of_the_environment():
 
 def test_an_estimate_in_words():
     assert str(MemoryEstimate(10**9, 2 * 10**8, 5 * 10**8)) == (
-        "1.7 GB (weights 1.0, training 0.2, activations 0.5)"
+        "1.8 GB (weights 1.0, training 0.2, activations 0.5, libraries 0.1)"
     )

@@ -58,9 +58,12 @@ def program(main: Callable[[], None]) -> Callable[[], None]:
         except _EXPECTED as error:
             if full == "1":
                 raise
-            print(f"With {_FULL}=1 in the environment the traceback is shown.", file=sys.stderr)
             words = " ".join([*str(error).split(), moved_key(str(error)) or ""]).strip()
-            print(f"{type(error).__name__}: {words}", file=sys.stderr)
+            # in one piece: several processes may speak at once
+            sys.stderr.write(
+                f"With {_FULL}=1 in the environment the traceback is shown.\n"
+                f"{type(error).__name__}: {words}\n"
+            )
             sys.exit(1)
         finally:
             sys.argv = given
