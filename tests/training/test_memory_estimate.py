@@ -102,9 +102,9 @@ def test_decoder_only_models(tmp_path):
 def test_a_model_that_cannot_fit_is_refused_with_what_to_change(folder):
     config = SACGLAMConfig(model=folder, max_tokens_per_pass=4096, autocast="false")
     said = check_memory(config, CPU, most=10**9)
-    assert said.startswith("needs about 0.1 GB of 1.0 GB (weights 0.0")
+    assert said.startswith("needs about 0.2 GB of 1.0 GB (weights 0.0")
     with pytest.raises(
-        ValueError, match="cannot fit the memory of cpu: it needs about 0.1 GB of 0.0"
+        ValueError, match="cannot fit the memory of cpu: it needs about 0.2 GB of 0.0"
     ):
         check_memory(config, CPU, most=10**7)
     with pytest.raises(

@@ -38,7 +38,8 @@ class GameExercises:
         moves: random play, as :func:`~torchrl_glam.pretraining.record_play` records it.
         seed: of the private generator. Default: 0.
         questions: questions about each state, all different. Default: 3.
-        weights: weight of each exercise, by name. Default: :data:`~torchrl_glam.pretraining.GAME_EXERCISES`.
+        weights: weight of each exercise, by name. Default:
+            :data:`~torchrl_glam.pretraining.GAME_EXERCISES`.
         exchange: share of states whose goal is exchanged for one that the step reached, or else a
             later one of the episode, if there is such a goal. Default: 0.5.
         longest: words of an answer after which it breaks off. Default: 32.

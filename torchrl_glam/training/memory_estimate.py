@@ -117,8 +117,8 @@ def estimate_memory(
     """Memory of a SAC or PPO update, by the model's configuration alone.
 
     Weights and what trains are counted. Activations are those of one pass, forward and backward,
-    through a model whose tensors hold nothing. What libraries keep
-    for themselves is counted as 100 MiB; on a GPU the context of CUDA, some hundred MB, comes on top.
+    through a model whose tensors hold nothing. What libraries keep for themselves is counted as
+    100 MiB; on a GPU the context of CUDA, some hundred MB, comes on top.
 
     Args:
         name: of the language model, see :func:`~torchrl_glam.models.load_language_model`; no folder
