@@ -58,14 +58,14 @@ napoleon_custom_sections = [
     "Episode End",
     "Version History",
 ]
-# Names of this package must be found; those of others would need their indices from the network.
+# Names of this package must be found, but for type variables; those of others would need their indices from the network.
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|matplotlib|numpy|omegaconf|pathlib|peft|random|tensordict|torch)\..*"),
     ("py:.*", r"(nn|os|scienceworld|textworld_express|torchrl|transformers|typing)\..*"),
     ("py:class", r"[^.]*"),  # the types of signatures, as they stand there
     ("py:.*", r"torchrl_glam\.(.*\.)?_.*"),  # private ones have no page
-    ("py:class", r"torchrl_glam\.training\.config\.base\.Config"),  # nor have type variables
+    ("py:class", r"torchrl_glam\.training\.(config\.base|interrupt|parallel)\.(Batch|Config|T)"),
     ("py:class", r"torchrl_glam\.envs\.playground\.rendering\.Rendering"),  # nor has a part
 ]
 
