@@ -58,7 +58,8 @@ napoleon_custom_sections = [
     "Episode End",
     "Version History",
 ]
-# Names of this package must be found, but for type variables; those of others would need their indices from the network.
+# Names of this package must be found, but for type variables; those of others would need their
+# indices from the network.
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|matplotlib|numpy|omegaconf|pathlib|peft|random|tensordict|torch)\..*"),
