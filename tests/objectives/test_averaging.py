@@ -36,6 +36,13 @@ def test_the_average_is_that_of_the_formula(decay):
     assert layer.weight.item() == 3.0
 
 
+def test_without_decay_nothing_is_held():
+    average = WeightAverage([nn.Linear(2, 2)], decay=0.0)
+    for _ in range(3):
+        average.update()
+    assert not list(average.parameters())
+
+
 def test_before_the_first_update_it_is_the_weights():
     layer = nn.Linear(2, 2)
     before = layer.weight.detach().clone()

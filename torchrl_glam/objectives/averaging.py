@@ -22,8 +22,8 @@ class WeightAverage(AveragedModel):
         modules: what holds the parameters, each counted once, such as ``loss.trunk_params`` and
             ``loss.qvalue_network_params``.
         decay: share of the average that an update keeps, in ``[0, 1)``; at first less, ``(1 + n) /
-            (10 + n)`` after n updates, so that the first weights are soon forgotten. 0 keeps
-            nothing: the average is the weights themselves.
+            (10 + n)`` after n updates, so that the first weights are soon forgotten. With 0 the
+            average is the weights themselves, and nothing is copied.
 
     Raises:
         ValueError: if ``decay`` is out of range.
@@ -46,14 +46,15 @@ class WeightAverage(AveragedModel):
             raise ValueError(
                 f"decay ({decay}) must be in [0, 1): the share of the average that an update keeps"
             )
-        live = nn.ModuleList(modules)
+        live = nn.ModuleList(modules if decay else ())
         super().__init__(live, multi_avg_fn=self._average)
         self.decay = decay
         self.__dict__["live"] = live  # not a submodule: it is saved with the loss
 
     def update(self) -> None:
         """Takes the weights of now into the average."""
-        self.update_parameters(self.live)
+        if self.decay:
+            self.update_parameters(self.live)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -65,7 +66,8 @@ class WeightAverage(AveragedModel):
             self._exchange()
 
     def _average(self, averages: list[Tensor], live: list[Tensor], updates: Tensor) -> None:
-        decay = min(self.decay, (1 + updates.item()) / (10 + updates.item()))
+        count = updates.item()
+        decay = min(self.decay, (1 + count) / (10 + count))
         get_ema_multi_avg_fn(decay)(averages, live, updates)
 
     @torch.no_grad()

@@ -54,6 +54,16 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+def derive_seed(*numbers: int) -> int:
+    """A seed for what these numbers name together, such as a run's seed and a process of it.
+
+    Examples:
+        >>> derive_seed(0, 1) == derive_seed(0, 1), derive_seed(0, 1) == derive_seed(1, 0)
+        (True, False)
+    """
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
 def choose_device(name: str) -> torch.device:
     """``"auto"`` is the GPU if there is one, else the CPU.
 

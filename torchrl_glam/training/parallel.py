@@ -15,14 +15,13 @@ from datetime import timedelta
 from statistics import fmean
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from torchrl_glam.objectives.reduction import UpdateFailedError, lost
-from torchrl_glam.training.build import seed_everything
+from torchrl_glam.training.build import derive_seed, seed_everything
 from torchrl_glam.training.config import RecipeConfig
 
 Config = TypeVar("Config", bound=RecipeConfig)
@@ -134,7 +133,7 @@ class Ranks:
         """A seed for what this process draws alone; no two processes share one."""
         if self.size == 1:
             return seed
-        return int(np.random.SeedSequence([seed, self.rank, self.size]).generate_state(1)[0])
+        return derive_seed(seed, self.rank, self.size)
 
     def own(self, name: str) -> str:
         """A name for what this process keeps apart from the others.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
@@ -14,6 +13,7 @@ from torchrl_glam.models.protocol import Trunk
 from torchrl_glam.objectives._trunk import trainable_leaves
 from torchrl_glam.training.build import (
     choose_autocast,
+    derive_seed,
     make_language_model,
     make_trunk_and_critic,
     seed_everything,
@@ -38,7 +38,7 @@ def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
     device = torch.device("cuda" if config.collector_gpus else "cpu")
     autocast = choose_autocast(config.autocast, device)
     bound_kernel_caches()
-    seed = int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0])
+    seed = derive_seed(config.seed, number)
     seed_everything(seed)
     model, tokenizer = make_language_model(config, device, autocast)
     env = make_env(config, tokenizer, device, seed=seed)
