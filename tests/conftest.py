@@ -6,7 +6,7 @@ import torch
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--kills", type=int, default=20, help="how often tests/recipes/test_faults.py kills a run"
+        "--kills", type=int, default=8, help="how often tests/recipes/test_faults.py kills a run"
     )
 
 

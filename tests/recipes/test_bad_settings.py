@@ -26,6 +26,7 @@ CPU_SECONDS = 10
 # What every recipe has. The key that the message must name is the first one given.
 SHARED = [
     *("seed=-1", "seed=4294967296", "device=gpu", "output=", "resume=", "model="),
+    *("model=no/such/folder", "hindsigth=false"),
     *("resume=EMPTY", "resume=nowhere", "output=FILE", "output=HOLDS_MODEL"),
     *("total_steps=0", "total_steps=33", "num_envs=0", "num_envs=three", "env.max_steps=0"),
     *("env.max_steps=40000", "env.num_objects=1", "env.num_objects=97", "env.size=3"),

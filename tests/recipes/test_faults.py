@@ -1,6 +1,6 @@
 """Runs that are killed, run out of disk, or find their files damaged, and go on.
 
-``pytest tests/recipes/test_faults.py --kills 100`` kills more often than the default 20.
+``pytest tests/recipes/test_faults.py --kills 100`` kills more often than the default 8.
 """
 
 import os

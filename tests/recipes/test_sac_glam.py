@@ -169,24 +169,11 @@ def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(tmp_path):
     assert list((tmp_path / "run" / "checkpoints").glob("step_*"))
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["hindsight_ratio=1.5"], r"hindsight_ratio (1.5) must be in [0, 1]"),
-        (["warmup_updates=1000", "total_steps=320"], "warmup_updates (1000) must be at most the"),
-        (["model=no/such/folder"], "could not be loaded"),
-        (["resume=empty"], "holds no checkpoint"),
-        (["env.num_objects=1"], "num_objects"),
-        (["critic_input=action"], "critic_input (action) must be one of"),
-        (["chat_template=true"], "has no chat template"),
-        (["hindsigth=false"], "hindsigth"),
-    ],
-)
-def test_mistakes_are_found_before_any_work(overrides, message, tmp_path):
-    (tmp_path / "empty").mkdir()
-    result = run("output=run", *overrides, cwd=tmp_path)
+def test_a_mistake_ends_a_run_before_any_work(tmp_path):
+    """One in a process of its own; test_bad_settings.py goes through the others."""
+    result = run("output=run", "hindsight_ratio=1.5", cwd=tmp_path)
     assert result.returncode != 0
-    assert message in result.stderr.splitlines()[-1] or message in result.stderr
+    assert "hindsight_ratio (1.5) must be in [0, 1]" in result.stderr.splitlines()[-1]
     assert not (tmp_path / "run" / "metrics.csv").exists()
 
 
