@@ -50,7 +50,13 @@ def target(model, target_model, target_heads, alpha, row, gamma):
     return value.detach()
 
 
-def losses(models, heads, log_alpha, batch, gamma, target_entropy, critic_backprop):
+def bonus(model, alpha, row, share):
+    """Munchausen RL (Vieillard et al., 2020): the taken action's scaled log-probability."""
+    likelihood = torch.log(policy(model, row)[row["action"].item()]).item()
+    return share * max(alpha.item() * likelihood, -1.0)
+
+
+def losses(models, heads, log_alpha, batch, gamma, target_entropy, critic_backprop, munchausen=0):
     """Means over the rows of the three losses.
 
     ``models`` and ``heads`` are pairs (online, target) of a model and of a list of perceptrons.
@@ -62,6 +68,7 @@ def losses(models, heads, log_alpha, batch, gamma, target_entropy, critic_backpr
     errors, entropies = [], []
     for row in rows:
         y = target(model, target_model, target_heads, alpha, row, gamma)
+        y = y + bonus(model, alpha, row, munchausen)
         taken = [q_value(model, h, row, row["action"].item(), critic_backprop) for h in heads]
         total["loss_qvalue"] = total["loss_qvalue"] + sum((q - y) ** 2 for q in taken) / len(rows)
         errors.append(max((q - y).abs() for q in taken).detach())

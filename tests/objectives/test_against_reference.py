@@ -58,6 +58,7 @@ class Case:
             GAMMA,
             self.options["target_entropy"],
             self.options["critic_backprop"],
+            self.options.get("munchausen", 0.0),
         )
 
     def reference_gradients(self, loss):
@@ -110,6 +111,12 @@ def test_trunks(trunk, critic_backprop):
 )
 def test_critics(critic, critics):
     check(Case("tied", critic, critics))
+
+
+@pytest.mark.parametrize(("munchausen", "alpha_init"), [(0.9, 0.2), (0.5, 5.0)])
+def test_munchausen(munchausen, alpha_init):
+    """The second coefficient is so large that the bound of -1 is met by some rows."""
+    check(Case("tied", munchausen=munchausen, alpha_init=alpha_init))
 
 
 def test_masked_candidates_may_hold_nan():
@@ -167,3 +174,5 @@ def test_values_by_hand():
     assert terms["loss_alpha"].item() == pytest.approx(-0.693147 * 0.462335, abs=1e-6)
     assert terms["entropy"].item() == pytest.approx(0.562335, abs=1e-6)
     assert terms["alpha"].item() == pytest.approx(0.5)
+    loss.munchausen = 0.8  # 0.8 * 0.5 * log 0.25 = -0.554518
+    assert loss(batch)["target_value"].item() == pytest.approx(0.953274, abs=1e-6)

@@ -64,6 +64,7 @@ OF_SAC = [
         "n_step=0",
         "tau=0",
         "average_decay=1",
+        "munchausen=1",
         "tau=nan",
         "alpha_init=0",
         "alpha_init=inf",

@@ -14,22 +14,35 @@ from torchrl_glam.replay._row_groups import RowGroups
 @settings(deadline=None, max_examples=60)
 @given(
     writes=st.lists(
-        st.dictionaries(st.integers(0, 19), st.integers(0, 2), min_size=1), min_size=1, max_size=12
+        st.dictionaries(st.integers(0, 19), st.integers(-1, 9), min_size=1), min_size=1, max_size=12
     )
 )
 def test_row_groups_equal_plain_sets(writes):
+    """Of three groups at first; others are met on the way, and -1 is none."""
     groups, reference = RowGroups(3, capacity=20), {}
     for write in writes:
         groups.assign(torch.tensor(list(write)), torch.tensor(list(write.values())))
         reference |= write
-        for group in range(3):
+        for group, size in enumerate(groups.sizes):
             expected = {row for row, g in reference.items() if g == group}
             members = groups.members(group).tolist()
-            assert len(members) == len(expected) == groups.sizes[group]
+            assert len(members) == len(expected) == size
             assert set(members) == expected
+        assert len(groups) == sum(group >= 0 for group in reference.values())
     restored = RowGroups.from_state_dict(groups.state_dict())
-    for group in range(3):
+    assert restored.sizes == groups.sizes
+    for group in range(len(groups.sizes)):
         assert restored.members(group).tolist() == groups.members(group).tolist()
+
+
+def test_draws_from_a_group_are_of_its_rows_alike():
+    groups = RowGroups(2, capacity=100)
+    groups.assign(torch.arange(100), (torch.arange(100) >= 10).long() * 5)
+    drawn = groups.draw(torch.tensor([0, 5]).repeat(5000), torch.Generator().manual_seed(0))
+    few, many = drawn[0::2].bincount(minlength=100), drawn[1::2].bincount(minlength=100)
+    assert not few[10:].any() and not many[:10].any()
+    assert ((few[:10] - 500).abs() < 5 * 500**0.5).all()
+    assert ((many[10:] - 5000 / 90).abs() < 5 * (5000 / 90) ** 0.5).all()
 
 
 def make_buffer(sampler, capacity=100, batch_size=16, **kwargs):

@@ -13,7 +13,7 @@ from torchrl.data import RandomSampler
 
 from torchrl_glam.envs import PlaygroundTextEnv, describe_env
 from torchrl_glam.models import load_language_model, load_tokenizer
-from torchrl_glam.replay import GoalKindSampler, HindsightRatioSampler
+from torchrl_glam.replay import GoalBalancedSampler, GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.training.buffer import make_sampler
 from torchrl_glam.training.config import (
     PPOGLAMConfig,
@@ -250,6 +250,7 @@ def test_aligned_goals_need_to_know_which_are_sub_goals():
     [
         ("hindsight_ratio", -0.1, r"hindsight_ratio \(-0.1\) must be in \[0, 1\]"),
         ("gamma", 1.1, r"gamma \(1.1\) must be in \[0, 1\]"),
+        ("munchausen", 1.0, r"munchausen \(1.0\) must be in \[0, 1\)"),
         ("tau", 0.0, r"tau \(0.0\) must be in \(0, 1\]"),
         ("alpha_init", 0.0, r"alpha_init \(0.0\) must be above 0|be above 0"),
         ("target_entropy", -1.0, r"target_entropy \(-1.0\) must be at least 0"),
@@ -300,6 +301,8 @@ def test_only_one_limit_on_hindsight_goals():
         ({"hindsight": False}, RandomSampler, {}),
         ({"sampling": "prior"}, GoalKindSampler, {"ratio": None}),
         ({"sampling": "ratio+prior", "hindsight_ratio": 0.2}, GoalKindSampler, {"ratio": 0.2}),
+        ({"sampling": "prior+goals"}, GoalBalancedSampler, {"ratio": None}),
+        ({"sampling": "ratio+prior+goals"}, GoalBalancedSampler, {"ratio": 0.5}),
     ],
 )
 def test_sampler_is_the_one_asked_for(overrides, kind, settings):

@@ -14,6 +14,7 @@ def check_arguments(
     num_actions: int,
     alpha_init: float,
     target_entropy: float,
+    munchausen: float,
     loss_function: str,
 ) -> None:
     if num_actions < 1:
@@ -27,6 +28,11 @@ def check_arguments(
             f"target_entropy ({target_entropy}) must lie in [0, log(num_actions)] = "
             f"[0, {math.log(num_actions):.4g}] nats: no policy over {num_actions} candidates has "
             "any other entropy."
+        )
+    if not (0.0 <= munchausen < 1.0):
+        raise ValueError(
+            f"munchausen ({munchausen}) must be in [0, 1): the share of the policy's scaled "
+            "log-probability that is added to the reward."
         )
     if loss_function not in ("l2", "l1", "smooth_l1"):
         raise ValueError(

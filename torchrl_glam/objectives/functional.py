@@ -31,6 +31,25 @@ def soft_value(probs: Tensor, log_probs: Tensor, q_values: Tensor, alpha: Tensor
     return (probs * (q_values - alpha * log_probs)).sum(-1)
 
 
+def munchausen_bonus(log_prob: Tensor, alpha: Tensor, share: float) -> Tensor:
+    """What is added to a step's reward for having been likely, ``[*B]``.
+
+    ``share * max(alpha * log pi(a), -1)`` (Munchausen RL, Vieillard et al., 2020, equation 4 and
+    section 4 for the bound). It sets the values of actions further apart, and so makes the policy
+    an average over the critics so far instead of one's noise.
+
+    Args:
+        log_prob: of the action under the present policy, ``[*B]``.
+        alpha: entropy coefficient, a scalar.
+        share: from 0 to below 1.
+
+    Examples:
+        >>> munchausen_bonus(torch.tensor([0.0, -2.0, -20.0]), torch.tensor(0.1), 0.5)
+        tensor([ 0.0000, -0.1000, -0.5000])
+    """
+    return share * (alpha * log_prob).clamp_min(-1.0)
+
+
 def actor_loss(probs: Tensor, log_probs: Tensor, q_values: Tensor, alpha: Tensor) -> Tensor:
     """Minus the soft value (Christodoulou, 2019, equation 12), to be minimised by the policy.
 

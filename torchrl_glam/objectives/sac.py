@@ -63,6 +63,8 @@ class SACGLAMLoss(DiscreteSACLoss):
             (Appendix C). Default: ``0.05``.
         target_entropy: entropy to keep, in ``[0, log(num_actions)]``; 0 in the paper without
             hindsight. Default: ``0.01``.
+        munchausen: share of ``alpha * log pi(a)`` of the action taken that is added to its reward
+            (``functional.munchausen_bonus``), in ``[0, 1)``. Default: ``0.0``, as in the paper.
         critic_backprop: whether ``loss_qvalue`` trains the trunk too (Appendix B); may be changed
             between calls. Default: ``True``.
         loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``. Default: ``"l2"``.
@@ -80,8 +82,8 @@ class SACGLAMLoss(DiscreteSACLoss):
         >>> critic = ObservationCritic(2, 3, (8,), prompt_embedding_key="observation")
         >>> loss = SACGLAMLoss(trunk, CandidateActor(), critic, num_actions=3)
         >>> state = {"observation": torch.randn(5, 2), "action_mask": torch.ones(5, 3).bool()}
-        >>> ends = {"done": torch.ones(5, 1).bool(), "terminated": torch.ones(5, 1).bool()}
-        >>> following = state | ends | {"reward": torch.rand(5, 1)}
+        >>> end = torch.ones(5, 1).bool()
+        >>> following = state | {"done": end, "terminated": end, "reward": torch.rand(5, 1)}
         >>> rows = TensorDict(state | {"action": torch.arange(5) % 3, "next": following}, [5])
         >>> terms = loss(rows)
         >>> (terms["loss_actor"] + terms["loss_qvalue"] + terms["loss_alpha"]).backward()
@@ -116,12 +118,16 @@ class SACGLAMLoss(DiscreteSACLoss):
         num_actions: int,
         alpha_init: float = 0.05,
         target_entropy: float = 0.01,
+        munchausen: float = 0.0,
         critic_backprop: bool = True,
         loss_function: str = "l2",
         reduction: str = "mean",
     ) -> None:
         critics = [critic] if isinstance(critic, nn.Module) else list(critic)
-        check_arguments(actor, critics, num_actions, alpha_init, target_entropy, loss_function)
+        check_arguments(
+            *(actor, critics, num_actions),
+            *(alpha_init, target_entropy, munchausen, loss_function),
+        )
         super().__init__(
             actor,
             critics[0],
@@ -141,6 +147,7 @@ class SACGLAMLoss(DiscreteSACLoss):
         self.qvalue_network_params.data.update_(values)
         dict(self.named_children())["target_qvalue_network_params"].data.update_(values)
         self.num_actions = num_actions
+        self.munchausen = munchausen
         self.critic_backprop = critic_backprop
         # Not a submodule: its frozen weights are no business of the loss's state_dict, and
         # convert_to_functional would copy and re-initialise pretrained ones.
@@ -172,7 +179,7 @@ class SACGLAMLoss(DiscreteSACLoss):
         state = self._read_state(tensordict)
         dist = self._policy(state)
         q_values = self._q_values(state)
-        loss_qvalue, metrics = self._qvalue_term(tensordict, q_values, dist.mask)
+        loss_qvalue, metrics = self._qvalue_term(tensordict, q_values, dist)
         loss_actor, entropy = self._actor_term(tensordict, q_values, dist)
         loss_alpha = functional.alpha_loss(self.log_alpha, entropy, self.target_entropy)
         loss_alpha = self._reduce(loss_alpha, tensordict)
@@ -198,7 +205,7 @@ class SACGLAMLoss(DiscreteSACLoss):
     def qvalue_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The critic's loss alone, and its metrics per row ``[*B]``. Runs the trunk itself."""
         state = self._read_state(tensordict)
-        return self._qvalue_term(tensordict, self._q_values(state), self._policy(state).mask)
+        return self._qvalue_term(tensordict, self._q_values(state), self._policy(state))
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The actor's loss alone, and minus its entropy ``[*B]``. Runs the trunk itself."""
@@ -285,12 +292,15 @@ class SACGLAMLoss(DiscreteSACLoss):
         return functional.soft_value(dist.probs, dist.logits, q_values, self.alpha)
 
     def _qvalue_term(
-        self, tensordict: TensorDictBase, q_values: Tensor, mask: Tensor
+        self, tensordict: TensorDictBase, q_values: Tensor, dist: MaskedCategorical
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        check_finite(q_values, self.tensor_keys.action_value, mask)
+        check_finite(q_values, self.tensor_keys.action_value, dist.mask)
         action = tensordict[self.tensor_keys.action]
-        check_action(action, mask, self.tensor_keys.action)
+        check_action(action, dist.mask, self.tensor_keys.action)
         target = self._compute_target(tensordict)
+        if self.munchausen:
+            log_prob = dist.logits.detach().gather(-1, action.unsqueeze(-1)).squeeze(-1)
+            target = target + functional.munchausen_bonus(log_prob, self.alpha, self.munchausen)
         index = action.unsqueeze(-1).expand(len(q_values), *action.shape, 1)
         taken = q_values.gather(-1, index).squeeze(-1)
         distance = distance_loss(taken, target.expand_as(taken), self.loss_function).sum(0)

@@ -48,6 +48,7 @@ partner.
 """
 
 from torchrl_glam.replay.compact import CompactStorage, stored_entry
+from torchrl_glam.replay.goal_sampler import GoalBalancedSampler
 from torchrl_glam.replay.hindsight import HindsightTransform
 from torchrl_glam.replay.multi_step import SegmentMultiStepTransform
 from torchrl_glam.replay.rollout import SubgoalFilter, close_rollout
@@ -56,6 +57,7 @@ from torchrl_glam.replay.workers import number_trajectories, unfinished_trajecto
 
 __all__ = [
     "CompactStorage",
+    "GoalBalancedSampler",
     "GoalKindSampler",
     "HindsightRatioSampler",
     "HindsightTransform",

@@ -89,10 +89,15 @@ class GroupSampler(StateFile, Sampler):
             raise RuntimeError("Cannot sample from an empty storage: no episode has ended yet.")
         self._keep_up_with(storage)
         counts = self._counts(batch_size, self._groups.sizes)
-        rows = self._groups.draw_each(counts, self._rng)
+        rows = self._draw(counts)
         device = None if self._rng is None else self._rng.device
         order = torch.randperm(batch_size, generator=self._rng, device=device)
         return rows[order.to(rows.device)], {}
+
+    def _draw(self, counts: list[int]) -> torch.Tensor:
+        """Rows of a batch, int64 [B], group by group, as many of each as ``counts`` says."""
+        groups = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+        return self._groups.draw(groups, self._rng)
 
     def mark_update(self, index: int | torch.Tensor, *, storage: Storage | None = None) -> None:
         """Takes note of rows that were written; the replay buffer calls it on every write."""
@@ -111,10 +116,14 @@ class GroupSampler(StateFile, Sampler):
             self._groups = RowGroups(self._num_groups, storage.max_size)
         groups = self._groups_of(storage, rows).long().cpu()
         self._groups.assign(rows, groups)
+        self._noted(storage, rows, groups)
         refused = rows[groups < 0]
         if refused.numel():
             self._left_out = len(storage) - len(self._groups)
         return refused
+
+    def _noted(self, storage: Storage, rows: torch.Tensor, groups: torch.Tensor) -> None:
+        """Told of rows, int64 [k], and the groups that they were put into, int64 [k]."""
 
     def _keep_up_with(self, storage: Storage) -> None:
         """Reads all rows, if some were written before this sampler was attached."""

@@ -14,6 +14,7 @@ from torchrl.envs.transforms import Compose
 
 from torchrl_glam.replay import (
     CompactStorage,
+    GoalBalancedSampler,
     GoalKindSampler,
     HindsightRatioSampler,
     HindsightTransform,
@@ -111,4 +112,5 @@ def make_sampler(config: SACGLAMConfig, goal_kind_prior: Sequence[float] | None 
     if config.sampling == "ratio":
         return HindsightRatioSampler(config.hindsight_ratio)
     ratio = config.hindsight_ratio if "ratio" in config.sampling else None
-    return GoalKindSampler(goal_kind_prior, ratio)
+    kind = GoalBalancedSampler if "goals" in config.sampling else GoalKindSampler
+    return kind(goal_kind_prior, ratio)

@@ -256,6 +256,7 @@ def make_sac(
         num_actions=num_actions,
         alpha_init=config.alpha_init,
         target_entropy=config.target_entropy,
+        munchausen=config.munchausen,
         critic_backprop=config.critic_backprop,
     ).to(device)
     loss.make_value_estimator(gamma=config.gamma)

@@ -19,6 +19,8 @@ from torchrl_glam.training.config.base import (
     within,
 )
 
+SAMPLING = ("uniform", "ratio", "prior", "ratio+prior", "prior+goals", "ratio+prior+goals")
+
 
 @dataclass
 class SACGLAMConfig(RecipeConfig):
@@ -50,6 +52,7 @@ class SACGLAMConfig(RecipeConfig):
     target_entropy: float | None = None
     target_entropy_end: float | None = None
     target_entropy_steps: int = 20_000
+    munchausen: float = 0.0
     num_updates: int = 8
     warmup_updates: int = 50
     lr_trunk_actor: float = 3e-4
@@ -92,6 +95,7 @@ class SACGLAMConfig(RecipeConfig):
         require(0 <= self.average_decay < 1, "average_decay", self.average_decay, "be in [0, 1)")
         finite = 0 < self.alpha_init < math.inf
         require(finite, "alpha_init", self.alpha_init, "be above 0 and finite")
+        require(0 <= self.munchausen < 1, "munchausen", self.munchausen, "be in [0, 1)")
         if self.target_entropy_end is None:
             self.target_entropy_end = self.target_entropy
         for key in ("target_entropy", "target_entropy_end"):
@@ -102,7 +106,7 @@ class SACGLAMConfig(RecipeConfig):
         choice(self, "hindsight_relabel", ("all", "failed"))
         # "episode" needs a partner that names a goal every time, and Playground's does so once
         choice(self, "hindsight_strategy", ("future", "final"))
-        choice(self, "sampling", ("uniform", "ratio", "prior", "ratio+prior"))
+        choice(self, "sampling", SAMPLING)
         choice(self, "storage", ("ram", "memmap", "compact"))
         limits = ("hindsight_goals_per_episode", "hindsight_goals_per_transition")
         for key in limits:
