@@ -40,7 +40,8 @@ def states():
 
 def make_loss(card, lora=None):
     """An agent as a run has it, with weights that no other agent has."""
-    model, tokenizer = load_language_model("tiny", lora=lora)
+    options = {"load_in_4bit": card.load_in_4bit}
+    model, tokenizer = load_language_model("tiny", lora=lora, **options)
     trunk = make_trunk(
         model,
         tokenizer,
@@ -71,8 +72,9 @@ def a_card(**settings):
         ({"normalisation": "word_mean", "score_eos": True, "num_critics": 2}, None, "auto"),
         ({"critic": "observation", "normalisation": "token_mean"}, LORA, "adapter"),
         ({"critic": "encoded-action"}, LORA, "merged"),
+        ({"load_in_4bit": True}, LORA, "adapter"),
     ],
-    ids=["two critics", "adapter", "merged"],
+    ids=["two critics", "adapter", "merged", "adapter on 4 bits"],
 )
 def test_an_agent_read_back_scores_and_values_as_before(settings, lora, kind, states, tmp_path):
     card = a_card(environment={"num_objects": 3, "name": "playground"}, **settings)
