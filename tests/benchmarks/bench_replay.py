@@ -17,6 +17,7 @@ from torchrl.envs.transforms import Compose
 
 from torchrl_glam.replay import (
     CompactStorage,
+    GoalBalancedSampler,
     HindsightRatioSampler,
     HindsightTransform,
     SegmentMultiStepTransform,
@@ -125,11 +126,18 @@ def measure(goals_per_episode):
 
 
 def measure_sampler(capacity, sampler):
-    """Rows per second noted and drawn by a sampler alone, on a full buffer of one column."""
+    """Rows per second noted and drawn by a sampler alone, on a full buffer of what it reads."""
     storage = LazyTensorStorage(capacity)
     buffer = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=BATCH)
-    kinds = torch.rand(capacity) < 0.9
-    buffer.extend(TensorDict({"is_hindsight": kinds}, [capacity]))
+    # 5,000 goals, each as often as its number is small; an episode's rows have few
+    goals = torch.randint(1, 30_000, (5000, GOAL), dtype=torch.int16)
+    named = (5000 * torch.rand(capacity // 40 + 1) ** 3).long().repeat_interleave(40)[:capacity]
+    columns = {
+        "is_hindsight": torch.rand(capacity) < 0.9,
+        "goal_kind": named % 4,
+        "goal_tokens": goals[named],
+    }
+    buffer.extend(TensorDict(columns, [capacity]))
     cursor = 0
 
     def note():  # 400 rows of new kinds, at the writer's next place
@@ -156,9 +164,11 @@ def main():
     torch.set_num_threads(1)
     print(f"rows/s; {NUM_ENVS} environments, {EPISODE} steps an episode, batches of {BATCH}")
     show({f"{goals} goals": measure(goals) for goals in (20, 100)})
-    print(HindsightRatioSampler())
-    sizes = (10_000, 1_000_000)
-    show({f"{rows:,} rows": measure_sampler(rows, HindsightRatioSampler()) for rows in sizes})
+    samplers = (HindsightRatioSampler, lambda: GoalBalancedSampler([0.1, 0.1, 0.6, 0.2], 0.5))
+    for make in samplers:
+        print(make())
+        sizes = (10_000, 1_000_000)
+        show({f"{rows:,} rows": measure_sampler(rows, make()) for rows in sizes})
 
 
 if __name__ == "__main__":
