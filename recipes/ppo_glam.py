@@ -58,7 +58,7 @@ from torchrl_glam.training.memory_check import check_memory
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace
 from torchrl_glam.training.out_of_memory import HalvingPasses
 from torchrl_glam.training.parallel import Ranks
-from torchrl_glam.training.program import program
+from torchrl_glam.training.program import how_to_resume, program
 from torchrl_glam.training.results import save_results
 
 register("ppo_glam", PPOGLAMConfig, Path(__file__).parent / "config")
@@ -233,7 +233,7 @@ def main(cfg: PPOGLAMConfig) -> None:
     bar.close()
     collector.shutdown()
     if stopping and ranks.first:
-        print(f"Stopped at step {counters['steps']}; go on with: resume={folder}")
+        print(f"Stopped at step {counters['steps']}; go on with: {how_to_resume(folder)}")
     if stopping or not ranks.first:
         return
 

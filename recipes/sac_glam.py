@@ -55,7 +55,7 @@ from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace,
 from torchrl_glam.training.out_of_memory import HalvingPasses
 from torchrl_glam.training.parallel import Ranks
 from torchrl_glam.training.probe import GoalCoverage
-from torchrl_glam.training.program import program
+from torchrl_glam.training.program import how_to_resume, program
 from torchrl_glam.training.results import save_results
 
 register("sac_glam", SACGLAMConfig, Path(__file__).parent / "config")
@@ -229,7 +229,7 @@ def main(cfg: SACGLAMConfig) -> None:
     if not ranks.first:
         return
     if stopping:
-        print(f"Stopped at step {counters['steps']}; go on with: resume={folder}")
+        print(f"Stopped at step {counters['steps']}; go on with: {how_to_resume(folder)}")
         return
 
     # 8. Results

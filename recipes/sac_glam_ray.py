@@ -52,7 +52,7 @@ from torchrl_glam.training.memory_check import check_memory
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace, policy_lag
 from torchrl_glam.training.out_of_memory import HalvingPasses
 from torchrl_glam.training.probe import GoalCoverage
-from torchrl_glam.training.program import program
+from torchrl_glam.training.program import how_to_resume, program
 from torchrl_glam.training.ray_pool import RayPool, import_ray
 from torchrl_glam.training.ray_worker import make_collector, make_policy, trained_weights
 from torchrl_glam.training.results import save_results
@@ -213,7 +213,7 @@ def main(cfg: SACGLAMRayConfig) -> None:
                 break
     bar.close()
     if stop.requested:
-        print(f"Stopped at step {counters['steps']}; go on with: resume={folder}")
+        print(f"Stopped at step {counters['steps']}; go on with: {how_to_resume(folder)}")
         return
 
     # 9. Results

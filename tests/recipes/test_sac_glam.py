@@ -165,7 +165,8 @@ def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(tmp_path):
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=120)
     assert process.returncode == 0
-    assert "go on with: resume=run" in output
+    assert "go on with: resume=run --config-name quickstart" in output
+    assert "sampling=ratio+prior" in output.splitlines()[-1]  # what was given must be given again
     assert list((tmp_path / "run" / "checkpoints").glob("step_*"))
 
 

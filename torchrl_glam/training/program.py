@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from torchrl.checkpoint import CheckpointError
@@ -72,3 +75,12 @@ def program(main: Callable[[], None]) -> Callable[[], None]:
                 os.environ[_FULL] = full
 
     return run
+
+
+def how_to_resume(folder: Path) -> str:
+    """The arguments that go on with the run at hand: its folder, and its configuration again."""
+    given = HydraConfig.get()
+    own = ("output", "resume")
+    kept = [key for key in given.overrides.task if key.split("=")[0] not in own]
+    name = f"--config-name {given.job.config_name}"
+    return " ".join([shlex.quote(f"resume={folder}"), name, *map(shlex.quote, kept)])
