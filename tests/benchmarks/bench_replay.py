@@ -164,10 +164,9 @@ def main():
     torch.set_num_threads(1)
     print(f"rows/s; {NUM_ENVS} environments, {EPISODE} steps an episode, batches of {BATCH}")
     show({f"{goals} goals": measure(goals) for goals in (20, 100)})
-    samplers = (HindsightRatioSampler, lambda: GoalBalancedSampler([0.1, 0.1, 0.6, 0.2], 0.5))
-    for make in samplers:
+    sizes = (10_000, 1_000_000)
+    for make in (HindsightRatioSampler, lambda: GoalBalancedSampler([0.1, 0.1, 0.6, 0.2], 0.5)):
         print(make())
-        sizes = (10_000, 1_000_000)
         show({f"{rows:,} rows": measure_sampler(rows, make()) for rows in sizes})
 
 

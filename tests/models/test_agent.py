@@ -40,8 +40,7 @@ def states():
 
 def make_loss(card, lora=None):
     """An agent as a run has it, with weights that no other agent has."""
-    options = {"load_in_4bit": card.load_in_4bit}
-    model, tokenizer = load_language_model("tiny", lora=lora, **options)
+    model, tokenizer = load_language_model("tiny", lora=lora, load_in_4bit=card.load_in_4bit)
     trunk = make_trunk(
         model,
         tokenizer,
