@@ -9,10 +9,10 @@ Each group is a label and run folders, of any recipe. To --out go
                              the runs, their mean, and its 95 % bootstrap interval
     success.csv              all measurements
     comparison.csv           for every group, at the last step that all runs reached: mean,
-                             interquartile mean and area under the curve with intervals, steps to
-                             the threshold
+                             interquartile mean and area under the curve with intervals, steps and
+                             seconds to each threshold
 
-and the table is printed, with when each run first reached the threshold.
+and the table is printed, with when each run first reached the highest threshold.
 """
 
 from __future__ import annotations
@@ -100,17 +100,20 @@ def write_csv(path: Path, names: list[str], rows: list[list]) -> None:
         writer.writerows([round(v, 6) if isinstance(v, float) else v for v in row] for row in rows)
 
 
-def describe(row: dict, threshold: float) -> str:
+def describe(row: dict, thresholds: list[float]) -> str:
     """A group's figures in one line."""
     parts = [f"{row['label']} ({row['runs']} runs), at {row['step']:.0f} steps:"]
     for name in ("mean", "iqm", "area"):
         low, high = row[f"{name}_low"], row[f"{name}_high"]
         bounds = "" if math.isnan(low) else f" [{low:.3f}, {high:.3f}]"
         parts.append(f"{name} {row[name]:.3f}{bounds},")
-    steps = row["steps_to_threshold"]
-    median = f"median {steps:.0f} steps" if math.isfinite(steps) else "no median"
-    reached = f"{row['reached']} of {row['runs']} reached {threshold:.0%}"
-    return " ".join([*parts, f"{reached} ({median})"])
+    for threshold in thresholds:
+        steps, seconds = row[f"steps_to_{threshold:g}"], row[f"seconds_to_{threshold:g}"]
+        known = math.isfinite(steps)
+        median = f"median {steps:.0f} steps, {seconds:.0f} s" if known else "no median"
+        count = f"{row[f'reached_{threshold:g}']} of {row['runs']} reached {threshold:.0%}"
+        parts.append(f"{count} ({median}),")
+    return " ".join(parts).rstrip(",")
 
 
 def main() -> None:
@@ -118,10 +121,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
-    parser.add_argument("--threshold", type=float, default=0.9, help="of success (default: 0.9)")
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        action="append",
+        help="of success; may be repeated (default: 0.9)",
+    )
     parser.add_argument("groups", nargs="+", help="LABEL RUN [RUN ...] [-- LABEL RUN ...]")
     # argparse takes "--" for itself, but here it parts the groups: it is replaced before parsing.
     arguments = parser.parse_args([a if a != "--" else "|" for a in sys.argv[1:]])
+    thresholds = sorted(set(arguments.threshold or [0.9]))
+    if not all(0.0 < threshold <= 1.0 for threshold in thresholds):
+        parser.error(f"--threshold ({thresholds}) is a success, above 0 and at most 1")
     groups = [list(part) for bar, part in groupby(arguments.groups, "|".__eq__) if not bar]
     runs = {label: [Path(path) for path in paths] for label, *paths in groups}
     missing = [str(p) for ps in runs.values() for p in ps if not (p / "metrics.csv").exists()]
@@ -163,7 +174,10 @@ def main() -> None:
     write_csv(arguments.out / "success.csv", names, measured)
     end = common_end([curve for group in curves["step"].values() for curve in group])
     summaries = {
-        label: [summarise(curve, end, arguments.threshold) for curve in group]
+        label: [
+            summarise(curve, seconds, end, thresholds)
+            for curve, (seconds, _) in zip(group, curves["seconds"][label], strict=True)
+        ]
         for label, group in curves["step"].items()
     }
     table = comparison_table(summaries, end)
@@ -174,16 +188,16 @@ def main() -> None:
     print(", ".join(f"{name} {height:.3f}" for name, height in lines.items()))
     for label, group in rows.items():
         for path, run in zip(runs[label], group, strict=True):
-            reached = next((row for row in run if row[METRIC] >= arguments.threshold), None)
+            reached = next((row for row in run if row[METRIC] >= thresholds[-1]), None)
             when = f"{reached['step']:.0f} steps, {reached['seconds']:.0f} s" if reached else "not"
             held_out = run[-1][HELD_OUT]
             also = "" if math.isnan(held_out) else f", held-out goals {held_out:.3f}"
             print(
-                f"{label}, {path.name}: reached {arguments.threshold:.0%} after {when}; at the end "
+                f"{label}, {path.name}: reached {thresholds[-1]:.0%} after {when}; at the end "
                 f"{run[-1][METRIC]:.3f}{also}"
             )
     for row in table:
-        print(describe(row, arguments.threshold))
+        print(describe(row, thresholds))
     final = {label: [run.final for run in runs] for label, runs in summaries.items()}
     for first, second in combinations(final, 2):
         chance = probability_of_improvement(final[first], final[second])

@@ -23,13 +23,12 @@ COMPARE = Path(__file__).parents[2] / "recipes" / "compare.py"
 
 
 def test_a_run_between_its_measurements_is_a_straight_line():
-    run = summarise(([0, 10, 30], [0.0, 0.4, 0.8]), end=20, threshold=0.5)
+    run = summarise(([0, 10, 30], [0.0, 0.4, 0.8]), [0, 2, 7], end=20, thresholds=[0.4, 0.5, 0.9])
     assert run.final == pytest.approx(0.6)
     # Triangle 10 * 0.4 / 2, then a trapezium 10 * (0.4 + 0.6) / 2, over 20 steps.
     assert run.area == pytest.approx((2 + 5) / 20)
-    assert run.reached == 30
-    assert summarise(([0, 10], [0.0, 0.4]), 10, 0.5).reached == math.inf
-    assert summarise(([5], [0.4]), 5, 0.5).area == pytest.approx(0.4)
+    assert run.reached == {0.4: (10, 2), 0.5: (30, 7), 0.9: (math.inf, math.inf)}
+    assert summarise(([5], [0.4]), [1], 5, []).area == pytest.approx(0.4)
 
 
 def test_the_interquartile_mean_leaves_out_a_quarter_on_either_side():
@@ -54,9 +53,10 @@ def test_one_run_beats_another_as_often_as_pairs_say():
 
 def test_a_threshold_that_half_of_the_runs_miss_has_no_median():
     curves = [([0, 10], [0.0, 1.0]), ([0, 10], [0.0, 0.2])]
-    runs = [summarise(curve, end=10, threshold=0.9) for curve in curves]
+    runs = [summarise(curve, [0, 3], end=10, thresholds=[0.1, 0.9]) for curve in curves]
     (row,) = comparison_table({"a": runs}, step=10)
-    assert row["reached"] == 1 and row["steps_to_threshold"] == math.inf
+    assert row["reached_0.9"] == 1 and row["steps_to_0.9"] == row["seconds_to_0.9"] == math.inf
+    assert (row["reached_0.1"], row["steps_to_0.1"], row["seconds_to_0.1"]) == (2, 10, 3)
     assert row["mean"] == pytest.approx(0.6) and (row["mean_low"], row["mean_high"]) == (0.2, 1.0)
 
 
@@ -93,7 +93,8 @@ def test_the_recipe_writes_curves_and_tables(tmp_path, compare):
     first = [a_run(tmp_path / f"a{i}", [0.2, 0.9, end], **m) for i, (end, m) in enumerate(ends)]
     other = a_run(tmp_path / "b", [0.2, 0.3, 0.4, 0.5], old=True)
     out = str(tmp_path / "out")
-    status, said, wrong = compare("--out", out, "good", *first, "--", "poor", other)
+    thresholds = ("--threshold", "0.9", "--threshold", "0.5")
+    status, said, wrong = compare("--out", out, *thresholds, "good", *first, "--", "poor", other)
     assert status == 0, wrong
     assert "good (2 runs), at 200 steps: mean 0.950 [0.900, 1.000]" in said
     assert "good, a0: reached 90% after 100 steps, 1 s; at the end 0.900" in said
@@ -103,7 +104,13 @@ def test_the_recipe_writes_curves_and_tables(tmp_path, compare):
     with open(tmp_path / "out" / "comparison.csv", newline="") as file:
         good, poor = csv.DictReader(file)
     assert (float(good["area"]), float(poor["iqm"])) == (pytest.approx(0.7375), 0.4)
-    assert (good["steps_to_threshold"], poor["reached"]) == ("100.0", "0")
+    assert "2 of 2 reached 50% (median 100 steps, 1 s), 2 of 2 reached 90%" in said
+    assert (good["steps_to_0.9"], good["seconds_to_0.9"], poor["reached_0.9"]) == (
+        "100.0",
+        "1.0",
+        "0",
+    )
+    assert (poor["reached_0.5"], poor["steps_to_0.5"]) == ("1", "300.0")
     rows = (tmp_path / "out" / "success.csv").read_text().splitlines()
     assert rows[0] == "label,run,step,seconds,success,held_out_success"
     assert rows[1] == "good,0,0.0,0.0,0.2,0.1" and len(rows) == 1 + 3 + 3 + 4
@@ -126,6 +133,7 @@ def test_the_recipe_refuses_what_cannot_be_compared(tmp_path, compare):
         ((begun,), "has no evaluation in its metrics.csv yet"),
         ((str(tmp_path / "nowhere"),), "no run in"),
         ((run, "--", "a", run), "every group needs a label of its own"),
+        ((run, "--threshold", "80"), "--threshold ([80.0]) is a success"),
     ):
         status, _, wrong = compare("--out", out, "a", *runs)
         assert status == 2 and message in wrong

@@ -25,12 +25,13 @@ class RunSummary:
     Attributes:
         final: success at that step.
         area: mean success up to it, by the trapezoidal rule: the normalised area under the curve.
-        reached: step of the first measurement of at least the threshold, ``inf`` if there is none.
+        reached: environment steps and seconds of the first measurement of at least each threshold,
+            by threshold; ``inf`` if there is none.
     """
 
     final: float
     area: float
-    reached: float
+    reached: dict[float, tuple[float, float]]
 
 
 def common_end(curves: Sequence[Curve]) -> float:
@@ -43,25 +44,33 @@ def common_end(curves: Sequence[Curve]) -> float:
     return min(x[-1] for x, _ in curves)
 
 
-def summarise(curve: Curve, end: float, threshold: float) -> RunSummary:
+def summarise(
+    curve: Curve, seconds: Sequence[float], end: float, thresholds: Sequence[float]
+) -> RunSummary:
     """What counts of one run; between its measurements it is a straight line.
 
     Args:
         curve: the run.
+        seconds: at its measurements.
         end: the step up to which runs are compared, at most the run's own last one.
-        threshold: of success.
+        thresholds: of success.
 
     Examples:
-        >>> summarise(([0, 10, 20, 30], [0.0, 0.5, 1.0, 1.0]), end=20, threshold=0.9)
-        RunSummary(final=1.0, area=0.5, reached=20)
+        >>> curve, seconds = ([0, 10, 20, 30], [0.0, 0.5, 1.0, 1.0]), [0, 1, 2, 3]
+        >>> summarise(curve, seconds, end=20, thresholds=[0.9])
+        RunSummary(final=1.0, area=0.5, reached={0.9: (20, 2)})
     """
     x, y = (np.asarray(values, dtype=float) for values in curve)
     final = float(np.interp(end, x, y))
     within = x < end
     area = trapezoid([*y[within], final], [*x[within], end])
-    first = next((step for step, value in zip(*curve, strict=True) if value >= threshold), math.inf)
     length = end - x[0]
-    return RunSummary(final, float(area / length) if length else final, first)
+    reached = {}
+    for threshold in thresholds:
+        measured = zip(curve[0], seconds, curve[1], strict=True)
+        after = ((step, second) for step, second, value in measured if value >= threshold)
+        reached[threshold] = next(after, (math.inf, math.inf))
+    return RunSummary(final, float(area / length) if length else final, reached)
 
 
 def interquartile_mean(values: np.ndarray, axis: int = 0) -> np.ndarray:
@@ -132,16 +141,16 @@ def comparison_table(groups: Mapping[str, Sequence[RunSummary]], step: float) ->
 
     Returns:
         Rows with ``label``, ``runs``, ``step``; ``mean`` and ``iqm`` of success there, each with
-        ``_low`` and ``_high``; the same of ``area``; ``reached`` (how many runs came to the
-        threshold), and ``steps_to_threshold``, their median over all runs, ``inf`` where half of
-        them did not.
+        ``_low`` and ``_high``; the same of ``area``; and for every threshold, such as 0.9,
+        ``reached_0.9`` (how many runs came to it), ``steps_to_0.9`` and ``seconds_to_0.9``, medians
+        over all runs, ``inf`` where half of them did not.
 
     Examples:
         >>> curves = [([0, 10], [0.0, 1.0]), ([0, 20], [0.0, 1.0])]
-        >>> runs = [summarise(curve, end=10, threshold=0.9) for curve in curves]
+        >>> runs = [summarise(curve, [0, 3], end=10, thresholds=[0.9]) for curve in curves]
         >>> (row,) = comparison_table({"sac": runs}, step=10)
-        >>> row["step"], row["mean"], row["reached"], row["steps_to_threshold"]
-        (10, 0.75, 2, 15.0)
+        >>> row["step"], row["mean"], row["reached_0.9"], row["steps_to_0.9"], row["seconds_to_0.9"]
+        (10, 0.75, 2, 15.0, 3.0)
     """
     rows = []
     for label, runs in groups.items():
@@ -156,7 +165,10 @@ def comparison_table(groups: Mapping[str, Sequence[RunSummary]], step: float) ->
             low, high = interval(values, statistic)
             row[name] = float(statistic(np.asarray(values), axis=0))
             row |= {f"{name}_low": float(low), f"{name}_high": float(high)}
-        row["reached"] = sum(math.isfinite(run.reached) for run in runs)
-        row["steps_to_threshold"] = float(np.median([run.reached for run in runs]))
+        for threshold in runs[0].reached:
+            steps, seconds = zip(*(run.reached[threshold] for run in runs), strict=True)
+            row[f"reached_{threshold:g}"] = sum(map(math.isfinite, steps))
+            row[f"steps_to_{threshold:g}"] = float(np.median(steps))
+            row[f"seconds_to_{threshold:g}"] = float(np.median(seconds))
         rows.append(row)
     return rows
