@@ -16,7 +16,7 @@ from torchrl.envs.transforms import Compose, DeviceCastTransform
 from torchrl.objectives import SoftUpdate
 
 from torchrl_glam.models import CandidateActor, make_critic
-from torchrl_glam.objectives import SACGLAMLoss
+from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.replay import (
     CompactStorage,
     HindsightRatioSampler,
@@ -98,6 +98,19 @@ def test_losses_and_their_backward_pass(case):
     card.forget()
     torch.autograd.grad(total, [p for p in loss.parameters() if p.requires_grad])
     assert not card.waits and nothing_from_the_host(card)
+
+
+def test_a_step_of_the_optimizer(case):
+    """One wait for the losses and one for all groups' norms, however many groups there are."""
+    card, batch, _, loss = case
+    rates = dict.fromkeys(("lr_trunk_actor", "lr_trunk_critic", "lr_heads", "lr_alpha"), 0.0)
+    optimizer = SharedTrunkOptimizer(loss, **rates)
+    terms = loss(batch.clone())
+    card.forget()
+    assert len(optimizer.step(terms)) == 4
+    place = f"{OBJECTIVES}/optim.py"
+    assert card.waits == {f"{place}: _check_losses": 1, f"{place}: step": 1}
+    assert nothing_from_the_host(card)
 
 
 def test_replay_in_main_memory():

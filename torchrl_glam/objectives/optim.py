@@ -124,6 +124,8 @@ class SharedTrunkOptimizer:
     ) -> dict[str, float]:
         """Back-propagates the losses and updates every parameter once.
 
+        On a GPU, the host waits twice: for the losses of each part, and for the gradients' norms.
+
         Args:
             losses: result of calling the loss, with scalar
                 losses. For a batch that does not fit in memory, the results for parts of it:
@@ -151,10 +153,14 @@ class SharedTrunkOptimizer:
         with self._reducer.summing(self._reachable(update_actor), gradients):
             self._accumulate_all(losses, update_actor, weights, gradients)
         gradients = {name: grads for name, grads in gradients.items() if grads}
-        norms = self._finite_norms(gradients)
+        norms = {name: get_total_norm(list(grads.values())) for name, grads in gradients.items()}
+        measured = dict(zip(norms, torch.stack(list(norms.values())).tolist(), strict=True))
+        for name, norm in measured.items():
+            if not math.isfinite(norm):
+                raise self._gradient_error(name, gradients[name])
         for name, grads in gradients.items():
             self._apply(self.optimizers[name], grads, norms[name])
-        return {name: float(norm) for name, norm in norms.items()}
+        return measured
 
     def _reachable(self, update_actor: bool) -> dict[str, list[nn.Parameter]]:
         """Parameters of the groups that losses can send gradients to."""
@@ -209,14 +215,6 @@ class SharedTrunkOptimizer:
             _backward(terms, {"trunk": self._trunk, "critic": self._critic}, gradients)
         if update_actor:
             _backward([losses["loss_alpha"]], {"alpha": [self.loss.log_alpha]}, gradients)
-
-    def _finite_norms(self, gradients: dict[str, Gradients]) -> dict[str, Tensor]:
-        norms = {name: get_total_norm(list(grads.values())) for name, grads in gradients.items()}
-        finite = torch.stack([norm.isfinite() for norm in norms.values()]).tolist()
-        for name, ok in zip(norms, finite, strict=True):
-            if not ok:
-                raise self._gradient_error(name, gradients[name])
-        return norms
 
     def _apply(self, optimizer: torch.optim.Optimizer, grads: Gradients, norm: Tensor) -> None:
         for parameter, grad in grads.items():
