@@ -35,7 +35,8 @@ class SACGLAMLoss(DiscreteSACLoss):
     SAC-GLAM (Gaven et al., 2024), sections 2.1 and 2.2, Appendices B and C. The trunk runs three
     times a call: on the state with gradient; on the next states that do not terminate without it,
     with its own weights for the policy (unless ``target_policy``) and with the target's. All else
-    runs on heads, and the trunk is asked for no more than these read. The mathematics is in :mod:`torchrl_glam.objectives.functional`.
+    runs on heads, and the trunk is asked for no more than these read. The mathematics is in
+    :mod:`torchrl_glam.objectives.functional`.
 
     A call returns ``loss_qvalue`` (distance to equation 3; truncated rows bootstrap, rewards are
     n-step returns already), ``loss_actor`` (through the log-likelihoods only: through Q the actor
