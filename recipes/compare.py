@@ -6,7 +6,7 @@
 Each group is a label and run folders, of any recipe. To --out go
 
     steps.png, seconds.png   success of the sampled policy against environment steps and seconds:
-                             the runs, their mean, and its 95 % bootstrap interval
+                             the runs, their interquartile mean, and its 95 % interval
     success.csv              all measurements
     comparison.csv           for every group, at the last step that all runs reached: mean,
                              interquartile mean and area under the curve with intervals, steps and

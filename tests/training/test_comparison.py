@@ -18,6 +18,7 @@ from torchrl_glam.training.comparison import (
     summarise,
 )
 from torchrl_glam.training.config import RecipeConfig
+from torchrl_glam.training.plotting import mean_and_interval
 
 COMPARE = Path(__file__).parents[2] / "recipes" / "compare.py"
 
@@ -44,6 +45,13 @@ def test_a_bootstrap_interval_of_two_runs_goes_from_one_to_the_other():
     low, high = interval([[0.5, 0.1], [0.5, 0.3]])
     assert low.tolist() == pytest.approx([0.5, 0.1]) and high.tolist() == pytest.approx([0.5, 0.3])
     assert np.isnan(interval([0.3])).all()
+
+
+def test_the_curve_of_several_runs_leaves_out_a_quarter_on_either_side():
+    runs = [([0, 10], [0.0, end]) for end in (0.0, 0.1, 0.3, 1.0)]
+    x, middle, low, high = mean_and_interval(runs)
+    assert x.tolist() == [0, 10] and middle.tolist() == pytest.approx([0.0, 0.2])
+    assert low[1] < 0.2 < high[1]
 
 
 def test_one_run_beats_another_as_often_as_pairs_say():

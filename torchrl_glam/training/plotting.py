@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from torchrl_glam.training.comparison import interval
+from torchrl_glam.training.comparison import interquartile_mean, interval
 
 
 def mean_and_interval(
     runs: Sequence[tuple[Sequence[float], Sequence[float]]],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Mean over runs with its 95 % bootstrap interval, at every place where any was measured.
+    """Interquartile mean over runs and its 95 % bootstrap interval, where any run was measured.
 
     Between its measurements a run is a straight line. Places that some run did not reach are left
-    out, for the mean of fewer runs would jump there.
+    out, for the mean of fewer runs would jump there. Of fewer than four runs it is the mean.
 
     Args:
         runs: x, ascending, and y of each run.
@@ -35,7 +35,7 @@ def mean_and_interval(
     first, last = max(x[0] for x, _ in runs), min(x[-1] for x, _ in runs)
     places = places[(places >= first) & (places <= last)]
     values = np.stack([np.interp(places, x, y) for x, y in runs])
-    return places, values.mean(0), *interval(values)
+    return places, interquartile_mean(values), *interval(values, interquartile_mean)
 
 
 def plot_learning_curves(
@@ -48,8 +48,8 @@ def plot_learning_curves(
 ) -> None:
     """Draws success against environment steps (or seconds), one colour a label.
 
-    Several runs of a label are thin lines, with their mean and, shaded, its 95 % bootstrap
-    interval.
+    Several runs of a label are thin lines, with their interquartile mean and, shaded, its 95 %
+    bootstrap interval.
 
     Args:
         curves: for every label of the legend, x and y of each of its runs.
