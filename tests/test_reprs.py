@@ -32,7 +32,7 @@ def test_trunk_and_optimizer():
 def test_transforms():
     assert repr(HindsightTransform("failed", strategy="final", goals_per_episode=2)) == (
         "HindsightTransform(relabel='failed', strategy='final', goals_per_episode=2, "
-        "goals_per_transition=None, random_goals_per_episode=0, reward_scale=(0.0, 1.0))"
+        "goals_per_transition=None, reward_scale=(0.0, 1.0))"
     )
     assert repr(SegmentMultiStepTransform(3, 0.9)) == (
         "SegmentMultiStepTransform(n_steps=3, gamma=0.9)"

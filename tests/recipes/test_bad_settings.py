@@ -74,7 +74,6 @@ OF_SAC = [
     *("separate_optimizers=2", "hindsight=2", "hindsight_relabel=none", "hindsight_strategy=past"),
     *("hindsight_goals_per_episode=0", "hindsight_goals_per_transition=0", "sampling=half"),
     "hindsight_goals_per_transition=1 hindsight_goals_per_episode=1",
-    "hindsight_random_goals_per_episode=-1",
     *("hindsight_ratio=1.5", "storage=tape", "capacity=8"),
     *("capacity=159", "capacity=10000000000000", "capacity=10000000000000 storage=compact"),
     "capacity=10000000000000 storage=memmap",

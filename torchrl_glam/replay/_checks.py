@@ -54,21 +54,6 @@ def check_strategy(
         )
 
 
-def check_random_goals(count: int, relabel: str) -> None:
-    """Refuses numbers of random goals below 0, and any where nothing is relabelled.
-
-    Raises:
-        ValueError: naming the argument, its value and what was expected.
-    """
-    if count < 0:
-        raise ValueError(f"random_goals_per_episode ({count}) must be at least 0.")
-    if count and relabel == "none":
-        raise ValueError(
-            f'random_goals_per_episode ({count}) must be 0 with relabel="none", which goes without '
-            'hindsight: use "all" or "failed".'
-        )
-
-
 def check_entries(batch: TensorDictBase, writers: Mapping[NestedKey, str]) -> None:
     """Refuses a batch without an entry; ``writers`` says who should have written each."""
     for key, writer in writers.items():

@@ -17,17 +17,15 @@ from torchrl_glam.replay._checks import (
     check_capacity,
     check_entries,
     check_named,
-    check_random_goals,
     check_rewards,
     check_same_goal,
     check_scale,
     check_strategy,
 )
 from torchrl_glam.replay._collected import check_order, mask_key, trajectories
-from torchrl_glam.replay._episodes import Episodes, Spans, StepLog
+from torchrl_glam.replay._episodes import Episodes, StepLog
 from torchrl_glam.replay._indexing import rows_differ
 from torchrl_glam.replay._layout import Layout, under_next
-from torchrl_glam.replay._pursued_goals import PursuedGoals
 from torchrl_glam.replay._strategies import (
     Namings,
     choose,
@@ -64,9 +62,7 @@ class HindsightTransform(Transform):
         goals_per_episode: most goals of an episode, drawn at random. Default: None, all.
         goals_per_transition: most goals of a transition; rows that were not drawn are let out with
             ``is_context`` set, for the windows of others. Default: None, all.
-        random_goals_per_episode: goals that others pursued and this episode missed, drawn to show
-            failures; right where every goal reached is named. Default: 0.
-        seed: of the generator that draws all of these. Default: 0.
+        seed: of the generator that draws both of these. Default: 0.
         capacity: of the replay buffer, to refuse a larger batch. Default: None, no check.
         naming: goals are named once an episode (``"first"``) or after ``"every"`` step that reaches
             them, which the "episode" strategy needs. Default: ``"first"``.
@@ -115,7 +111,6 @@ class HindsightTransform(Transform):
         strategy: Literal["future", "final", "episode"] = "future",
         goals_per_episode: int | None = None,
         goals_per_transition: int | None = None,
-        random_goals_per_episode: int = 0,
         seed: int = 0,
         capacity: int | None = None,
         naming: Literal["first", "every"] = "first",
@@ -137,13 +132,11 @@ class HindsightTransform(Transform):
     ) -> None:
         super().__init__()
         check_strategy(relabel, strategy, goals_per_episode, goals_per_transition, naming)
-        check_random_goals(random_goals_per_episode, relabel)
         check_scale(reward_scale)
         self.relabel = relabel
         self.strategy = strategy
         self.goals_per_episode = goals_per_episode
         self.goals_per_transition = goals_per_transition
-        self.random_goals_per_episode = random_goals_per_episode
         self._rng = torch.Generator().manual_seed(seed)
         self.capacity = capacity
         self.reward_scale = tuple(reward_scale)
@@ -180,7 +173,7 @@ class HindsightTransform(Transform):
         if step_count_key is not None:
             self._writers[step_count_key] = "a StepCounter transform in the environment"
         self._layout: Layout | None = None
-        self._log, self._others = StepLog(), PursuedGoals()
+        self._log = StepLog()
         self._num_envs: int | None = None  # where rows stand for environments
 
     @property
@@ -217,14 +210,13 @@ class HindsightTransform(Transform):
     def clone(self) -> HindsightTransform:
         """A transform with the same settings and a copy of the pending steps and generator."""
         clone = super().clone()
-        clone._log, clone._others, clone._rng = StepLog(), PursuedGoals(), torch.Generator()
+        clone._log, clone._rng = StepLog(), torch.Generator()
         clone.set_extra_state(self.get_extra_state())
         return clone
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The pending steps, the goals pursued and the generator's state, for ``state_dict``."""
+        """The pending steps and the generator's state, for ``state_dict``."""
         own = {"generator": self._rng.get_state(), "num_envs": self._num_envs}
-        own["others"] = self._others.state_dict()
         return self._log.state_dict() | own
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
@@ -232,11 +224,10 @@ class HindsightTransform(Transform):
         state = dict(state)
         self._rng.set_state(state.pop("generator").cpu())
         self._num_envs = state.pop("num_envs")
-        self._others.load_state_dict(state.pop("others", {}))
         self._log.load_state_dict(state)
 
     def __repr__(self) -> str:
-        limits = ("goals_per_episode", "goals_per_transition", "random_goals_per_episode")
+        limits = ("goals_per_episode", "goals_per_transition")
         names = ("relabel", "strategy", *limits, "reward_scale")
         settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"{type(self).__name__}({settings})"
@@ -305,8 +296,7 @@ class HindsightTransform(Transform):
         filled = steps[self.hindsight_kind_key].index_select(0, slots) >= 0
         if self.relabel == "failed":
             end = steps[self.reward_key][slots[spans.last]]
-            failed = without_success(end, self.reward_scale)
-            filled &= failed[episode].unsqueeze(-1)
+            filled &= without_success(end, self.reward_scale)[episode].unsqueeze(-1)
         step, slot = filled.nonzero(as_tuple=True)
         named = steps[self.hindsight_goal_key][slots[step], slot].to(pursued.dtype)
         other = rows_differ(named, pursued[step])
@@ -316,53 +306,21 @@ class HindsightTransform(Transform):
         chosen = choose(found, spans.first.shape[0], self.strategy, limit, self._rng)
         named_at, slot = slots[chosen.place], slot[chosen.source]
         goals = {key: steps[key][named_at, slot] for key in self._layout.goals}
-        if not self.random_goals_per_episode:
-            return self._relabel(episodes, chosen, goals)
-        relabelled = torch.arange(spans.first.shape[0], device=slots.device)
-        if self.relabel == "failed":
-            relabelled = relabelled[failed]
-        drawn = self._others.draw(
-            self.hindsight_goal_key,
-            self.random_goals_per_episode,
-            *(episode[step], named),
-            *(relabelled, pursued[spans.first[relabelled]]),
-            self._rng,
-        )
-        if len(drawn.goal):
-            others = {key: self._others[key][drawn.goal] for key in goals}
-            goals = {k: torch.cat([goals[k].to(o.dtype), o]) for k, o in others.items()}
-        rows = self._relabel(episodes, chosen, goals, drawn.episode)
-        first = slots[spans.first]
-        self._others.add({k: steps[own[0]][first] for k, own in self._layout.goals.items()})
-        return rows
+        return self._relabel(episodes, chosen, goals)
 
     def _relabel(
-        self,
-        episodes: Episodes,
-        found: Namings,
-        goals: dict[NestedKey, torch.Tensor],
-        also: torch.Tensor | None = None,
+        self, episodes: Episodes, found: Namings, goals: dict[NestedKey, torch.Tensor]
     ) -> TensorDictBase:
         """Copies episodes and, under the goals that they reached, parts of them out of the log.
 
         Args:
             episodes: What the log finished.
             found: The goals they reached, S of them.
-            goals: Their entries and, after them, those of goals that were not reached, [S + D].
-            also: Episodes to repeat under the latter, int64 [D].
+            goals: Their entries, [S].
         """
         spans, goal, num_reached = relabelled_spans(
             found, episodes.spans, unreached=self.strategy == "episode"
         )
-        if also is not None:
-            spans = Spans(
-                *(
-                    torch.cat([some, of[also]])
-                    for some, of in zip(spans, episodes.spans, strict=True)
-                )
-            )
-            behind = torch.arange(len(also), device=also.device) + len(found.place)
-            goal = torch.cat([goal, behind])
         span, place = spans.places()
         goal = goal[span]
         begin, copies = episodes.slots.shape[0], episodes.slots[place]

@@ -53,7 +53,6 @@ def make_buffer(
         strategy=config.hindsight_strategy,
         goals_per_episode=config.hindsight_goals_per_episode,
         goals_per_transition=config.hindsight_goals_per_transition,
-        random_goals_per_episode=config.hindsight_random_goals_per_episode,
         seed=config.seed,
         capacity=config.capacity,
     )

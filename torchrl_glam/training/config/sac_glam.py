@@ -66,7 +66,6 @@ class SACGLAMConfig(RecipeConfig):
     hindsight_strategy: str = "future"
     hindsight_goals_per_episode: int | None = None
     hindsight_goals_per_transition: int | None = None
-    hindsight_random_goals_per_episode: int = 0
     sampling: str = "ratio"
     hindsight_ratio: float = 0.5
     capacity: int = 100_000
@@ -81,16 +80,14 @@ class SACGLAMConfig(RecipeConfig):
             ValueError: naming the key, its value and what was expected.
         """
         super().check()
-        if not self.hindsight:
-            self.hindsight_random_goals_per_episode = 0
         if self.alpha_init is None:
             self.alpha_init = 0.05 if self.hindsight else 0.005
         if self.target_entropy is None:
             self.target_entropy = 0.01 if self.hindsight else 0.0
         for key in ("n_step", "num_updates", "capacity", "target_entropy_steps"):
             at_least(self, key, 1)
-        for key in ("warmup_updates", "probe_episodes", "hindsight_random_goals_per_episode"):
-            at_least(self, key, 0)
+        at_least(self, "warmup_updates", 0)
+        at_least(self, "probe_episodes", 0)
         within(self, "hindsight_ratio", 0.0, 1.0)
         require(0 < self.tau <= 1, "tau", self.tau, "be in (0, 1]")
         require(0 <= self.average_decay < 1, "average_decay", self.average_decay, "be in [0, 1)")
