@@ -40,7 +40,7 @@ def q_value(model, head, state, candidate, backprop=True):
 
 
 def target(model, target_model, target_heads, alpha, row, gamma):
-    """Equation 3; ``model`` is the one whose policy the expectation is under."""
+    """Equation 3."""
     value = row["next"]["reward"][0]
     if not row["next"]["terminated"]:
         discount = gamma ** row["steps_to_next_obs"].item()
@@ -56,17 +56,7 @@ def bonus(model, alpha, row, share):
     return share * max(alpha.item() * likelihood, -1.0)
 
 
-def losses(
-    models,
-    heads,
-    log_alpha,
-    batch,
-    gamma,
-    target_entropy,
-    critic_backprop,
-    munchausen=0,
-    target_policy=False,
-):
+def losses(models, heads, log_alpha, batch, gamma, target_entropy, critic_backprop, munchausen=0):
     """Means over the rows of the three losses.
 
     ``models`` and ``heads`` are pairs (online, target) of a model and of a list of perceptrons.
@@ -77,8 +67,7 @@ def losses(
     total = {"loss_qvalue": 0.0, "loss_actor": 0.0, "loss_alpha": 0.0}
     errors, entropies = [], []
     for row in rows:
-        acting = target_model if target_policy else model
-        y = target(acting, target_model, target_heads, alpha, row, gamma)
+        y = target(model, target_model, target_heads, alpha, row, gamma)
         y = y + bonus(model, alpha, row, munchausen)
         taken = [q_value(model, h, row, row["action"].item(), critic_backprop) for h in heads]
         total["loss_qvalue"] = total["loss_qvalue"] + sum((q - y) ** 2 for q in taken) / len(rows)

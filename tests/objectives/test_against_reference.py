@@ -59,7 +59,6 @@ class Case:
             self.options["target_entropy"],
             self.options["critic_backprop"],
             self.options.get("munchausen", 0.0),
-            self.options.get("target_policy", False),
         )
 
     def reference_gradients(self, loss):
@@ -118,11 +117,6 @@ def test_critics(critic, critics):
 def test_munchausen(munchausen, alpha_init):
     """The second coefficient is so large that the bound of -1 is met by some rows."""
     check(Case("tied", munchausen=munchausen, alpha_init=alpha_init))
-
-
-@pytest.mark.parametrize("kind", ["tied", "frozen"])
-def test_the_next_policy_of_the_target_weights(kind):
-    check(Case(kind, target_policy=True))
 
 
 def test_masked_candidates_may_hold_nan():

@@ -34,9 +34,8 @@ class SACGLAMLoss(DiscreteSACLoss):
 
     SAC-GLAM (Gaven et al., 2024), sections 2.1 and 2.2, Appendices B and C. The trunk runs three
     times a call: on the state with gradient; on the next states that do not terminate without it,
-    with its own weights for the policy (unless ``target_policy``) and with the target's. All else
-    runs on heads, and the trunk is asked for no more than these read. The mathematics is in
-    :mod:`torchrl_glam.objectives.functional`.
+    with its own weights and with the target's. All else runs on heads, and the trunk is asked for
+    no more than these read. The mathematics is in :mod:`torchrl_glam.objectives.functional`.
 
     A call returns ``loss_qvalue`` (distance to equation 3; truncated rows bootstrap, rewards are
     n-step returns already), ``loss_actor`` (through the log-likelihoods only: through Q the actor
@@ -66,8 +65,6 @@ class SACGLAMLoss(DiscreteSACLoss):
             hindsight. Default: ``0.01``.
         munchausen: share of ``alpha * log pi(a)`` of the action taken that is added to its reward
             (``functional.munchausen_bonus``), in ``[0, 1)``. Default: ``0.0``, as in the paper.
-        target_policy: whether the policy of the next state is that of the target weights too, which
-            saves a pass of the trunk. Default: ``False``, as in the paper.
         critic_backprop: whether ``loss_qvalue`` trains the trunk too (Appendix B); may be changed
             between calls. Default: ``True``.
         loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``. Default: ``"l2"``.
@@ -122,7 +119,6 @@ class SACGLAMLoss(DiscreteSACLoss):
         alpha_init: float = 0.05,
         target_entropy: float = 0.01,
         munchausen: float = 0.0,
-        target_policy: bool = False,
         critic_backprop: bool = True,
         loss_function: str = "l2",
         reduction: str = "mean",
@@ -152,7 +148,6 @@ class SACGLAMLoss(DiscreteSACLoss):
         dict(self.named_children())["target_qvalue_network_params"].data.update_(values)
         self.num_actions = num_actions
         self.munchausen = munchausen
-        self.target_policy = target_policy
         self.critic_backprop = critic_backprop
         # Not a submodule: its frozen weights are no business of the loss's state_dict, and
         # convert_to_functional would copy and re-initialise pretrained ones.
@@ -283,16 +278,16 @@ class SACGLAMLoss(DiscreteSACLoss):
         """Soft value under the policy and the target critic: the expectation in equation 3."""
         # A trunk that does not train is its own target.
         moving = not self.trunk_params.is_empty()
-        apart = moving and not self.target_policy
-        heads = [self.actor_network] if apart else self._heads
-        read = self._run_trunk(state, target=moving and not apart, only=self._enough(*heads))
+        heads = [self.actor_network] if moving else self._heads
+        online = self._run_trunk(state, only=self._enough(*heads))
         try:
-            dist = self._policy(read)
+            dist = self._policy(online)
         except (ValueError, FloatingPointError) as error:
             raise type(error)(f"In the next states, of the rows that go on: {error}") from error
-        if apart:
-            read = self._run_trunk(state, target=True, only=self._enough(self.qvalue_network))
-        q_values = self._q_values(read, target=True).min(0).values
+        target = online
+        if moving:
+            target = self._run_trunk(state, target=True, only=self._enough(self.qvalue_network))
+        q_values = self._q_values(target, target=True).min(0).values
         check_finite(q_values, ("next", self.tensor_keys.action_value), dist.mask)
         return functional.soft_value(dist.probs, dist.logits, q_values, self.alpha)
 

@@ -257,7 +257,6 @@ def make_sac(
         alpha_init=config.alpha_init,
         target_entropy=config.target_entropy,
         munchausen=config.munchausen,
-        target_policy=config.target_policy,
         critic_backprop=config.critic_backprop,
     ).to(device)
     loss.make_value_estimator(gamma=config.gamma)

@@ -53,7 +53,6 @@ class SACGLAMConfig(RecipeConfig):
     target_entropy_end: float | None = None
     target_entropy_steps: int = 20_000
     munchausen: float = 0.0
-    target_policy: bool = False
     num_updates: int = 8
     warmup_updates: int = 50
     lr_trunk_actor: float = 3e-4
