@@ -33,7 +33,11 @@ class HandSet:
         first, rest, answers, mask = (states[key] for key in self.in_keys)
         prompts, _ = self.prompt(first, rest)
         rows = [
-            [self._text(tokens).strip() for tokens, is_answer in zip(*row, strict=True) if is_answer]
+            [
+                self._text(tokens).strip()
+                for tokens, is_answer in zip(*row, strict=True)
+                if is_answer
+            ]
             for row in zip(answers, mask, strict=True)
         ]
         prompts = [self._text(tokens).removesuffix("</s>") for tokens in prompts]
@@ -155,8 +159,12 @@ def test_odds_are_those_of_the_model_itself(family):
         odds = judge.log_odds([STEP], [GOALS])
         for goal, found in zip(GOALS, odds, strict=True):
             texts = ("Go to red lion", "Grasp", "Go")
-            yes, *no = (plain_score(model, tokenizer, goal, "You see: red lion", t)[0] for t in texts)
-            assert found.item() == pytest.approx((yes - torch.stack(no).logsumexp(0)).item(), abs=1e-4)
+            yes, *no = (
+                plain_score(model, tokenizer, goal, "You see: red lion", t)[0] for t in texts
+            )
+            assert found.item() == pytest.approx(
+                (yes - torch.stack(no).logsumexp(0)).item(), abs=1e-4
+            )
 
 
 def test_a_decoder_only_model_reads_goals_in_answers_as_at_the_end_of_the_prompt():
@@ -167,6 +175,24 @@ def test_a_decoder_only_model_reads_goals_in_answers_as_at_the_end_of_the_prompt
     in_answers = GoalJudge(model, tokenizer, GOALS, prompt="{before}\nGoal:", **answers)
     asked = [STEP], [GOALS]
     assert torch.allclose(at_end.log_odds(*asked), in_answers.log_odds(*asked), atol=1e-4)
+
+
+def test_a_chat_model_answers_the_question():
+    tokenizer = load_tokenizer("tiny")
+    tokenizer.chat_template = (
+        "{% for turn in messages %}[{{ turn.role }}] {{ turn.content }}\n{% endfor %}"
+    )
+    model = make_model("gpt2", tokenizer)
+    judge = GoalJudge(model, tokenizer, GOALS, chat_template=True, **SHORT)
+    text = "[user] Goal: Grasp red lion\nYou see: red lion\nAction:\n[assistant]"
+    scores = []
+    with torch.no_grad():
+        for answer in (" yes", " no"):
+            ids = tokenizer(text + answer, add_special_tokens=False).input_ids
+            log_probs = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+            scores.append(log_probs[-2, ids[-1]].item())  # each is one token
+    found = judge.log_odds([STEP], [GOALS[:1]]).item()
+    assert found == pytest.approx(scores[0] - scores[1], abs=1e-4)
 
 
 def test_it_can_be_trained():
@@ -235,14 +261,17 @@ REFUSED = {
     "empty answer": (lambda: of(yes=" "), r"yes \(' '\) and no \('no'\) must be answers"),
     "no goal": (lambda: of(prompt="Was it reached?"), r"prompt \('Was .*\) must have the slot"),
     "one word": (lambda: of(prompt="{goal}?"), r"prompt \('\{goal\}\?'\) must have two words"),
-    "unknown slot": (lambda: of(prompt="{goal} {now}"), r"slot \{now\}, .* \['before', 'action'"),
+    "unknown slot": (
+        lambda: of(prompt="{goal} {now}"),
+        r"slot \{now\}, .* None: .* \['before', 'action'",
+    ),
     "alike": (lambda: of(no="yes"), r"yes \(' yes'\) and no \(\[' yes'\]\) have the same tokens"),
     "a string": (lambda: of("Grasp"), r"goals \('Grasp'\) is a string: give a list"),
     "empty": (lambda: of(["Grasp", ""]), r"goals\[1\] is '': it must be a text"),
     "told later": (lambda: of(lambda steps: [3]), r"goals\[0\] is 3: it must be a text"),
     "no text": (
         lambda: of(trajectory=[GameStep({}, {}), GameStep({}, {}, "Grasp")]),
-        "describe is needed: the game's observation is dict",
+        r"describe is needed where .* they are \['dict', 'dict'\]",
     ),
 }
 

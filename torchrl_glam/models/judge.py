@@ -46,8 +46,9 @@ class GoalJudge:
         tokenizer: its tokenizer.
         goals: texts of the goals that may be named, or a function that gives them for a trajectory.
             One that is there twice is named once.
-        prompt: the question, with slots in braces: ``{goal}``, and what ``describe`` tells.
-            Default: a question about ``{before}``, ``{action}``, ``{after}`` and ``{goal}``.
+        prompt: the question, with slots in braces: ``{goal}``, and what ``describe`` tells; white
+            space around it is left out. Default: a question about ``{before}``, ``{action}``,
+            ``{after}`` and ``{goal}``.
         yes: the answer that the goal was reached; it may have slots too. Default: ``"yes"``.
         no: the answer that it was not, or several, whose probabilities are added. Default:
             ``"no"``.
@@ -110,13 +111,15 @@ class GoalJudge:
             raise ValueError(f"prompt ({prompt!r}) or yes ({yes!r}) must have the slot {{goal}}")
         # Trunks put prompts together from two pieces, cut in front of white space: the first word
         # of the prompt, and the rest.
-        pieces = re.fullmatch(r"(\s*\S+)(\s+)(\S.*)", prompt, re.DOTALL)
+        pieces = re.fullmatch(r"(\S+)(\s+)(.+)", prompt.strip(), re.DOTALL)
         if pieces is None:
             raise ValueError(f"prompt ({prompt!r}) must have two words or more")
         first, lead, rest = pieces.groups()
         template = PromptTemplate(f"{{goal}}{lead}{{observation}}")
         self._template = template.as_chat(tokenizer) if chat_template else template
-        self._texts = [first, lead + rest, *(self._template.action_lead + a for a in answers)]
+        self._texts = [first, rest, *answers]
+        slots = ("goal", "observation", *["action"] * len(answers))
+        self._leads = [self._template.lead(slot) for slot in slots]
         self.goals = goals if callable(goals) else _checked(goals)
         self.threshold, self.max_goals = threshold, max_goals
         self._describe = _last_step if describe is None else describe
@@ -151,6 +154,7 @@ class GoalJudge:
             questions += [self._fill({**slots, "goal": goal}) for goal in asked]
         if not questions:
             return torch.zeros(0)
+        self._check_composition(*questions[0])
         states, rows, places = self._group(questions)
         try:
             scores = self.trunk(states, only="scores")[self.trunk.out_keys[0]]
@@ -172,14 +176,23 @@ class GoalJudge:
         """The two pieces of the prompt, and the answers, about one goal."""
 
         def text_of(slot: re.Match) -> str:
-            if slot[1] not in slots:
+            text = slots.get(slot[1])
+            if not isinstance(text, str):
                 raise ValueError(
-                    f"prompt, yes or no has the slot {slot[0]}, and describe tells {list(slots)}: "
-                    "let it tell that too"
+                    f"prompt, yes or no has the slot {slot[0]}, which is {text!r}: describe must "
+                    f"tell it as a string, and tells {list(slots)}"
                 )
-            return slots[slot[1]]
+            return text
 
         return [re.sub(r"\{(\w+)\}", text_of, text) for text in self._texts]
+
+    def _check_composition(self, first: str, rest: str, *answers: str) -> None:
+        """Checks once that the pieces of a question have the tokens of the whole."""
+        if self._is_checked:
+            return
+        actions = () if self.trunk.closes_prompt else answers
+        check_composition(self._tokenizer, self._template, [(first, rest)], actions)
+        self._is_checked = True
 
     def _group(self, questions: list[list[str]]) -> tuple[TensorDict, Tensor, Tensor]:
         """Tokens of the prompts that differ, and where each question finds prompt and answers.
@@ -188,14 +201,7 @@ class GoalJudge:
             S states with A candidates; the state of each of P questions ``[P]``, and the
             candidates that are its answers ``[P, answers]``.
         """
-        if not self._is_checked:
-            first, rest, *answers = questions[0]
-            parts = [(first, rest.removeprefix(self._template.lead("observation")))]
-            actions = () if self.trunk.closes_prompt else answers
-            lead = self._template.action_lead
-            actions = [answer.removeprefix(lead) for answer in actions]
-            check_composition(self._tokenizer, self._template, parts, actions)
-            self._is_checked = True
+        questions = [[*map(str.__add__, self._leads, question)] for question in questions]
         texts = list(dict.fromkeys(text for question in questions for text in question))
         ids = self._tokenizer(texts, add_special_tokens=False).input_ids
         tokens = dict(zip(texts, map(tuple, ids), strict=True))
@@ -211,14 +217,14 @@ class GoalJudge:
             row, candidates = prompts.setdefault((first, rest), (len(prompts), {}))
             rows.append(row)
             places.append([candidates.setdefault(a, len(candidates)) for a in answers])
-        answers = [list(candidates) for _, candidates in prompts.values()]
-        width = max(map(len, answers))
-        length = max(len(answer) for row in answers for answer in row)
+        asked = [list(candidates) for _, candidates in prompts.values()]
+        width = max(map(len, asked))
+        length = max(len(answer) for row in asked for answer in row)
         pad = self.trunk.prompt.pad_id
-        padded = [_padded([*row, *[()] * (width - len(row))], pad, length) for row in answers]
-        firsts, rests = ([prompt[i] for prompt in prompts] for i in (0, 1))
-        mask = [[place < len(row) for place in range(width)] for row in answers]
-        inputs = (_padded(firsts, pad), _padded(rests, pad), padded, mask)
+        actions = [_padded([*row, *[()] * (width - len(row))], pad, length) for row in asked]
+        mask = [[place < len(row) for place in range(width)] for row in asked]
+        first, rest = (_padded(pieces, pad) for pieces in zip(*prompts, strict=True))
+        inputs = (first, rest, actions, mask)
         states = TensorDict(
             dict(zip(self.trunk.in_keys, map(torch.tensor, inputs), strict=True)), [len(prompts)]
         ).to(self.trunk.base_model.get_input_embeddings().weight.device)
@@ -226,14 +232,14 @@ class GoalJudge:
 
 
 def _last_step(trajectory: Trajectory) -> dict[str, str]:
-    before, after = (step.observation for step in trajectory[-2:])
-    for observation in (before, after):
-        if not isinstance(observation, str):
-            raise ValueError(
-                f"describe is needed: the game's observation is {type(observation).__name__} and "
-                "no string, so give a function that tells before, action and after"
-            )
-    return {"before": before, "action": trajectory[-1].action, "after": after}
+    seen = [step.observation for step in trajectory[-2:]]
+    if len(seen) < 2 or not all(isinstance(observation, str) for observation in seen):
+        raise ValueError(
+            "describe is needed where a trajectory does not end in two observations that are "
+            f"strings: they are {[type(observation).__name__ for observation in seen]}. Let it "
+            "tell before, action and after"
+        )
+    return {"before": seen[0], "action": trajectory[-1].action, "after": seen[1]}
 
 
 def _checked(goals: Iterable[str]) -> list[str]:
