@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import cache, partial
 
 import pytest
 import torch
@@ -14,6 +15,9 @@ from torchrl_glam.replay import HindsightTransform
 
 GOALS = ["Grasp red lion", "Grasp blue cat", "Grow red lion"]
 SHORT = {"prompt": "Goal: {goal}\n{before}\nAction:"}
+
+
+tiny = cache(partial(load_language_model, "tiny"))
 
 
 class HandSet:
@@ -52,7 +56,7 @@ class HandSet:
 
 
 def make_judge(score, goals=GOALS, **kwargs):
-    model, tokenizer = load_language_model("tiny")
+    model, tokenizer = tiny()
     judge = GoalJudge(model, tokenizer, goals, **kwargs)
     judge.trunk = HandSet(judge.trunk, tokenizer, score)
     return judge
@@ -250,8 +254,7 @@ def test_rows_of_a_wrapped_game_are_relabelled_with_what_it_names():
 
 
 def of(goals=GOALS, trajectory=STEP, **kwargs):
-    model, tokenizer = load_language_model("tiny")
-    GoalJudge(model, tokenizer, goals, **(SHORT | kwargs))(trajectory)
+    GoalJudge(*tiny(), goals, **(SHORT | kwargs))(trajectory)
 
 
 REFUSED = {

@@ -52,8 +52,9 @@ class GoalJudge:
         yes: the answer that the goal was reached; it may have slots too. Default: ``"yes"``.
         no: the answer that it was not, or several, whose probabilities are added. Default:
             ``"no"``.
-        threshold: probability of ``yes``, among these answers, from which on a goal is named.
-            Default: 0.5.
+        threshold: probability of ``yes``, among these answers, from which on a goal is named. Most
+            goals are not reached by most steps, so that a model which has not learned how seldom
+            they are names too many at 0.5. Default: 0.5.
         max_goals: most goals that are named after a step, those with the highest probabilities;
             the wrapper refuses more than its ``max_hindsight``. Default: None, all.
         describe: function of the trajectory, a list of :class:`~torchrl_glam.envs.GameStep`, that
