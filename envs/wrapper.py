@@ -85,7 +85,8 @@ class TextEnvWrapper(EnvBase):
             ``"success"``. Default: None, the reward tells it: positive on that step alone.
         act: what the game's ``step`` is given for an action's text. Default: the text.
         hindsight: function of the episode so far, a list of :class:`GameStep`, that gives the
-            texts of the goals which its last step reached. Default: None, no hindsight.
+            texts of the goals which its last step reached; where the game does not tell, a
+            :class:`~torchrl_glam.models.GoalJudge`. Default: None, no hindsight.
         max_hindsight: H. Default: 8.
         overflow: what happens to more than A candidates: ``"error"``; ``"first"``, the first A are
             kept; ``"sample"``, A of them drawn at random. Default: ``"error"``.

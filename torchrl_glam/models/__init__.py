@@ -16,6 +16,7 @@ from torchrl_glam.models.exactness import InexactTrunkError, score_error
 from torchrl_glam.models.export import export_agent
 from torchrl_glam.models.factory import make_trunk
 from torchrl_glam.models.gradients import check_gradients
+from torchrl_glam.models.judge import GoalJudge
 from torchrl_glam.models.loading import load_language_model, load_tokenizer
 from torchrl_glam.models.model_card import write_model_card
 from torchrl_glam.models.passes import split_by_tokens
@@ -40,6 +41,7 @@ __all__ = [
     "DecoderOnlyTrunk",
     "EncodedActionsTrunk",
     "EncoderDecoderTrunk",
+    "GoalJudge",
     "InexactTrunkError",
     "ObservationCritic",
     "PromptBuilder",

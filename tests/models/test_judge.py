@@ -1,0 +1,301 @@
+"""A language model that names the goals which a step reached."""
+
+import math
+import re
+from functools import cache, partial
+
+import pytest
+import torch
+from families import make_model, plain_score
+from torchrl.envs import TransformedEnv
+
+from torchrl_glam.envs import GameStep, TextEnvWrapper, TokenizeText, decode_text
+from torchrl_glam.models import GoalJudge, load_language_model, load_tokenizer
+from torchrl_glam.replay import HindsightTransform
+
+GOALS = ["Grasp red lion", "Grasp blue cat", "Grow red lion"]
+SHORT = {"prompt": "Goal: {goal}\n{before}\nAction:"}
+
+
+tiny = cache(partial(load_language_model, "tiny"))
+
+
+class HandSet:
+    """Stands for a judge's trunk: log-likelihoods by a function of prompt and answer, as texts.
+
+    It keeps what it was asked, one dictionary a pass from prompts to answers.
+    """
+
+    def __init__(self, trunk, tokenizer, score):
+        self._tokenizer, self._score, self.asked = tokenizer, score, []
+        self.in_keys, self.out_keys = trunk.in_keys, trunk.out_keys
+        self.prompt, self.base_model = trunk.prompt, trunk.base_model
+        self.closes_prompt = trunk.closes_prompt
+
+    def __call__(self, states, only):
+        assert only == "scores"
+        first, rest, answers, mask = (states[key] for key in self.in_keys)
+        prompts, _ = self.prompt(first, rest)
+        rows = [
+            [
+                self._text(tokens).strip()
+                for tokens, is_answer in zip(*row, strict=True)
+                if is_answer
+            ]
+            for row in zip(answers, mask, strict=True)
+        ]
+        prompts = [self._text(tokens).removesuffix("</s>") for tokens in prompts]
+        self.asked.append(dict(zip(prompts, rows, strict=True)))
+        out = torch.zeros(mask.shape)
+        for state, (prompt, row) in enumerate(zip(prompts, rows, strict=True)):
+            out[state, : len(row)] = torch.tensor([self._score(prompt, one) for one in row])
+        return {self.out_keys[0]: out}
+
+    def _text(self, tokens):
+        return self._tokenizer.decode(tokens[tokens != self._tokenizer.pad_token_id])
+
+
+def make_judge(score, goals=GOALS, **kwargs):
+    model, tokenizer = tiny()
+    judge = GoalJudge(model, tokenizer, goals, **kwargs)
+    judge.trunk = HandSet(judge.trunk, tokenizer, score)
+    return judge
+
+
+def by_goal(probabilities):
+    """Scores under which the goals have these probabilities of yes."""
+
+    def score(prompt, answer):
+        [chance] = [p for goal, p in probabilities.items() if goal in prompt + answer]
+        return math.log(chance if answer.endswith("yes") else 1 - chance) - 3.0
+
+    return score
+
+
+STEP = [GameStep("You see: red lion", {}), GameStep("You see: nothing", {}, "Grasp")]
+CHANCES = {"Grasp red lion": 0.6, "Grasp blue cat": 0.2, "Grow red lion": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("threshold", "max_goals", "named"),
+    [
+        (0.5, None, ["Grow red lion", "Grasp red lion"]),
+        (0.5, 1, ["Grow red lion"]),
+        (0.7, None, ["Grow red lion"]),
+        (0.95, None, []),
+        (0.0, None, ["Grow red lion", "Grasp red lion", "Grasp blue cat"]),
+    ],
+)
+def test_goals_are_named_from_the_threshold_on(threshold, max_goals, named):
+    judge = make_judge(by_goal(CHANCES), threshold=threshold, max_goals=max_goals, **SHORT)
+    assert judge(STEP) == named
+
+
+def test_the_odds_are_those_of_yes_against_all_other_answers():
+    table = {"yes": -1.0, "no": -2.0, "Release": -3.0}
+    judge = make_judge(lambda prompt, answer: table[answer], no=("no", "Release"), **SHORT)
+    expected = -1.0 - math.log(math.exp(-2.0) + math.exp(-3.0))
+    assert judge.log_odds([STEP], [["Grasp red lion"]]).tolist() == pytest.approx([expected])
+
+
+def test_pairs_come_in_the_order_of_the_goals_with_lists_of_any_length():
+    judge = make_judge(by_goal(CHANCES), **SHORT)
+    other = [GameStep("You see: blue cat", {}), GameStep("You see: nothing", {}, "Release")]
+    odds = judge.log_odds([STEP, other, STEP], [GOALS[2:], [], GOALS[:2]])
+    assert odds.sigmoid().tolist() == pytest.approx([0.9, 0.6, 0.2])
+    assert judge.log_odds([], []).shape == judge.log_odds([STEP], [[]]).shape == (0,)
+
+
+def test_the_question_holds_what_happened():
+    judge = make_judge(by_goal(CHANCES))
+    judge(STEP)
+    [asked] = judge.trunk.asked
+    prompt = (
+        "Before: You see: red lion\nAction: Grasp\nAfter: You see: nothing\n"
+        "Question: did this action reach the goal: Grow red lion? yes or no?\nAnswer:"
+    )
+    assert len(asked) == 3 and asked[prompt] == ["yes", "no"]
+
+
+def test_goals_in_the_answers_share_one_prompt():
+    prompt = "{before}\nAction: {action}\nQuestion: named"
+    judge = make_judge(by_goal(CHANCES), prompt=prompt, yes="{goal} yes", no="{goal} no")
+    assert judge(STEP) == ["Grow red lion", "Grasp red lion"]
+    answers = [f"{goal} {answer}" for goal in GOALS for answer in ("yes", "no")]
+    whole = "You see: red lion\nAction: Grasp\nQuestion: named"
+    assert judge.trunk.asked == [{whole: answers}]
+
+
+def test_lists_with_no_goal_one_goal_and_goals_that_are_there_twice():
+    judge = make_judge(by_goal(CHANCES), [], **SHORT)
+    assert judge(STEP) == [] and judge.trunk.asked == []
+    judge = make_judge(by_goal(CHANCES), ["Grow red lion"], **SHORT)
+    assert judge(STEP) == ["Grow red lion"]
+    assert judge(STEP[:1]) == [], "nothing was done yet"
+    judge = make_judge(by_goal(CHANCES), [GOALS[2], GOALS[0], GOALS[2]], **SHORT)
+    assert judge(STEP) == ["Grow red lion", "Grasp red lion"]
+    assert len(judge.trunk.asked[0]) == 2
+
+
+def test_goals_and_slots_may_hang_on_the_trajectory():
+    judge = make_judge(
+        by_goal(CHANCES),
+        goals=lambda steps: [f"{steps[-1].action} red lion"] * 2,
+        describe=lambda steps: {"first": steps[0].observation},
+        prompt="Goal: {goal}\n{first}",
+    )
+    assert judge([*STEP, GameStep({}, {}, "Grow")]) == ["Grow red lion"]
+    assert list(judge.trunk.asked[0]) == ["Goal: Grow red lion\nYou see: red lion"]
+
+
+def test_slots_are_filled_once():
+    """Braces in what a game says are no slots."""
+    judge = make_judge(by_goal({"{action}": 0.6}), ["{action}"], **SHORT)
+    assert judge(STEP) == ["{action}"]
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2"])
+def test_odds_are_those_of_the_model_itself(family):
+    tokenizer = load_tokenizer("tiny")
+    model = make_model(family, tokenizer)
+    judge = GoalJudge(model, tokenizer, GOALS, yes="Go to red lion", no=("Grasp", "Go"), **SHORT)
+    with torch.no_grad():
+        odds = judge.log_odds([STEP], [GOALS])
+        for goal, found in zip(GOALS, odds, strict=True):
+            texts = ("Go to red lion", "Grasp", "Go")
+            yes, *no = (
+                plain_score(model, tokenizer, goal, "You see: red lion", t)[0] for t in texts
+            )
+            assert found.item() == pytest.approx(
+                (yes - torch.stack(no).logsumexp(0)).item(), abs=1e-4
+            )
+
+
+def test_a_decoder_only_model_reads_goals_in_answers_as_at_the_end_of_the_prompt():
+    tokenizer = load_tokenizer("tiny")
+    model = make_model("gpt2", tokenizer)
+    at_end = GoalJudge(model, tokenizer, GOALS, prompt="{before}\nGoal: {goal}")
+    answers = {"yes": "{goal} yes", "no": "{goal} no"}
+    in_answers = GoalJudge(model, tokenizer, GOALS, prompt="{before}\nGoal:", **answers)
+    asked = [STEP], [GOALS]
+    assert torch.allclose(at_end.log_odds(*asked), in_answers.log_odds(*asked), atol=1e-4)
+
+
+def test_a_chat_model_answers_the_question():
+    tokenizer = load_tokenizer("tiny")
+    tokenizer.chat_template = (
+        "{% for turn in messages %}[{{ turn.role }}] {{ turn.content }}\n{% endfor %}"
+    )
+    model = make_model("gpt2", tokenizer)
+    judge = GoalJudge(model, tokenizer, GOALS, chat_template=True, **SHORT)
+    text = "[user] Goal: Grasp red lion\nYou see: red lion\nAction:\n[assistant]"
+    scores = []
+    with torch.no_grad():
+        for answer in (" yes", " no"):
+            ids = tokenizer(text + answer, add_special_tokens=False).input_ids
+            log_probs = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+            scores.append(log_probs[-2, ids[-1]].item())  # each is one token
+    found = judge.log_odds([STEP], [GOALS[:1]]).item()
+    assert found == pytest.approx(scores[0] - scores[1], abs=1e-4)
+
+
+def test_it_can_be_trained():
+    judge = GoalJudge(*load_language_model("tiny"), GOALS, **SHORT)
+    before = judge.log_odds([STEP], [GOALS])
+    before.sum().backward()
+    optimizer = torch.optim.SGD(judge.trunk.parameters(), lr=1e-3)
+    optimizer.step()
+    assert judge.log_odds([STEP], [GOALS]).sum() < before.sum()
+
+
+# As hindsight of a game
+
+
+class Shelf:
+    """Holds a lion and a cat, of which one is to be grasped."""
+
+    def reset(self):
+        return "You see: red lion, blue cat", {"goal": "Grasp blue cat"}
+
+    def step(self, action):
+        return f"You are holding: {action}", 0.0, False, True, {"goal": "Grasp blue cat"}
+
+
+def test_rows_of_a_wrapped_game_are_relabelled_with_what_it_names():
+    def score(prompt, answer):
+        goal, held = (re.search(rf"{key}: (.*)", prompt)[1] for key in ("goal", "After: You are.*"))
+        return 0.0 if (goal == f"Grasp {held}?") == (answer == "yes") else -5.0
+
+    judge = make_judge(score, GOALS, prompt="goal: {goal}?\nAfter: {after}")
+    ways = ["red lion", "blue cat"]
+    env = TextEnvWrapper(
+        [Shelf(), Shelf()],
+        max_actions=2,
+        actions=lambda observation, info: ways,
+        goal="goal",
+        hindsight=judge,
+        max_hindsight=2,
+    )
+    env = TransformedEnv(env, TokenizeText(load_tokenizer("tiny")))
+    state = env.reset()
+    step = env.step(state.set("action", torch.tensor([0, 1])))
+    assert decode_text(step["next", "hindsight", "goal"]) == [
+        ["Grasp red lion", ""],
+        ["Grasp blue cat", ""],
+    ]
+    rows = HindsightTransform().inv(step.unsqueeze(1))
+    # The goal pursued is no hindsight: of the two episodes one has a copy.
+    assert decode_text(rows["goal"]) == ["Grasp blue cat", "Grasp blue cat", "Grasp red lion"]
+    assert rows["next", "reward"].flatten().tolist() == [0.0, 0.0, 1.0]
+    assert rows["is_hindsight"].flatten().tolist() == [False, False, True]
+
+
+# What is refused
+
+
+def of(goals=GOALS, trajectory=STEP, **kwargs):
+    GoalJudge(*tiny(), goals, **(SHORT | kwargs))(trajectory)
+
+
+REFUSED = {
+    "threshold": (lambda: of(threshold=1.5), r"threshold \(1.5\) must be a probability"),
+    "max_goals": (lambda: of(max_goals=0), r"max_goals \(0\) must be at least 1"),
+    "no answer": (lambda: of(no=[]), r"yes \('yes'\) and no \(\[\]\) must be answers"),
+    "empty answer": (lambda: of(yes=" "), r"yes \(' '\) and no \('no'\) must be answers"),
+    "no goal": (lambda: of(prompt="Was it reached?"), r"prompt \('Was .*\) must have the slot"),
+    "one word": (lambda: of(prompt="{goal}?"), r"prompt \('\{goal\}\?'\) must have two words"),
+    "unknown slot": (
+        lambda: of(prompt="{goal} {now}"),
+        r"slot \{now\}, .* None: .* \['before', 'action'",
+    ),
+    "alike": (lambda: of(no="yes"), r"yes \(' yes'\) and no \(\[' yes'\]\) have the same tokens"),
+    "a string": (lambda: of("Grasp"), r"goals \('Grasp'\) is a string: give a list"),
+    "empty": (lambda: of(["Grasp", ""]), r"goals\[1\] is '': it must be a text"),
+    "told later": (lambda: of(lambda steps: [3]), r"goals\[0\] is 3: it must be a text"),
+    "no text": (
+        lambda: of(trajectory=[GameStep({}, {}), GameStep({}, {}, "Grasp")]),
+        r"describe is needed where .* they are \['dict', 'dict'\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_is_named(case):
+    call, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_goal_that_the_model_cannot_read_is_named():
+    tokenizer = load_tokenizer("tiny")
+    goals = ["Grasp red lion", "Grasp red lion then " + "grasp red lion " * 100]
+    judge = GoalJudge(make_model("gpt2", tokenizer, n_positions=128), tokenizer, goals, **SHORT)
+    message = r"goals cannot be judged, .* 'Grasp red lion then .* has 128 positions: shorten goal"
+    with pytest.raises(ValueError, match=message):
+        judge(STEP)
+
+
+def test_a_model_that_is_no_longer_finite_is_named():
+    judge = make_judge(lambda prompt, answer: math.nan, **SHORT)
+    with pytest.raises(FloatingPointError, match="yes and no are NaN or infinite"):
+        judge(STEP)
