@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import random
 import signal
-from functools import partial
 
 import pytest
 import torch
@@ -130,10 +129,3 @@ def test_games_that_follow_no_seed_differ_all_the_same():
 
     first = goals()
     assert not first[:8].equal(first[8:]) and first.equal(goals())
-
-
-def test_instances_that_do_not_divide_are_refused():
-    with pytest.raises(
-        ValueError, match=r"num_envs \(3\) must be a multiple of env_processes \(2\)"
-    ):
-        EnvProcesses(partial(stairs.make), 3, 2, 0, CPU)
