@@ -3,7 +3,7 @@
 Of a game :class:`TextEnvWrapper` needs
 
 - ``reset() -> observation`` or ``(observation, info)``; if it takes ``seed``, or the game has a
-  method ``seed``, every episode gets a seed of its own from a private generator;
+  method ``seed``, every episode gets a seed of its own, from its game's private stream;
 - ``step(action) -> (observation, reward, terminated, truncated, info)``, or ``(observation, reward,
   done, info)`` as of old, where ``info["TimeLimit.truncated"]`` tells time-outs.
 
@@ -91,7 +91,7 @@ class TextEnvWrapper(EnvBase):
         overflow: what happens to more than A candidates: ``"error"``; ``"first"``, the first A are
             kept; ``"sample"``, A of them drawn at random. Default: ``"error"``.
         max_steps: steps after which an episode is truncated. Default: None, the game ends it.
-        seed: of the private generator. Default: one that ``torch.manual_seed`` determines.
+        seed: of the games' private streams. Default: one that ``torch.manual_seed`` determines.
         device: where the tensors live. Default: the CPU.
         **sizes: ``goal_kinds``, ``kind_of``, ``goal_bytes``, ``observation_bytes``,
             ``action_bytes`` and ``keep`` of :class:`~torchrl_glam.envs.TextLayout`.
@@ -165,7 +165,7 @@ class TextEnvWrapper(EnvBase):
         self._goal_text, self._act, self._hindsight = goal_text, act, hindsight
         self._overflow, self.max_steps = overflow, max_steps
         self._episodes: list[_Episode | None] = [None] * len(self.games)
-        self._set_seed(seed)
+        self.set_seed(seed)
 
     @property
     def num_cut(self) -> Counter[str]:
@@ -180,17 +180,32 @@ class TextEnvWrapper(EnvBase):
             f"overflow={self._overflow!r}, keep={self.layout.keep!r}, max_steps={self.max_steps})"
         )
 
-    def _set_seed(self, seed: int | None) -> None:
-        self._generator = torch.Generator()
+    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int:
+        """Gives each game a stream of episodes, that of a single game in its place in a batch.
+
+        So the episodes do not hang on which games a ``SerialEnv`` or ``ParallelEnv`` puts together.
+
+        Returns:
+            The seed for the environment after this one.
+        """
         if seed is None:
             seed = int(torch.empty((), dtype=torch.int64).random_())
-        self._generator.manual_seed(seed)
+        self._streams = []  # seed, and number of episodes begun
+        for _ in self.games:
+            self._streams.append([seed, 0])
+            seed = super().set_seed(seed, static_seed)
+        return seed
+
+    def _set_seed(self, seed: int | None) -> None:
+        """There is nothing beside the streams."""
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         reset = None if tensordict is None else tensordict.get("_reset", None)
         for index in range(len(self.games)):
             if reset is None or reset.view(-1)[index] or self._episodes[index] is None:
-                seed = int(torch.randint(2**31, (), generator=self._generator))
+                stream = self._streams[index]
+                stream[1] += 1
+                seed = random.Random(repr(stream)).getrandbits(31)
                 self._episodes[index] = self._begin(index, seed)
         return self._write()
 
@@ -327,20 +342,20 @@ class TextEnvWrapper(EnvBase):
     # Where the games stand
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Returns generator, seeds and actions of the episodes under way, for ``state_dict``."""
+        """Returns streams, seeds and actions of the episodes under way, for ``state_dict``."""
         played = [
             None if episode is None else (episode.seed, list(episode.chosen), episode.observation)
             for episode in self._episodes
         ]
-        return {"generator": self._generator.get_state(), "episodes": played}
+        return {"streams": [list(stream) for stream in self._streams], "episodes": played}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Restores the generator and plays the episodes under way again.
+        """Restores the streams and plays the episodes under way again.
 
         Raises:
             ValueError: if a game then stands elsewhere, since it does not follow its seed.
         """
-        self._generator.set_state(state["generator"].cpu())
+        self._streams = [list(stream) for stream in state["streams"]]
         for index, played in enumerate(state["episodes"]):
             if played is None:
                 continue

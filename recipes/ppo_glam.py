@@ -122,12 +122,8 @@ def main(cfg: PPOGLAMConfig) -> None:
     ranks.align(loss, mine.seed)
 
     # 4. Rollouts, as rows of finished runs, and again under goals that they reached
-    collector = Collector(
-        env,
-        policy,
-        frames_per_batch=mine.update_every,
-        total_frames=mine.total_steps,
-        auto_register_policy_transforms=False,
+    collector = Collector(  # without an end, at which it would close what is still to be saved
+        env, policy, frames_per_batch=mine.update_every, auto_register_policy_transforms=False
     )
     to_rows = Compose(HindsightTransform("none" if config.hindsight == "none" else "all"))
     if config.hindsight == "aligned":  # inverse transforms run last to first
@@ -184,7 +180,9 @@ def main(cfg: PPOGLAMConfig) -> None:
         started = time.perf_counter() - counters["seconds"]
         if not table.rows:
             table.add(0, evaluate_splits(policy, eval_envs, seed=EVAL_SEED, ranks=ranks))
-        for rollout in rescue.batches(collector):
+        rollouts = rescue.batches(collector)
+        while counters["steps"] < config.total_steps and not stopping:
+            rollout = next(rollouts)
             check_rewards(rollout, counters)
             counters["steps"] += config.update_every
             statistics.add(rollout)
@@ -228,8 +226,6 @@ def main(cfg: PPOGLAMConfig) -> None:
             stopping = ranks.any(stop.requested)  # all of them after the same round
             if save or finished or stopping:
                 rescue.save()
-            if stopping:
-                break
     bar.close()
     collector.shutdown()
     if stopping and ranks.first:

@@ -102,12 +102,8 @@ def main(cfg: SACGLAMConfig) -> None:
 
     # 4. Replay, with hindsight and n-step returns
     buffer = make_buffer(mine, env, folder, game.goal_kind_prior, name=ranks.own("replay"))
-    collector = Collector(
-        env,
-        policy,
-        frames_per_batch=mine.update_every,
-        total_frames=mine.total_steps,
-        auto_register_policy_transforms=False,
+    collector = Collector(  # without an end, at which it would close what is still to be saved
+        env, policy, frames_per_batch=mine.update_every, auto_register_policy_transforms=False
     )
 
     # 5. Records, and an earlier run to go on with
@@ -165,7 +161,9 @@ def main(cfg: SACGLAMConfig) -> None:
         started = time.perf_counter() - counters["seconds"]
         if not table.rows:
             table.add(0, evaluate_splits(policy, eval_envs, seed=EVAL_SEED, ranks=ranks))
-        for steps in rescue.batches(collector):
+        batches = rescue.batches(collector)
+        while counters["steps"] < config.total_steps and not stopping:
+            steps = next(batches)
             check_rewards(steps, counters)
             counters["steps"] += config.update_every
             statistics.add(steps)
@@ -222,8 +220,6 @@ def main(cfg: SACGLAMConfig) -> None:
             stopping = ranks.any(stop.requested)  # all of them after the same round
             if save or finished or stopping:
                 rescue.save()
-            if stopping:
-                break
     bar.close()
     collector.shutdown()
     if not ranks.first:

@@ -13,6 +13,7 @@ process id is that of torchrun's agent, and "rank <r> is process <id>" stands in
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import resource
 import runpy
@@ -79,6 +80,7 @@ class Recipe:
 def serve(recipe: str) -> None:
     """Forks a run for every line of the input."""
     runpy.run_path(recipe)  # for what it imports
+    multiprocessing.set_start_method("fork", force=True)  # of the processes of environments
     while line := sys.stdin.readline():
         run = json.loads(line)
         child = os.fork()

@@ -18,6 +18,7 @@ import torch
 import torch._subclasses
 import torch.utils._python_dispatch
 import torch.utils._pytree
+import torchrl
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
@@ -73,6 +74,8 @@ OWNERS = [
     (lambda: LazyTensorStorage(1), "_init _storage"),
     (Sampler, "_empty _rng"),
     (collector, "_traj_pool"),
+    (torchrl, "_utils"),
+    (lambda: torchrl._utils, "BATCHED_PIPE_TIMEOUT"),
     # torchrl: what its documentation asks to override
     (Transform, "_call _inv_call _reset"),
     (EnvBase, "_reset _set_seed _step"),

@@ -44,6 +44,9 @@ wrap = partial(
 )
 
 
-def make(number=3, **kwargs):
-    """``number`` stairs in one environment, or one without a batch for None."""
-    return wrap(Stairs() if number is None else [Stairs() for _ in range(number)], **kwargs)
+def make(num_envs=3, **kwargs):
+    """``num_envs`` stairs in one environment, or one without a batch for None."""
+    return wrap(Stairs() if num_envs is None else [Stairs() for _ in range(num_envs)], **kwargs)
+
+
+alone = partial(make, None)

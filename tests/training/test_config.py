@@ -20,6 +20,7 @@ from torchrl_glam.training.config import (
     PretrainConfig,
     RecipeConfig,
     SACGLAMConfig,
+    SACGLAMRayConfig,
     register,
 )
 from torchrl_glam.training.environments import make_env
@@ -264,6 +265,9 @@ def test_aligned_goals_need_to_know_which_are_sub_goals():
         ("warmup_updates", 10**6, r"warmup_updates \(1000000\) must be at most the 1600 updates"),
         ("capacity", 100, r"capacity \(100\) must be at least batch_size \(128\)"),
         ("update_every", 33, r"update_every \(33\) must be a multiple of num_envs \(32\)"),
+        ("env_processes", 0, r"env_processes \(0\) must be at least 1"),
+        ("env_processes", 3, r"num_envs \(32\) must be a multiple of env_processes \(3\)"),
+        ("env_processes", 16, r"eval_episodes \(500\) must be a multiple of env_processes \(16\)"),
         ("log_every", 100, r"log_every \(100\) must be a multiple of update_every \(32\)"),
         ("max_tokens_per_pass", 0, r"max_tokens_per_pass \(0\) must be at least 1"),
         ("hindsight_relabel", "none", r"hindsight_relabel \(none\) must be one of"),
@@ -285,6 +289,11 @@ def test_values_out_of_range_are_named(key, value, message):
     config = SACGLAMConfig(**{key: value})
     with pytest.raises(ValueError, match=message):
         config.check()
+
+
+def test_collectors_in_processes_have_their_environments_there():
+    with pytest.raises(ValueError, match=r"env_processes \(2\) must be 1 here: .*num_collectors"):
+        SACGLAMRayConfig(env_processes=2).check()
 
 
 def test_only_one_limit_on_hindsight_goals():

@@ -94,6 +94,24 @@ def test_instances_that_are_made_alone_differ_and_a_seed_repeats_them():
     assert kinds[0].equal(kinds[1]) and not kinds[0].equal(kinds[2])
 
 
+def test_instances_play_alike_in_processes_that_start_anew():
+    """Tokens too; tests/envs/test_processes.py has the rest, in forks."""
+    config = config_of("corridor:alone", {"names_goals": True}, num_envs=4)
+    tokenizer = load_tokenizer("tiny")
+    here, there = (make_env(config, tokenizer, CPU, processes=number) for number in (1, 2))
+    try:
+        states = here.reset(), there.reset()
+        for action in (0, 1, 1, 1, 1, 1):
+            assert (states[0] == states[1]).all()
+            action = torch.full((4,), action)
+            states = [
+                env.step_and_maybe_reset(state.set("action", action))[1]
+                for env, state in zip((here, there), states, strict=True)
+            ]
+    finally:
+        there.close()
+
+
 def test_a_split_changes_the_arguments_that_it_names():
     splits = {"train": {}, "paid": {"step_reward": 0.5}}
     config = config_of("corridor:Corridor", {"names_goals": True}, eval_splits=splits)

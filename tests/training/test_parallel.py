@@ -186,6 +186,12 @@ def test_what_does_not_divide_is_refused(key):
         Ranks(0, 3).share(SACGLAMConfig(**values))
 
 
+def test_shares_that_do_not_divide_among_their_own_processes_are_refused():
+    config = SACGLAMConfig(num_envs=30, env_processes=2)
+    with pytest.raises(ValueError, match=r"num_envs \(30\) .* 2 processes .* env_processes \(2\)"):
+        Ranks(0, 2).share(config)
+
+
 def test_alone_a_process_has_everything():
     config = PPOGLAMConfig()
     assert Ranks().share(config) is config

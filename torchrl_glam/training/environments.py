@@ -17,9 +17,10 @@ from torchrl.envs import EnvBase, SelectTransform, SerialEnv, TransformedEnv
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs import TokenizeText, describe_env, token_lengths
-from torchrl_glam.training.build import make_template
+from torchrl_glam.training.build import make_template, seeded
 from torchrl_glam.training.config import RecipeConfig, SACGLAMConfig
 from torchrl_glam.training.probe import PlanProbe
+from torchrl_glam.training.processes import EnvProcesses
 
 _READ = (  # by every recipe
     *("goal_tokens", "observation_tokens", "action_tokens", "action_mask", "goal_kind"),
@@ -181,6 +182,7 @@ def make_env(
     split: str = "train",
     seed: int | None = None,
     keep: Sequence[NestedKey] = (),
+    processes: int | None = None,
 ) -> TransformedEnv:
     """The configuration's environment as collectors want it: token tensors, and no text.
 
@@ -195,11 +197,19 @@ def make_env(
         split: a key of the configuration's ``eval_splits``. Default ``"train"``.
         seed: of the environment. Default: the configuration's.
         keep: entries to keep beside those that every recipe reads. Default: none.
+        processes: that play the instances. Default: the configuration's ``env_processes``.
     """
     num_envs = config.num_envs if num_envs is None else num_envs
-    env = make_bare_env(config, num_envs, config.seed if seed is None else seed, device, split)
+    seed = config.seed if seed is None else seed
+    processes = config.env_processes if processes is None else processes
     template = make_template(config, tokenizer)
-    lengths = token_lengths(env, tokenizer, template)
+    with seeded(seed):  # what environments draw here hangs on how many there are
+        if processes == 1:
+            env = make_bare_env(config, num_envs, seed, device, split)
+        else:
+            make = partial(_make_share, config, seed, split)
+            env = EnvProcesses(make, num_envs, processes, seed, device)
+        lengths = token_lengths(env, tokenizer, template)
     for name in ("goal_length", "observation_length", "action_length"):
         if getattr(config, name) is not None:
             lengths[name] = getattr(config, name)
@@ -208,6 +218,11 @@ def make_env(
     game = describe_env(env)
     wanted = {*_READ, game.success_key, *keep}
     return env.append_transform(SelectTransform(*(wanted & game.entries)))
+
+
+def _make_share(config: RecipeConfig, seed: int, split: str, num_envs: int) -> EnvBase:
+    """Instances of a process, in that process; the environment is seeded when all are there."""
+    return make_bare_env(config, num_envs, seed, torch.device("cpu"), split)
 
 
 def make_eval_envs(
@@ -245,6 +260,6 @@ def make_probe(
     if game.make_oracle is None or game.max_steps is None:
         return None
     oracle = game.make_oracle()
-    more = {"num_envs": config.probe_episodes, "keep": oracle.in_keys}
+    more = {"num_envs": config.probe_episodes, "keep": oracle.in_keys, "processes": 1}
     env = make_env(config, tokenizer, device, **more)
     return PlanProbe(env, oracle, game.max_steps, gamma=config.gamma)

@@ -123,6 +123,11 @@ class Ranks:
                 )
             if value is not None:
                 shares[key] = value // self.size
+        if shares["num_envs"] % config.env_processes:
+            raise ValueError(
+                f"num_envs ({config.num_envs}) must be a multiple of the {self.size} processes "
+                f"that share it times env_processes ({config.env_processes}), which each starts"
+            )
         if hasattr(config, "hindsight_ratio"):
             relabelled = round(config.hindsight_ratio * config.batch_size)
             first, last = (relabelled * r // self.size for r in (self.rank, self.rank + 1))

@@ -75,6 +75,7 @@ class RecipeConfig:
     total_steps: int = 6_400
 
     num_envs: int = 32
+    env_processes: int = 1
     env_class: str = "torchrl_glam.envs:PlaygroundTextEnv"
     env: dict[str, Any] = field(
         default_factory=lambda: {"num_objects": 3, "sequential": False, "max_steps": 10}
@@ -129,7 +130,7 @@ class RecipeConfig:
             PermissionError: if ``push`` is given and there is no token of the hub.
         """
         switches(self)
-        for key in ("total_steps", "num_envs", "update_every"):
+        for key in ("total_steps", "num_envs", "env_processes", "update_every"):
             at_least(self, key, 1)
         for key in ("batch_size", "log_every", "eval_episodes", "keep_checkpoints"):
             at_least(self, key, 1)
@@ -158,6 +159,8 @@ class RecipeConfig:
         self._check_adapters()
         sizes = self.critic_hidden_sizes
         require(all(size > 0 for size in sizes), "critic_hidden_sizes", sizes, "be at least 1 each")
+        for key in ("num_envs", "eval_episodes"):
+            multiple(self, key, "env_processes")
         multiple(self, "update_every", "num_envs")
         for key in ("total_steps", "log_every", "eval_every", "checkpoint_every"):
             multiple(self, key, "update_every")

@@ -56,6 +56,8 @@ class SACGLAMRayConfig(SACGLAMConfig):
         """
         super().check()
         at_least(self, "num_collectors", 1)
+        expected = "be 1 here: collectors are processes already, num_collectors of them"
+        require(self.env_processes == 1, "env_processes", self.env_processes, expected)
         if self.max_policy_lag is None:
             self.max_policy_lag = 2 * self.num_collectors * self.num_updates
         check_lag(self.max_policy_lag, self.num_collectors, self.num_updates)
