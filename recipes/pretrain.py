@@ -58,12 +58,9 @@ CPU = torch.device("cpu")
 def read_game(config: PretrainConfig) -> tuple[GameExercises, dict[str, float]]:
     """Exercises about recorded random play of the environment, and figures of that play."""
     env = make_bare_env(config.tasks(), config.tasks().num_envs, config.seed, CPU)
-    started = time.process_time()
     moves = record_play(env, config.num_steps, seed=config.seed)
-    seconds = time.process_time() - started
     env.close()
     figures = {
-        "steps_per_cpu_second": round(len(moves) / seconds, 1),
         "candidates": round(fmean(len(move.actions) for move in moves), 2),
         "most_candidates": max(len(move.actions) for move in moves),
     }

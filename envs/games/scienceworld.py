@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from scienceworld import ScienceWorldEnv
@@ -15,6 +15,7 @@ def make_scienceworld(
     task: str = "find-non-living-thing",
     fold: Fold = "train",
     simplifications: str = "easy",
+    reward: Literal["success", "score"] = "success",
     num_envs: int = 1,
     max_steps: int = 30,
     seed: int | None = None,
@@ -25,13 +26,16 @@ def make_scienceworld(
 
     Every episode is a variation of the task. The goal is its description; the observation is the
     room, what is carried, and what the last action gave. The reward is 1 on the step that completes
-    the task, else 0; the episode also ends where the task has failed. There are hundreds of
-    admissible actions: beyond ``max_actions`` (default 256) some are drawn at random.
+    the task, else 0, or what a step adds to the task's score; the episode also ends where the task
+    has failed. There are hundreds of admissible actions: beyond ``max_actions`` (default 256) some
+    are drawn at random.
 
     Args:
         task: name of the task. Default: ``"find-non-living-thing"``, one of the shortest.
         fold: variations to play, ``"train"``, ``"dev"`` or ``"test"``. Default: ``"train"``.
         simplifications: as its simulator reads them. Default: ``"easy"``, all of them.
+        reward: ``"success"``, or ``"score"``: what a step adds to the score, which reaches 1 as
+            the task is completed, for steps on the way to it. Default: ``"success"``.
         num_envs: B, games side by side in one simulator. Default: 1.
         max_steps: steps after which an episode is truncated. Default: 30.
         seed: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
@@ -39,9 +43,11 @@ def make_scienceworld(
         **kwargs: the others of its arguments.
 
     Raises:
-        ValueError: if there is no such task, fold or simplification.
+        ValueError: if there is no such task, fold, simplification or reward.
     """
     check_fold(fold)
+    if reward not in ("success", "score"):
+        raise ValueError(f'reward ({reward!r}) must be "success" or "score"')
     first = ScienceWorldEnv("", envStepLimit=1_000_000)
     interface = first._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface
     simulators = side_by_side(first, interface, num_envs)
@@ -53,7 +59,7 @@ def make_scienceworld(
         "keep": "head",
     }
     return TextEnvWrapper(
-        [ScienceWorldGame(simulator, task, fold, simplifications) for simulator in simulators],
+        [ScienceWorldGame(one, task, fold, simplifications, reward) for one in simulators],
         **{**sizes, "overflow": "sample", **kwargs},
         actions="valid",
         goal="goal",
@@ -69,13 +75,14 @@ class ScienceWorldGame:
 
     Args:
         simulator: what plays it.
-        task, fold, simplifications: as in :func:`make_scienceworld`.
+        task, fold, simplifications, reward: as in :func:`make_scienceworld`.
     """
 
     def __init__(
-        self, simulator: ScienceWorldEnv, task: str, fold: str, simplifications: str
+        self, simulator: ScienceWorldEnv, task: str, fold: str, simplifications: str, reward: str
     ) -> None:
         self.simulator, self._task, self._simplifications = simulator, task, simplifications
+        self._reward = reward
         simulator.load(task, 0, simplifications)
         self._variations = list(getattr(simulator, f"get_variations_{fold}")())
 
@@ -88,9 +95,10 @@ class ScienceWorldGame:
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Gives the game a command."""
-        feedback, _, done, info = self.simulator.step(action)
+        feedback, points, done, info = self.simulator.step(action)
         observation, info = self._tell(feedback, info)
-        return observation, float(info["won"]), bool(done or info["won"]), False, info
+        reward = points / 100 if self._reward == "score" else float(info["won"])
+        return observation, reward, bool(done or info["won"]), False, info
 
     def _tell(self, feedback: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         goal = " ".join(info["taskDesc"].removeprefix("Task Description:").split())

@@ -49,3 +49,21 @@ def test_scienceworld():
     env.close()
     with pytest.raises(ValueError, match=r"fold \('valid'\) must be"):
         make_scienceworld(fold="valid")
+
+
+def test_scienceworld_rewards_the_way_to_the_end():
+    pytest.importorskip("scienceworld", reason="pip install torchrl_glam[scienceworld]")
+    from torchrl_glam.envs.games.scienceworld import make_scienceworld
+
+    env = make_scienceworld(num_envs=1, seed=0, max_actions=1024, reward="score")
+    state, simulator = env.reset(), env.games[0].simulator
+    before = simulator.server.getScore()
+    room = decode_text(state["goal"])[0].rstrip(".").rsplit(" in the ", 1)[1]
+    step = choose(env, state, f"teleport to {room}")  # where the answer belongs
+    gained = simulator.server.getScore() - before
+    assert gained > 0
+    assert step["reward"].item() == pytest.approx(gained, abs=0.01)
+    assert not step["success"].any() and not step["done"].any()
+    env.close()
+    with pytest.raises(ValueError, match=r"reward \('points'\) must be"):
+        make_scienceworld(reward="points")
