@@ -84,9 +84,9 @@ def pass_shape(config: RecipeConfig) -> PassShape:
     lengths |= token_lengths(env, load_tokenizer(config.model))
     lengths |= {key: getattr(config, key) for key in lengths if getattr(config, key) is not None}
     prompt = lengths["goal_length"] + lengths["observation_length"]
-    return PassShape(
-        config.batch_size, prompt, describe_env(env).num_actions, lengths["action_length"]
-    )
+    num_actions = describe_env(env).num_actions
+    env.close(raise_if_closed=False)
+    return PassShape(config.batch_size, prompt, num_actions, lengths["action_length"])
 
 
 def _estimate(config: RecipeConfig, device: torch.device) -> MemoryEstimate:
