@@ -97,9 +97,7 @@ def _cut_off(buffer: ReplayBuffer, state: dict[str, Any]) -> TensorDictBase | No
             fresh = transform.get_extra_state()
             buffer.transform.load_state_dict(state)
             rows = transform.cut_off()
-            kept = transform.get_extra_state()
-            # The goals that others pursued stay known, the random numbers are this process's.
-            transform.set_extra_state(fresh | {"others": kept["others"]})
+            transform.set_extra_state(fresh)  # its random numbers are this process's
             for earlier in reversed(transforms[:place]):
                 rows = earlier.inv(rows) if rows is not None else None
             return rows
