@@ -17,7 +17,7 @@ def choose(env, state, text):
 
 
 def test_textworld_express():
-    pytest.importorskip("textworld_express", reason="pip install torchrl_glam[textworld_express]")
+    pytest.importorskip("textworld_express", reason="pip install torchrl_glam[textworld-express]")
     from torchrl_glam.envs.games.textworld_express import make_textworld_express
 
     params = "numLocations=1,includeDoors=0,numDistractorItems=0"
