@@ -186,14 +186,15 @@ def main() -> None:
 
     # 3. In words
     print(", ".join(f"{name} {height:.3f}" for name, height in lines.items()))
+    highest = thresholds[-1]
     for label, group in rows.items():
-        for path, run in zip(runs[label], group, strict=True):
-            reached = next((row for row in run if row[METRIC] >= thresholds[-1]), None)
-            when = f"{reached['step']:.0f} steps, {reached['seconds']:.0f} s" if reached else "not"
+        for path, run, summary in zip(runs[label], group, summaries[label], strict=True):
+            steps, seconds = summary.reached[highest]
+            when = f"{steps:.0f} steps, {seconds:.0f} s" if math.isfinite(steps) else "not"
             held_out = run[-1][HELD_OUT]
             also = "" if math.isnan(held_out) else f", held-out goals {held_out:.3f}"
             print(
-                f"{label}, {path.name}: reached {thresholds[-1]:.0%} after {when}; at the end "
+                f"{label}, {path.name}: reached {highest:.0%} after {when}; at the end "
                 f"{run[-1][METRIC]:.3f}{also}"
             )
     for row in table:
