@@ -6,6 +6,7 @@ import warnings
 from abc import abstractmethod
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import NestedKey
 from torchrl.data.replay_buffers.samplers import Sampler
@@ -92,12 +93,12 @@ class GroupSampler(StateFile, Sampler):
         rows = self._draw(counts)
         device = None if self._rng is None else self._rng.device
         order = torch.randperm(batch_size, generator=self._rng, device=device)
-        return rows[order.to(rows.device)], {}
+        return rows.index_select(0, order.to(rows.device)), {}
 
     def _draw(self, counts: list[int]) -> torch.Tensor:
         """Rows of a batch, int64 [B], group by group, as many of each as ``counts`` says."""
-        groups = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-        return self._groups.draw(groups, self._rng)
+        groups = np.arange(len(counts)).repeat(counts)  # a third of the time that torch takes
+        return self._groups.draw(torch.from_numpy(groups), self._rng)
 
     def mark_update(self, index: int | torch.Tensor, *, storage: Storage | None = None) -> None:
         """Takes note of rows that were written; the replay buffer calls it on every write."""

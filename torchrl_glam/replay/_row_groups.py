@@ -31,6 +31,7 @@ class RowGroups:
 
     def __init__(self, num_groups: int, capacity: int) -> None:
         self.capacity = capacity
+        self._length = 0
         self.counts = torch.zeros(num_groups, dtype=torch.int64)  # rows of each group
         # where in memory the line of a group begins, and for how many rows there is room
         self._begin, self._room = self.counts.clone(), self.counts.clone()
@@ -40,7 +41,7 @@ class RowGroups:
         self._group = torch.full((capacity,), -1, dtype=torch.int32)
 
     def __len__(self) -> int:
-        return int(self.counts.sum())
+        return self._length
 
     @property
     def sizes(self) -> list[int]:
@@ -77,8 +78,9 @@ class RowGroups:
         device = None if generator is None else generator.device
         # float64: float32 would leave out rows of groups of millions
         chance = torch.rand(groups.shape, generator=generator, device=device, dtype=torch.float64)
-        place = (chance.cpu() * self.counts[groups]).long()
-        return self._memory[self._begin[groups] + place]
+        place = (chance.cpu() * self.counts.index_select(0, groups)).long()
+        place += self._begin.index_select(0, groups)
+        return self._memory.index_select(0, place)
 
     def state_dict(self) -> dict[str, Any]:
         """The capacity, rows of each group, and all lines one after another."""
@@ -102,6 +104,7 @@ class RowGroups:
         rows = rows[order]
         found, counts = groups.unique_consecutive(return_counts=True)
         self._group[rows] = -1
+        self._length -= len(rows)
         left = self.counts[found] - counts
         tails = self._memory[ranges(self._begin[found] + left, counts)]
         movers = tails[self._group[tails] >= 0]
@@ -122,6 +125,7 @@ class RowGroups:
         self._memory[self._begin[groups] + place] = rows
         self._place[rows] = place
         self._group[rows] = groups.int()
+        self._length += len(rows)
         self.counts[found] += counts
 
     def _make_room(self, groups: torch.Tensor, counts: torch.Tensor) -> None:
