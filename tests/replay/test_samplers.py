@@ -23,15 +23,15 @@ def test_row_groups_equal_plain_sets(writes):
     for write in writes:
         groups.assign(torch.tensor(list(write)), torch.tensor(list(write.values())))
         reference |= write
-        for group, size in enumerate(groups.sizes):
+        for group, size in enumerate(groups.counts.tolist()):
             expected = {row for row, g in reference.items() if g == group}
             members = groups.members(group).tolist()
             assert len(members) == len(expected) == size
             assert set(members) == expected
         assert len(groups) == sum(group >= 0 for group in reference.values())
     restored = RowGroups.from_state_dict(groups.state_dict())
-    assert restored.sizes == groups.sizes
-    for group in range(len(groups.sizes)):
+    assert restored.counts.equal(groups.counts)
+    for group in range(len(groups.counts)):
         assert restored.members(group).tolist() == groups.members(group).tolist()
 
 
@@ -146,7 +146,7 @@ def test_more_rows_than_the_capacity_in_one_call():
     buffer = make_buffer(HindsightRatioSampler(0.5), capacity=10)
     buffer.extend(rows([True, False] * 12 + [True] * 3))
     stored = buffer[:]["is_hindsight"]
-    assert buffer.sampler._groups.sizes == [10 - int(stored.sum()), int(stored.sum())]
+    assert buffer.sampler._groups.counts.tolist() == [10 - int(stored.sum()), int(stored.sum())]
 
 
 def test_single_rows_and_column_flags():

@@ -72,21 +72,3 @@ def rows_differ(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """
     unlike = one != other
     return unlike.flatten(1).any(1) if unlike.ndim > 1 else unlike
-
-
-def ranges(begin: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """The numbers from each ``begin`` on, as many as ``lengths`` says, one range after another.
-
-    Args:
-        begin: First number of each range, int64 [r].
-        lengths: Numbers in each, int64 [r], 0 allowed.
-
-    Returns:
-        All of them, int64 [sum of lengths].
-
-    Examples:
-        >>> ranges(torch.tensor([5, 0]), torch.tensor([2, 3]))
-        tensor([5, 6, 0, 1, 2])
-    """
-    skipped = begin - (lengths.cumsum(0) - lengths)
-    return torch.arange(int(lengths.sum())) + skipped.repeat_interleave(lengths)

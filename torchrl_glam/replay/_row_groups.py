@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
-
-from torchrl_glam.replay._indexing import ranges
 
 
 class RowGroups:
@@ -31,26 +30,26 @@ class RowGroups:
 
     def __init__(self, num_groups: int, capacity: int) -> None:
         self.capacity = capacity
-        self._length = 0
-        self.counts = torch.zeros(num_groups, dtype=torch.int64)  # rows of each group
+        # Arrays, not tensors: of a few dozen numbers, half of torch's time is in calling it.
+        self._counts = np.zeros(num_groups, dtype=np.int64)  # rows of each group
         # where in memory the line of a group begins, and for how many rows there is room
-        self._begin, self._room = self.counts.clone(), self.counts.clone()
-        self._memory = torch.zeros(0, dtype=torch.int64)
+        self._begin, self._room = self._counts.copy(), self._counts.copy()
+        self._memory = np.zeros(0, dtype=np.int64)
         self._used = 0
-        self._place = torch.zeros(capacity, dtype=torch.int64)  # of a row in its line
-        self._group = torch.full((capacity,), -1, dtype=torch.int32)
+        self._place = np.zeros(capacity, dtype=np.int64)  # of a row in its line
+        self._group = np.full(capacity, -1, dtype=np.int32)
 
     def __len__(self) -> int:
-        return self._length
+        return int(self._counts.sum())
 
     @property
-    def sizes(self) -> list[int]:
-        """Rows of each group, G numbers."""
-        return self.counts.tolist()
+    def counts(self) -> torch.Tensor:
+        """Rows of each group, int64 [G]; shares memory, not to be changed."""
+        return torch.from_numpy(self._counts)
 
     def members(self, group: int) -> torch.Tensor:
         """Rows of a group, int64 [size]; shares memory, not to be changed."""
-        return self._memory[self._begin[group] :][: self.counts[group]]
+        return torch.from_numpy(self._memory[self._begin[group] :][: self._counts[group]])
 
     def assign(self, rows: torch.Tensor, groups: torch.Tensor) -> None:
         """Puts rows into groups, taking them out of the ones they were in.
@@ -59,11 +58,11 @@ class RowGroups:
             rows: Different rows, int64 [k].
             groups: Their groups, integers [k] of at least 0, or -1 for none.
         """
+        rows, groups = rows.numpy(), groups.numpy()
         before = self._group[rows]
-        self._remove(rows[(before >= 0) & (before != groups)])
-        added = (groups >= 0) & (before != groups)
-        if added.any():
-            self._append(rows[added], groups[added].long())
+        changed = before != groups
+        self._remove(*_where(changed & (before >= 0), rows, before))
+        self._append(*_where(changed & (groups >= 0), rows, groups))
 
     def draw(self, groups: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
         """Draws a row from each of the groups named, uniformly and with replacement.
@@ -78,82 +77,97 @@ class RowGroups:
         device = None if generator is None else generator.device
         # float64: float32 would leave out rows of groups of millions
         chance = torch.rand(groups.shape, generator=generator, device=device, dtype=torch.float64)
-        place = (chance.cpu() * self.counts.index_select(0, groups)).long()
-        place += self._begin.index_select(0, groups)
-        return self._memory.index_select(0, place)
+        groups = groups.numpy()
+        place = (chance.cpu().numpy() * self._counts[groups]).astype(np.int64)
+        return torch.from_numpy(self._memory[self._begin[groups] + place])
 
     def state_dict(self) -> dict[str, Any]:
         """The capacity, rows of each group, and all lines one after another."""
-        lines = self._memory[ranges(self._begin, self.counts)]
+        lines = torch.from_numpy(self._memory[_ranges(self._begin, self._counts)])
         return {"capacity": self.capacity, "sizes": self.counts.clone(), "lines": lines}
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> RowGroups:
         """Builds what :meth:`state_dict` described."""
-        sizes = state["sizes"]
+        sizes = state["sizes"].numpy()
         groups = cls(len(sizes), int(state["capacity"]))
-        if len(state["lines"]):
-            groups._append(state["lines"], torch.arange(len(sizes)).repeat_interleave(sizes))
+        groups._append(state["lines"].numpy(), np.arange(len(sizes)).repeat(sizes))
         return groups
 
-    def _remove(self, rows: torch.Tensor) -> None:
+    def _remove(self, rows: np.ndarray, groups: np.ndarray) -> None:
         """Takes rows out of their groups, filling the holes from the ends of the lines."""
-        if not rows.numel():  # every call until the storage is full
+        if not len(rows):  # every call until the storage is full
             return
-        groups, order = self._group[rows].long().sort(stable=True)
-        rows = rows[order]
-        found, counts = groups.unique_consecutive(return_counts=True)
+        rows, found, counts = _by_group(rows, groups)
         self._group[rows] = -1
-        self._length -= len(rows)
-        left = self.counts[found] - counts
-        tails = self._memory[ranges(self._begin[found] + left, counts)]
+        left = self._counts[found] - counts
+        tails = self._memory[_ranges(self._begin[found] + left, counts)]
         movers = tails[self._group[tails] >= 0]
-        place = self._place[rows]
-        is_hole = place < left.repeat_interleave(counts)
-        holes = place[is_hole]
-        self._memory[self._begin[groups[is_hole]] + holes] = movers
+        begin, place = self._begin[found].repeat(counts), self._place[rows]
+        begin, holes = _where(place < left.repeat(counts), begin, place)
+        self._memory[begin + holes] = movers
         self._place[movers] = holes
-        self.counts[found] = left
+        self._counts[found] = left
 
-    def _append(self, rows: torch.Tensor, groups: torch.Tensor) -> None:
+    def _append(self, rows: np.ndarray, groups: np.ndarray) -> None:
         """Puts rows at the ends of the lines of their groups."""
-        groups, order = groups.sort(stable=True)
-        rows = rows[order]
-        found, counts = groups.unique_consecutive(return_counts=True)
+        if not len(rows):
+            return
+        rows, found, counts = _by_group(rows, groups)
         self._make_room(found, counts)
-        place = ranges(self.counts[found], counts)
-        self._memory[self._begin[groups] + place] = rows
+        place = _ranges(self._counts[found], counts)
+        self._memory[self._begin[found].repeat(counts) + place] = rows
         self._place[rows] = place
-        self._group[rows] = groups.int()
-        self._length += len(rows)
-        self.counts[found] += counts
+        self._group[rows] = found.repeat(counts)
+        self._counts[found] += counts
 
-    def _make_room(self, groups: torch.Tensor, counts: torch.Tensor) -> None:
+    def _make_room(self, groups: np.ndarray, counts: np.ndarray) -> None:
         """Has ``counts`` more rows fit into the lines of the groups given."""
-        new = int(groups[-1]) + 1 - len(self.counts)
+        new = int(groups[-1]) + 1 - len(self._counts)
         if new > 0:
-            for name in ("counts", "_begin", "_room"):
-                column = getattr(self, name)
-                setattr(self, name, torch.cat([column, column.new_zeros(new)]))
-        wanted = self.counts[groups] + counts
+            for name in ("_counts", "_begin", "_room"):
+                setattr(self, name, np.pad(getattr(self, name), (0, new)))
+        wanted = self._counts[groups] + counts
         full = wanted > self._room[groups]
         if not full.any():
             return
         if self._used + 2 * int(wanted[full].sum()) > len(self._memory):
             self._pack(2 * int(wanted.sum()))
-            full = torch.ones_like(full)  # packed lines have no room
+            full[:] = True  # packed lines have no room
         groups, room = groups[full], 2 * wanted[full]
-        line = self._memory[ranges(self._begin[groups], self.counts[groups])]
-        self._begin[groups] = self._used + room.cumsum(0) - room
-        self._memory[ranges(self._begin[groups], self.counts[groups])] = line
+        line = self._memory[_ranges(self._begin[groups], self._counts[groups])]
+        self._begin[groups] = self._used + room.cumsum() - room
+        self._memory[_ranges(self._begin[groups], self._counts[groups])] = line
         self._room[groups] = room
         self._used += int(room.sum())
 
     def _pack(self, needed: int) -> None:
         """Puts all lines into new memory, one after another, with as much again left free."""
-        lines = self._memory[ranges(self._begin, self.counts)]
-        self._memory = lines.new_zeros(2 * (len(lines) + needed))
+        lines = self._memory[_ranges(self._begin, self._counts)]
+        self._memory = np.zeros(2 * (len(lines) + needed), dtype=np.int64)
         self._memory[: len(lines)] = lines
-        self._begin = self.counts.cumsum(0) - self.counts
-        self._room = self.counts.clone()
+        self._begin = self._counts.cumsum() - self._counts
+        self._room = self._counts.copy()
         self._used = len(lines)
+
+
+def _by_group(rows: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows in the order of their groups, int64 [k], these groups, and the rows of each, [G]."""
+    order = groups.argsort(kind="stable")
+    groups = groups[order]
+    last = np.append(np.flatnonzero(groups[1:] != groups[:-1]), len(groups) - 1)
+    counts = last.copy()
+    counts[1:] -= last[:-1]
+    counts[0] += 1
+    return rows[order], groups[last], counts
+
+
+def _ranges(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The numbers from each ``begin`` on, as many as ``lengths`` says, one range after another."""
+    after = lengths.cumsum()
+    return np.arange(after[-1] if len(after) else 0) + (begin - after + lengths).repeat(lengths)
+
+
+def _where(mask: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
+    places = np.flatnonzero(mask)
+    return [column[places] for column in columns]
