@@ -84,6 +84,9 @@ class TextEnvWrapper(EnvBase):
         success: source of whether the goal is reached, which ends the episode; written as
             ``"success"``. Default: None, the reward tells it: positive on that step alone.
         act: what the game's ``step`` is given for an action's text. Default: the text.
+        history: how many of the last actions the observation begins with, for games that do not
+            show what was done: ``"Last actions: up, down"``, in a line of its own from the second
+            state on. Default: 0, none.
         hindsight: function of the episode so far, a list of :class:`GameStep`, that gives the
             texts of the goals which its last step reached; where the game does not tell, a
             :class:`~torchrl_glam.models.GoalJudge`. Default: None, no hindsight.
@@ -131,6 +134,7 @@ class TextEnvWrapper(EnvBase):
         goal_text: str | None = None,
         success: Source | None = None,
         act: Callable[[str], Any] | None = None,
+        history: int = 0,
         hindsight: Callable[[Sequence[GameStep]], Iterable[str]] | None = None,
         max_hindsight: int = 8,
         overflow: Literal["error", "first", "sample"] = "error",
@@ -148,6 +152,8 @@ class TextEnvWrapper(EnvBase):
             raise ValueError(f'overflow ({overflow!r}) must be "error", "first" or "sample"')
         if max_steps is not None and max_steps < 1:
             raise ValueError(f"max_steps ({max_steps}) must be at least 1, or None")
+        if history < 0:
+            raise ValueError(f"history ({history}) must be 0, for none, or more")
         many = isinstance(games, Sequence)
         if many and not games:
             raise ValueError("games is empty: give one game or more")
@@ -163,7 +169,7 @@ class TextEnvWrapper(EnvBase):
         self._sources = {"actions": actions, "observation": observation, "goal": goal}
         self._sources["success"] = success
         self._goal_text, self._act, self._hindsight = goal_text, act, hindsight
-        self._overflow, self.max_steps = overflow, max_steps
+        self._overflow, self.max_steps, self._history = overflow, max_steps, history
         self._episodes: list[_Episode | None] = [None] * len(self.games)
         self.set_seed(seed)
 
@@ -177,7 +183,8 @@ class TextEnvWrapper(EnvBase):
         return (
             f"{type(self).__name__}({len(self.games)} x {kind}, "
             f"max_actions={self.layout.max_actions}, max_hindsight={self.layout.max_hindsight}, "
-            f"overflow={self._overflow!r}, keep={self.layout.keep!r}, max_steps={self.max_steps})"
+            f"overflow={self._overflow!r}, keep={self.layout.keep!r}, max_steps={self.max_steps}, "
+            f"history={self._history})"
         )
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int:
@@ -293,6 +300,10 @@ class TextEnvWrapper(EnvBase):
         goal = self._goal_text if self._goal_text is not None else self._find(episode, "goal")
         episode.goal = _checked(goal, f"goal[{index}]")
         episode.observation = _checked(self._find(episode, "observation"), f"observation[{index}]")
+        told = max(1, len(episode.steps) - self._history)  # the first step is a reset
+        last = [step.action for step in episode.steps[told:]]
+        if last:
+            episode.observation = f"Last actions: {', '.join(last)}\n{episode.observation}"
         over = episode.terminated or episode.truncated
         found = self._find(episode, "actions")
         texts = [_checked(text, f"actions[{index}]") for text in (found or ())]

@@ -95,6 +95,39 @@ def test_an_episode_ends_at_the_goal_or_out_of_time():
         env.step(state.set("action", torch.tensor(0)))
 
 
+class Corridor:
+    """Two ways to go, and nothing that shows which was gone."""
+
+    def reset(self):
+        return "Here"
+
+    def step(self, action):
+        return "Here", 0.0, False, False, {}
+
+
+def test_the_observation_begins_with_the_last_actions():
+    wrapped = partial(TextEnvWrapper, max_actions=2, actions=lambda *_: ["left", "right"])
+    env = wrapped([Corridor(), Corridor()], goal_text="Go", history=2)
+    state = env.reset()
+    assert decode_text(state["observation"]) == ["Here", "Here"]
+    moves = {
+        (0, 1): ["left", "right"],
+        (0, 0): ["left, left", "right, left"],
+        (1, 1): ["left, right", "left, right"],
+    }
+    for chosen, last in moves.items():
+        state = step_mdp(env.step(state.set("action", torch.tensor(chosen))))
+        assert decode_text(state["observation"]) == [f"Last actions: {x}\nHere" for x in last]
+    again = wrapped([Corridor(), Corridor()], goal_text="Go", history=2)
+    again.load_state_dict(env.state_dict())
+    following = again.step(state.clone().set("action", torch.tensor([0, 1])))["next"]
+    assert decode_text(following["observation"])[0] == "Last actions: right, left\nHere"
+    state = env.reset(state.set("_reset", torch.tensor([[True], [False]])))
+    assert decode_text(state["observation"]) == ["Here", "Last actions: left, right\nHere"]
+    with pytest.raises(ValueError, match=r"history \(-1\) must be 0, for none, or more"):
+        wrapped([Corridor()], goal_text="Go", history=-1)
+
+
 def test_max_steps_truncates_what_has_not_ended():
     env = stairs.make(None, seed=1, max_steps=2)
     state = play(env, 2, 2)
@@ -327,7 +360,7 @@ def test_an_unknown_key_is_named_with_those_there_are():
 def test_it_says_its_settings():
     assert repr(stairs.make(2, keep="head")) == (
         "TextEnvWrapper(2 x Stairs, max_actions=4, max_hindsight=2, overflow='error', keep='head', "
-        "max_steps=None)"
+        "max_steps=None, history=0)"
     )
 
 
