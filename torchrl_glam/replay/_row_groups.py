@@ -35,12 +35,12 @@ class RowGroups:
         # where in memory the line of a group begins, and for how many rows there is room
         self._begin, self._room = self._counts.copy(), self._counts.copy()
         self._memory = np.zeros(0, dtype=np.int64)
-        self._used = 0
+        self._used = self._length = 0
         self._place = np.zeros(capacity, dtype=np.int64)  # of a row in its line
         self._group = np.full(capacity, -1, dtype=np.int32)
 
     def __len__(self) -> int:
-        return int(self._counts.sum())
+        return self._length
 
     @property
     def counts(self) -> torch.Tensor:
@@ -108,6 +108,7 @@ class RowGroups:
         self._memory[begin + holes] = movers
         self._place[movers] = holes
         self._counts[found] = left
+        self._length -= len(rows)
 
     def _append(self, rows: np.ndarray, groups: np.ndarray) -> None:
         """Puts rows at the ends of the lines of their groups."""
@@ -120,6 +121,7 @@ class RowGroups:
         self._place[rows] = place
         self._group[rows] = found.repeat(counts)
         self._counts[found] += counts
+        self._length += len(rows)
 
     def _make_room(self, groups: np.ndarray, counts: np.ndarray) -> None:
         """Has ``counts`` more rows fit into the lines of the groups given."""
