@@ -35,12 +35,12 @@ class RowGroups:
         # where in memory the line of a group begins, and for how many rows there is room
         self._begin, self._room = self._counts.copy(), self._counts.copy()
         self._memory = np.zeros(0, dtype=np.int64)
-        self._used = self._length = 0
+        self._used = 0
         self._place = np.zeros(capacity, dtype=np.int64)  # of a row in its line
         self._group = np.full(capacity, -1, dtype=np.int32)
 
     def __len__(self) -> int:
-        return self._length
+        return sum(self._counts.tolist())
 
     @property
     def counts(self) -> torch.Tensor:
@@ -61,8 +61,9 @@ class RowGroups:
         rows, groups = rows.numpy(), groups.numpy()
         before = self._group[rows]
         changed = before != groups
-        self._remove(*_where(changed & (before >= 0), rows, before))
-        self._append(*_where(changed & (groups >= 0), rows, groups))
+        leaves, comes = changed & (before >= 0), changed & (groups >= 0)
+        self._remove(rows[leaves], before[leaves])
+        self._append(rows[comes], groups[comes])
 
     def draw(self, groups: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
         """Draws a row from each of the groups named, uniformly and with replacement.
@@ -103,12 +104,12 @@ class RowGroups:
         left = self._counts[found] - counts
         tails = self._memory[_ranges(self._begin[found] + left, counts)]
         movers = tails[self._group[tails] >= 0]
-        begin, place = self._begin[found].repeat(counts), self._place[rows]
-        begin, holes = _where(place < left.repeat(counts), begin, place)
-        self._memory[begin + holes] = movers
+        place = self._place[rows]
+        is_hole = place < left.repeat(counts)
+        holes = place[is_hole]
+        self._memory[self._begin[found].repeat(counts)[is_hole] + holes] = movers
         self._place[movers] = holes
         self._counts[found] = left
-        self._length -= len(rows)
 
     def _append(self, rows: np.ndarray, groups: np.ndarray) -> None:
         """Puts rows at the ends of the lines of their groups."""
@@ -121,7 +122,6 @@ class RowGroups:
         self._place[rows] = place
         self._group[rows] = found.repeat(counts)
         self._counts[found] += counts
-        self._length += len(rows)
 
     def _make_room(self, groups: np.ndarray, counts: np.ndarray) -> None:
         """Has ``counts`` more rows fit into the lines of the groups given."""
@@ -156,20 +156,10 @@ class RowGroups:
 def _by_group(rows: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows in the order of their groups, int64 [k], these groups, and the rows of each, [G]."""
     order = groups.argsort(kind="stable")
-    groups = groups[order]
-    last = np.append(np.flatnonzero(groups[1:] != groups[:-1]), len(groups) - 1)
-    counts = last.copy()
-    counts[1:] -= last[:-1]
-    counts[0] += 1
-    return rows[order], groups[last], counts
+    return rows[order], *np.unique(groups, return_counts=True)
 
 
 def _ranges(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """The numbers from each ``begin`` on, as many as ``lengths`` says, one range after another."""
     after = lengths.cumsum()
     return np.arange(after[-1] if len(after) else 0) + (begin - after + lengths).repeat(lengths)
-
-
-def _where(mask: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
-    places = np.flatnonzero(mask)
-    return [column[places] for column in columns]
