@@ -25,7 +25,6 @@ from itertools import combinations, groupby
 from pathlib import Path
 from statistics import fmean
 
-import torch
 from omegaconf import OmegaConf
 
 from torchrl_glam.envs import describe_env
@@ -82,7 +81,7 @@ def references(run: Path) -> dict[str, float]:
         return {}
     # Playground-Text plays thousands of episodes side by side; other games are slow and large.
     at_once, rounds = (2000, 1) if config.env_class == OWN_ENV else (100, 5)
-    env = make_bare_env(config, at_once, 0, torch.device("cpu"))
+    env = make_bare_env(config, at_once, 0)
     policies = {"random play": None}
     if (make_oracle := describe_env(env).make_oracle) is not None:
         policies["oracle"] = make_oracle()

@@ -49,7 +49,8 @@ def main(cfg: DictConfig) -> None:
     config = read_config(EvaluateConfig, cfg)
 
     # 1. What is to be measured: agents trained in one environment, or a language model
-    device, folders = choose_device(config.device), config.agents
+    choose_device(config.device)  # that there is none is said at once
+    folders = config.agents
     several = len(folders) > 1
     names = name_apart(folders) if several else ["agent" if folders else "zero-shot"]
     cards = [read_card(folder) for folder in folders] or [None]
@@ -84,8 +85,7 @@ def main(cfg: DictConfig) -> None:
         )
 
     games = [
-        make_game(settings, num_envs=config.episodes, split=split, device=device, **size)
-        for split, size in places
+        make_game(settings, num_envs=config.episodes, split=split, **size) for split, size in places
     ]
     measured: dict[str, list[Result]] = {}
     for name, folder in zip(names, folders or [None], strict=True):

@@ -21,7 +21,7 @@ from tensordict.nn import TensorDictSequential
 from tqdm import tqdm
 
 from torchrl_glam.envs import describe_env
-from torchrl_glam.models import CandidateActor, ScoresOnly
+from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly
 from torchrl_glam.objectives import WeightAverage
 from torchrl_glam.training.buffer import make_buffer, make_sampler
 from torchrl_glam.training.build import (
@@ -74,15 +74,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seed_everything(config.seed)
     autocast = choose_autocast(config.autocast, device)
     model, tokenizer = make_language_model(config, device, autocast)
-    env = make_env(config, tokenizer, device)
+    env = make_env(config, tokenizer)
     game = describe_env(env)
-    eval_envs = make_eval_envs(config, tokenizer, device)
+    eval_envs = make_eval_envs(config, tokenizer)
     probe = make_probe(config, tokenizer, device)
     trunk, critic = make_trunk_and_critic(
         config, model, tokenizer, autocast, num_actions=game.num_actions
     )
     actor = CandidateActor()
-    policy = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
+    acting = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
+    policy = OnDevice(acting)  # environments and replay are in main memory
     loss, targets, optimizer = make_sac(
         config, trunk, actor, critic, num_actions=game.num_actions, device=device
     )

@@ -33,6 +33,7 @@ from tqdm import tqdm
 from torchrl_glam.envs import describe_env
 from torchrl_glam.models import (
     CandidateActor,
+    OnDevice,
     ScoresOnly,
     ValueHead,
     score_error,
@@ -86,18 +87,15 @@ def main(cfg: PPOGLAMConfig) -> None:
     model, tokenizer = make_language_model(config, device, autocast)
     trunk = ScoresOnly(make_recipe_trunk(config, model, tokenizer, autocast))
     goal_ids = ("goal_id", ("hindsight", "goal_id")) if config.hindsight == "aligned" else ()
-    env = make_env(mine, tokenizer, device, keep=goal_ids)
+    env = make_env(mine, tokenizer, keep=goal_ids)
     game = describe_env(env)
     config.check_game(game)
-    eval_envs = make_eval_envs(config, tokenizer, device)
+    eval_envs = make_eval_envs(config, tokenizer)
     actor = CandidateActor(return_log_prob=True)
     value = ValueHead(trunk.trunk.embedding_dim, config.critic_hidden_sizes).to(device)
-    policy = TensorDictSequential(
-        trunk,
-        actor,
-        value,
-        selected_out_keys=["log_likelihood", "action", "action_log_prob", "state_value"],
-    )
+    recorded = ["log_likelihood", "action", "action_log_prob", "state_value"]
+    acting = TensorDictSequential(trunk, actor, value, selected_out_keys=recorded)
+    policy = OnDevice(acting)  # environments are in main memory
 
     # 3. Loss and optimizer
     loss = PPOGLAMLoss(
@@ -189,7 +187,7 @@ def main(cfg: PPOGLAMConfig) -> None:
             rescue.whole = True  # only weights and counters are kept
             with timeit("time/prepare"):
                 rollout = rollout.reshape(mine.num_envs, -1)
-                rows = to_rows.inv(close_rollout(rollout))
+                rows = to_rows.inv(close_rollout(rollout)).to(device)
                 rows = loss.prepare(rows)
                 if config.normalize_advantage:
                     rows["advantage"] = ranks.standardise(rows["advantage"])

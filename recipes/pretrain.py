@@ -57,7 +57,7 @@ CPU = torch.device("cpu")
 
 def read_game(config: PretrainConfig) -> tuple[GameExercises, dict[str, float]]:
     """Exercises about recorded random play of the environment, and figures of that play."""
-    env = make_bare_env(config.tasks(), config.tasks().num_envs, config.seed, CPU)
+    env = make_bare_env(config.tasks(), config.tasks().num_envs, config.seed)
     moves = record_play(env, config.num_steps, seed=config.seed)
     env.close()
     figures = {
@@ -148,7 +148,7 @@ def report(config: PretrainConfig, model, tokenizer) -> dict[str, float | list[f
 
     def make(split: str, num_envs: int, **options):
         tasks = config.tasks()
-        return make_env(tasks, tokenizer, CPU, num_envs=num_envs, split=split, **options)
+        return make_env(tasks, tokenizer, num_envs=num_envs, split=split, **options)
 
     out = {}
     trunk = EncoderDecoderTrunk(model, tokenizer)

@@ -30,7 +30,7 @@ from torchrl.collectors import Collector
 from tqdm import tqdm
 
 from torchrl_glam.envs import describe_env
-from torchrl_glam.models import CandidateActor, ScoresOnly, score_error
+from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly, score_error
 from torchrl_glam.objectives import WeightAverage
 from torchrl_glam.replay import stored_entry
 from torchrl_glam.training.buffer import make_buffer
@@ -81,16 +81,17 @@ def main(cfg: SACGLAMConfig) -> None:
     # 2. Language model, environments, policy
     autocast = choose_autocast(config.autocast, device)
     model, tokenizer = make_language_model(config, device, autocast)
-    env = make_env(mine, tokenizer, device)
+    env = make_env(mine, tokenizer)
     game = describe_env(env)
     config.check_game(game)
-    eval_envs = make_eval_envs(config, tokenizer, device)
+    eval_envs = make_eval_envs(config, tokenizer)
     probe = make_probe(config, tokenizer, device)
     trunk, critic = make_trunk_and_critic(
         config, model, tokenizer, autocast, num_actions=game.num_actions
     )
     actor = CandidateActor()
-    policy = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
+    acting = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
+    policy = OnDevice(acting)  # environments and replay are in main memory
 
     # 3. Loss, target weights, optimizer
     options = {"num_actions": game.num_actions, "device": device, "group": ranks.group}
@@ -170,7 +171,7 @@ def main(cfg: SACGLAMConfig) -> None:
             if config.hindsight:
                 coverage.add(steps)
             # collecting and updating take turns: one policy made all of these steps
-            now = torch.full(steps.shape, counters["updates"], dtype=torch.int32, device=device)
+            now = torch.full(steps.shape, counters["updates"], dtype=torch.int32)
             with timeit("time/store"):
                 buffer.extend(steps.set("recorded_at", now).reshape(mine.num_envs, -1))
             rescue.whole = True

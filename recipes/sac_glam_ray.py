@@ -78,10 +78,10 @@ def main(cfg: SACGLAMRayConfig) -> None:
     # 2. Language model, environments, policy
     autocast = choose_autocast(config.autocast, device)
     model, tokenizer = make_language_model(config, device, autocast)
-    env = make_env(config, tokenizer, device)
+    env = make_env(config, tokenizer)
     game = describe_env(env)
     config.check_game(game)
-    eval_envs = make_eval_envs(config, tokenizer, device)
+    eval_envs = make_eval_envs(config, tokenizer)
     probe = make_probe(config, tokenizer, device)
     trunk, critic = make_trunk_and_critic(
         config, model, tokenizer, autocast, num_actions=game.num_actions

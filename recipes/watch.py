@@ -16,7 +16,6 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 from torchrl_glam.envs import describe_env
-from torchrl_glam.training.build import choose_device
 from torchrl_glam.training.config import WatchConfig, read_config
 from torchrl_glam.training.program import program
 from torchrl_glam.viewing import (
@@ -39,7 +38,6 @@ def main(cfg: DictConfig) -> None:
     config = read_config(WatchConfig, cfg)
 
     # 1. One agent, or two
-    device = choose_device(config.device)
     folders, names = [config.agent], ["model" if config.agent is None else "agent"]
     if config.beside is not None:
         folders.append(config.beside)
@@ -49,7 +47,7 @@ def main(cfg: DictConfig) -> None:
     # 2. Their episodes, on the same scenes
     runs, settings = {}, choose_game(config, agents[names[0]].card)
     for name, agent in agents.items():
-        game = make_game(settings, num_envs=config.episodes, split=config.split, device=device)
+        game = make_game(settings, num_envs=config.episodes, split=config.split)
         episodes = record(
             agent,
             tokenize(game, agent, settings),

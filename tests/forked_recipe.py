@@ -1,10 +1,10 @@
 """Runs of a recipe that start at once: a process imports it, and every run is a fork of it.
 
 Started by :class:`Recipe`; as a program it reads one run a line, {"overrides": [...], "log": path,
-"file_size": bytes or null, "ranks": [...] or null}, from its input, and answers with the run's
-process id. The line after it, which is empty, asks it to wait, and it answers how the run ended, in
-the numbers of ``os.waitstatus_to_exitcode``. Until then the process id is the run's, even when that
-has ended.
+"file_size": bytes or null, "ranks": [...] or null, "card": bool}, from its input, and answers with
+the run's process id. The line after it, which is empty, asks it to wait, and it answers how the run
+ended, in the numbers of ``os.waitstatus_to_exitcode``. Until then the process id is the run's, even
+when that has ended.
 
 A run with "ranks", further overrides of each of its processes, is what torchrun would start: the
 process id is that of torchrun's agent, and "rank <r> is process <id>" stands in the log.
@@ -20,8 +20,10 @@ import runpy
 import subprocess
 import sys
 import uuid
+from contextlib import nullcontext
 from pathlib import Path
 
+from pretend_card import PretendCard
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -52,15 +54,16 @@ class Recipe:
         self._process.wait(timeout=300)
         self._process.stdout.close()
 
-    def start(self, *overrides, log, file_size=None, ranks=None) -> int:
+    def start(self, *overrides, log, file_size=None, ranks=None, card=False) -> int:
         """Begins a run and returns its process id.
 
         Args:
             file_size: limit of the files it can write.
             ranks: overrides of each process, for several.
+            card: whether there is a card, which is pretended.
         """
         run = {"overrides": [str(o) for o in overrides], "log": str(log), "file_size": file_size}
-        run["ranks"] = ranks
+        run |= {"ranks": ranks, "card": card}
         self._process.stdin.write(json.dumps(run) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
@@ -71,9 +74,9 @@ class Recipe:
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
-    def run(self, *overrides, log, file_size=None, ranks=None) -> int:
-        """Begins a run and waits for its end."""
-        self.start(*overrides, log=log, file_size=file_size, ranks=ranks)
+    def run(self, *overrides, **how) -> int:
+        """Begins a run and waits for its end; arguments are those of :meth:`start`."""
+        self.start(*overrides, **how)
         return self.wait()
 
 
@@ -90,10 +93,11 @@ def serve(recipe: str) -> None:
                 os.dup2(log.fileno(), 2)
             if run["file_size"] is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (run["file_size"],) * 2)
-            if run["ranks"] is None:
-                play(recipe, run["overrides"])
-            else:
+            if run["ranks"] is not None:
                 launch(recipe, run["overrides"], run["ranks"])
+            else:
+                with PretendCard() if run["card"] else nullcontext():
+                    play(recipe, run["overrides"])
             sys.exit()
         print(child, flush=True)
         sys.stdin.readline()

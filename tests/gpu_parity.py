@@ -158,6 +158,16 @@ def steps(num_batches=6):
     return found
 
 
+def collected_on(device, batch):
+    """A batch as TorchRL's collectors give it where environments and policy are on a card.
+
+    Their numbers of trajectories stay in main memory then, and the batch names no device.
+    """
+    numbers = batch["collector", "traj_ids"].clone()
+    batch = batch.clone().to(device).clear_device_()
+    return batch.set(("collector", "traj_ids"), numbers)
+
+
 def replay(device, storage):
     """Batches of a replay buffer that steps of the device are put into, and drawn to it."""
     rollouts, found = steps(), []
@@ -170,7 +180,7 @@ def replay(device, storage):
             generator=torch.Generator().manual_seed(0),
         )
         for batch in rollouts:
-            buffer.extend(batch.clone().to(at))
+            buffer.extend(collected_on(at, batch))
         drawn = torch.cat([buffer.sample().to(at) for _ in range(3)])
         found.append({str(k): v for k, v in drawn.items(True, True)})
         assert all(value.device.type == torch.device(at).type for value in found[-1].values())
@@ -181,7 +191,7 @@ def relabelled_rollout(device):
     """Rows of an on-policy rollout, with hindsight, as PPO prepares them."""
     whole, found = torch.cat(steps(), 1), []
     for at in (device, "cpu"):
-        rows = Compose(HindsightTransform(seed=0)).inv(close_rollout(whole.to(at)))
+        rows = Compose(HindsightTransform(seed=0)).inv(close_rollout(collected_on(at, whole)))
         found.append({str(k): v for k, v in rows.reshape(-1).items(True, True)})
     return differences(*found)
 

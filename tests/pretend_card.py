@@ -9,19 +9,25 @@ memory or copies from there.
 
 On a real card, ``torch.cuda.set_sync_debug_mode`` finds the first of these; the rest is found here
 only.
+
+    python tests/pretend_card.py recipes/sac_glam.py device=cuda    # a script, and what was noted
 """
 
 import os
+import runpy
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
+from tensordict import MemoryMappedTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
+from torchrl.envs.batched_envs import BatchedEnvBase
 
 # Storages that are on the card, whoever keeps them, a cache of the package's for example.
 _on_card: dict[int, StorageWeakRef] = {}
@@ -49,6 +55,7 @@ INDEXED = {
     aten.index_put_.default,
     aten._index_put_impl_.default,
 }
+COPIES = {aten.copy_.default, aten._foreach_copy_.default}  # between both sides, too
 READS = {
     torch.Tensor.tolist,
     torch.Tensor.item,
@@ -61,6 +68,8 @@ READS = {
 # These are made anew each time they are looked up, and are equal.
 DEVICE, IS_CUDA = torch.Tensor.device.__get__, torch.Tensor.is_cuda.__get__
 MOVES = {torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu}
+MEMORY = 80 * 2**30  # of the card, in bytes
+FROM_PYTHON = {"torch.tensor", "torch.as_tensor", "torch.Tensor.new_tensor"}
 
 
 class PretendCard(TorchFunctionMode):
@@ -82,12 +91,19 @@ class PretendCard(TorchFunctionMode):
     def __enter__(self):
         super().__enter__()
         self._dispatch.__enter__()
-        self._patch = patch.object(torch.cuda, "current_device", lambda: 0)
-        self._patch.start()
+        self._patches = ExitStack()
+        for place, name, pretended in (
+            (torch.cuda, "current_device", lambda: 0),
+            (torch.cuda, "mem_get_info", lambda device=None: (MEMORY, MEMORY)),
+            (torch, "Generator", _Generator),
+            (MemoryMappedTensor, "__new__", _map_memory),
+            (BatchedEnvBase, "_find_sync_values", lambda self: (_nothing, _nothing)),
+        ):
+            self._patches.enter_context(patch.object(place, name, pretended))
         return self
 
     def __exit__(self, *exception):
-        self._patch.stop()
+        self._patches.close()
         self._dispatch.__exit__(*exception)
         return super().__exit__(*exception)
 
@@ -117,7 +133,7 @@ class PretendCard(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         if func == DEVICE:
-            return torch.device("cuda:0" if self.holds(args[0]) else "cpu")
+            return torch.device("cuda:0") if self.holds(args[0]) else func(*args)
         if func == IS_CUDA:
             return self.holds(args[0])
         if func in MOVES:
@@ -127,12 +143,12 @@ class PretendCard(TorchFunctionMode):
             with _quietly(self):
                 return func(*args, **kwargs)
         device = kwargs.get("device")
-        if device is None:
+        if func == torch.Tensor.new_tensor and device is None and self.holds(args[0]):
+            device = "cuda"
+        if device is None or torch.device(device).type != "cuda":
             return func(*args, **kwargs)
         kwargs["device"] = "cpu"
-        if torch.device(device).type != "cuda":
-            return func(*args, **kwargs)
-        if resolve_name(func) in ("torch.tensor", "torch.as_tensor"):
+        if resolve_name(func) in FROM_PYTHON:
             self.note(self.from_host)
         with _quietly(self):
             out = func(*args, **kwargs)
@@ -179,6 +195,33 @@ class PretendCard(TorchFunctionMode):
         return out
 
 
+class _Generator(torch.Generator):
+    """Says that it is on the card, and draws in main memory."""
+
+    def __new__(cls, device="cpu"):
+        generator = super().__new__(cls)
+        generator._device = torch.device(device)
+        return generator
+
+    def __init__(self, device="cpu") -> None:
+        pass
+
+    device = property(lambda self: self._device)
+
+
+def _nothing() -> None:
+    """Copies have been made when they are asked for: there is nothing to wait for."""
+
+
+_new_memmap = MemoryMappedTensor.__new__
+
+
+def _map_memory(cls, *args, **kwargs):
+    """A file is never the card's, and a tensor of this kind is not made under a mode."""
+    with _disable_current_modes():
+        return _new_memmap(cls, *args, **kwargs)
+
+
 class _quietly:
     """Within it, nothing is noted: what is done belongs to a call that has been noted."""
 
@@ -213,7 +256,7 @@ class _Dispatch(TorchDispatchMode):
                 for tensor, on in zip(tensors, here, strict=True)
                 if on != here[0] and tensor.dim() and not any(tensor is i for i in free)
             ]
-            if apart and func is not aten.copy_.default:
+            if apart and func not in COPIES:
                 raise RuntimeError(f"{func}: tensors {apart} are not on the device of the first")
             if func in WAITS or any(i.dtype == torch.bool for i in indices):
                 card.note(card.waits)
@@ -240,3 +283,18 @@ def _place() -> str:
             other = f"{Path(path).name}: {frame.f_code.co_name}"
         frame = frame.f_back
     return other
+
+
+def main() -> None:
+    """Runs a script on the card."""
+    del sys.argv[0]
+    with PretendCard() as card:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    for notes in ("waits", "from_host", "on_host"):
+        print(f"{notes}:")
+        for place, times in getattr(card, notes).most_common():
+            print(f"{times:8} {place}")
+
+
+if __name__ == "__main__":
+    main()

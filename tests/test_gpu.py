@@ -3,11 +3,32 @@
 ``pytest -m gpu`` runs those that need a card, and skips them with a reason where there is none.
 """
 
+import copy
+from functools import partial
+
 import gpu_parity
 import pytest
 import torch
+from families import make_model, make_nine_states
 from flan_t5 import make_flan_t5
 from pretend_card import PretendCard
+from tensordict.nn import TensorDictSequential
+from torch.utils._pytree import tree_map
+from torchrl.collectors import Collector
+from torchrl.envs import ExplorationType, set_exploration_type
+
+from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.models import (
+    CandidateActor,
+    OnDevice,
+    ScoresOnly,
+    load_tokenizer,
+    make_trunk,
+)
+from torchrl_glam.training.checkpoint_adapters import CollectorState
+from torchrl_glam.training.config import SACGLAMRayConfig
+from torchrl_glam.training.ray_pool import CollectorWorker
+from torchrl_glam.training.ray_worker import make_collector, trained_weights
 
 NEEDS_CARD = [
     pytest.mark.gpu,
@@ -36,6 +57,18 @@ def test_scores_losses_and_gradients_are_those_of_the_cpu(device, kind, family):
     check(getattr(gpu_parity, kind)(device, family))
 
 
+def test_a_trunk_is_where_its_model_is(device):
+    tokenizer = load_tokenizer("tiny")
+    model = make_model("qwen2", tokenizer)
+    states = make_nine_states(tokenizer)
+    expected = make_trunk(copy.deepcopy(model), tokenizer)(states)["log_likelihood"]
+    trunk = make_trunk(model.to(device), tokenizer, normalisation="word_mean")
+    words = trunk(states.to(device))["log_likelihood"]
+    trunk = make_trunk(model, tokenizer)
+    check({"scores": gpu_parity.difference(trunk(states.to(device))["log_likelihood"], expected)})
+    assert words.is_cuda and (words >= trunk(states.to(device))["log_likelihood"]).all()
+
+
 @pytest.mark.parametrize("storage", STORAGES, ids=lambda storage: storage.__name__)
 def test_replay_gives_the_batches_of_the_cpu(device, storage):
     check(gpu_parity.replay(device, storage), 0.0)
@@ -43,6 +76,53 @@ def test_replay_gives_the_batches_of_the_cpu(device, storage):
 
 def test_rollouts_with_hindsight_are_those_of_the_cpu(device):
     check(gpu_parity.relabelled_rollout(device), 0.0)
+
+
+def test_a_policy_on_a_card_acts_for_environments_in_main_memory(device):
+    """Only what it reads goes up, and only what it writes comes down."""
+    tokenizer = load_tokenizer("tiny")
+    trunk, states = make_trunk(make_model("t5", tokenizer), tokenizer), make_nine_states(tokenizer)
+    policy = OnDevice(TensorDictSequential(ScoresOnly(trunk), CandidateActor()))
+    with set_exploration_type(ExplorationType.DETERMINISTIC), torch.no_grad():
+        expected = policy(states.clone())["action"]
+        policy.to(device)
+        out = policy(states.clone().set("reward", torch.ones(9)))
+        there = policy(states.to(device))
+    assert not out["action"].is_cuda and out["action"].equal(expected)
+    assert there["action"].is_cuda and there["action"].cpu().equal(expected)
+    assert set(out.keys()) == set(there.keys()) | {"reward"}
+
+
+def test_a_collector_whose_environment_is_on_a_card_goes_on_from_what_was_saved(device):
+    def collector():
+        env = PlaygroundTextEnv(4, num_objects=3, seed=0, text=False, device=device)
+        return Collector(env, env.make_oracle(), frames_per_batch=16)
+
+    first, second = collector(), collector()
+    batches = iter(first)
+    next(batches)
+    state = copy.deepcopy(CollectorState(first).state_dict())
+    state = tree_map(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, state)  # as from disk
+    expected = next(batches).clone()
+    again = iter(second)
+    CollectorState(second).load_state_dict(state)
+    assert (next(again) == expected).all()
+
+
+def test_a_worker_collects_on_its_card_for_a_learner_without():
+    """Weights go there and steps come back; nothing of the batch is on the card."""
+
+    def collect(gpus):
+        config = SACGLAMRayConfig(num_envs=2, update_every=4, collector_gpus=gpus, autocast="false")
+        worker = CollectorWorker()
+        worker.start(partial(make_collector, config), 0)
+        policy = worker._collector.policy
+        return worker.collect(trained_weights(policy) * 0.5)
+
+    with PretendCard():
+        found = collect(gpus=1)
+    assert (found == collect(gpus=0)).all()
+    assert not any(value.is_cuda for value in found.values(True, True))
 
 
 @pytest.mark.gpu

@@ -44,7 +44,7 @@ def processor_seconds() -> float:
 
 def measure(config: PretrainConfig, num_envs: int, num_steps: int, num_states: int) -> list[float]:
     """Steps a second, candidates (mean and most), tokens of a prompt, states scored a second."""
-    env = make_bare_env(config.tasks(), num_envs, config.seed, CPU)
+    env = make_bare_env(config.tasks(), num_envs, config.seed)
     env.reset()  # the first of all makes and loads games
     start = processor_seconds()
     moves = record_play(env, num_steps, config.seed)
@@ -53,7 +53,7 @@ def measure(config: PretrainConfig, num_envs: int, num_steps: int, num_states: i
     candidates = [len(move.actions) for move in moves]
 
     tokenizer = make_word_tokenizer(GameExercises(moves).texts(), config.vocabulary)
-    env = make_env(config.tasks(), tokenizer, CPU, num_envs=num_envs)
+    env = make_env(config.tasks(), tokenizer, num_envs=num_envs)
     env.set_seed(config.seed)
     play = env.rollout(-(-num_states // num_envs), break_when_any_done=False)
     env.close()

@@ -30,7 +30,7 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictSequential
 
-from torchrl_glam.models import CandidateActor, ScoresOnly, ValueHead, make_trunk
+from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly, ValueHead, make_trunk
 from torchrl_glam.objectives import PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, close_rollout
 from torchrl_glam.training.build import (
@@ -112,9 +112,9 @@ def prepare(
     optimizer = torch.optim.Adam(loss.parameters(), lr=1e-6, fused=True)
 
     with torch.no_grad():
-        env, policy = make_env(config, tokenizer, device), TensorDictSequential(trunk, actor, value)
-        rollout = env.rollout(arguments.batches, policy, break_when_any_done=False)
-        rows = loss.prepare(HindsightTransform("none").inv(close_rollout(rollout)))
+        env, policy = make_env(config, tokenizer), TensorDictSequential(trunk, actor, value)
+        rollout = env.rollout(arguments.batches, OnDevice(policy), break_when_any_done=False)
+        rows = loss.prepare(HindsightTransform("none").inv(close_rollout(rollout)).to(device))
     batches = list(rows.select(*loss.in_keys).split(config.batch_size))
     pad = tokenizer.pad_token_id
     read = ("goal_tokens", "observation_tokens", "action_tokens")

@@ -100,7 +100,7 @@ class Run:
         self.mine, autocast = mine, choose_autocast("auto", CPU)
         seed_everything(config.seed)
         model, tokenizer = make_language_model(config, CPU, autocast)
-        env = make_env(mine, tokenizer, CPU)
+        env = make_env(mine, tokenizer)
         num_actions = describe_env(env).num_actions
         trunk, critic = make_trunk_and_critic(
             config, model, tokenizer, autocast, num_actions=num_actions

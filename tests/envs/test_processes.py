@@ -14,8 +14,6 @@ from torchrl_glam.training.processes import EnvProcesses
 
 from . import stairs
 
-CPU = torch.device("cpu")
-
 
 @pytest.fixture(autouse=True)
 def _forks():
@@ -38,7 +36,7 @@ def play(env, state, number):
 
 
 def test_they_are_one_environment_that_goes_on_where_it_stood():
-    whole, apart = stairs.make(4), EnvProcesses(stairs.make, 4, 2, 3, CPU)
+    whole, apart = stairs.make(4), EnvProcesses(stairs.make, 4, 2, 3)
     assert describe_env(apart) == describe_env(whole)
     check_env_specs(TransformedEnv(apart, CandidateMask()))
     whole.set_seed(3), apart.set_seed(3)
@@ -48,7 +46,7 @@ def test_they_are_one_environment_that_goes_on_where_it_stood():
 
     saved = apart.state_dict()
     expected, _ = play(whole, state.clone(), 20)
-    resumed = EnvProcesses(stairs.make, 4, 2, 9, CPU)
+    resumed = EnvProcesses(stairs.make, 4, 2, 9)
     resumed.load_state_dict(saved)
     assert (play(resumed, state.clone(), 20)[0] == expected).all()
 
@@ -84,7 +82,7 @@ def refused(num_envs):
 
 
 def test_an_error_in_a_process_is_told_and_ends_all():
-    env = EnvProcesses(rotten, 4, 2, 0, CPU)
+    env = EnvProcesses(rotten, 4, 2, 0)
     state = env.reset()
     with pytest.raises(
         ChildProcessError,
@@ -96,12 +94,12 @@ def test_an_error_in_a_process_is_told_and_ends_all():
     with pytest.raises(RuntimeError, match="have ended: make it anew"):
         env.state_dict()
     with pytest.raises(ChildProcessError, match=r"instances 0 to 1: ValueError: there is room for"):
-        EnvProcesses(refused, 4, 2, 0, CPU)
+        EnvProcesses(refused, 4, 2, 0)
     assert not multiprocessing.active_children()
 
 
 def test_a_process_that_is_killed_is_missed():
-    env = EnvProcesses(stairs.make, 4, 2, 0, CPU)
+    env = EnvProcesses(stairs.make, 4, 2, 0)
     state = env.reset()
     worker = multiprocessing.active_children()[0]
     os.kill(worker.pid, signal.SIGKILL)
@@ -120,9 +118,7 @@ class Drawn(stairs.Stairs):
 
 def test_games_that_follow_no_seed_differ_all_the_same():
     def goals():
-        env = EnvProcesses(
-            lambda number: stairs.wrap([Drawn() for _ in range(number)]), 16, 2, 0, CPU
-        )
+        env = EnvProcesses(lambda number: stairs.wrap([Drawn() for _ in range(number)]), 16, 2, 0)
         goals = env.reset()["goal"]
         env.close()
         return goals

@@ -9,7 +9,7 @@ import functools
 
 import pytest
 import torch
-from gpu_parity import fresh_trunk, steps, transitions
+from gpu_parity import collected_on, fresh_trunk, steps, transitions
 from pretend_card import PretendCard
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.transforms import Compose, DeviceCastTransform
@@ -128,7 +128,7 @@ def test_replay_in_main_memory():
             batch_size=16,
         )
         for batch in rollouts:
-            batch = batch.clone().to("cuda")
+            batch = collected_on("cuda", batch)
             card.forget()
             buffer.extend(batch)
             assert not card.waits

@@ -196,7 +196,7 @@ def test_truth_values_of_the_command_line_are_words(word):
 
 
 def describe(config, **options):
-    return describe_env(make_env(config, load_tokenizer("tiny"), torch.device("cpu"), **options))
+    return describe_env(make_env(config, load_tokenizer("tiny"), **options))
 
 
 def test_hindsight_needs_goals_that_are_named():

@@ -25,7 +25,7 @@ def config_of(env_class, env=None, **settings):
 
 
 def make(env_class, env=None, **settings):
-    return make_bare_env(config_of(env_class, env, **settings), 3, 0, CPU)
+    return make_bare_env(config_of(env_class, env, **settings), 3, 0)
 
 
 def test_a_module_may_lie_in_the_current_folder(tmp_path, monkeypatch):
@@ -89,7 +89,7 @@ def test_what_takes_a_number_of_instances_is_made_once_and_others_one_by_one():
 
 def test_instances_that_are_made_alone_differ_and_a_seed_repeats_them():
     config = config_of("corridor:alone")
-    kinds = [make_bare_env(config, 16, seed, CPU).reset()["goal_kind"] for seed in (5, 5, 6)]
+    kinds = [make_bare_env(config, 16, seed).reset()["goal_kind"] for seed in (5, 5, 6)]
     assert 0 < kinds[0].sum() < 16
     assert kinds[0].equal(kinds[1]) and not kinds[0].equal(kinds[2])
 
@@ -98,7 +98,7 @@ def test_instances_play_alike_in_processes_that_start_anew():
     """Tokens too; tests/envs/test_processes.py has the rest, in forks."""
     config = config_of("corridor:alone", {"names_goals": True}, num_envs=4)
     tokenizer = load_tokenizer("tiny")
-    here, there = (make_env(config, tokenizer, CPU, processes=number) for number in (1, 2))
+    here, there = (make_env(config, tokenizer, processes=number) for number in (1, 2))
     try:
         states = here.reset(), there.reset()
         for action in (0, 1, 1, 1, 1, 1):
@@ -115,7 +115,7 @@ def test_instances_play_alike_in_processes_that_start_anew():
 def test_a_split_changes_the_arguments_that_it_names():
     splits = {"train": {}, "paid": {"step_reward": 0.5}}
     config = config_of("corridor:Corridor", {"names_goals": True}, eval_splits=splits)
-    envs = make_eval_envs(config, load_tokenizer("tiny"), CPU)
+    envs = make_eval_envs(config, load_tokenizer("tiny"))
     assert list(envs) == ["train", "paid"]
     assert [env.base_env.step_reward for env in envs.values()] == [0.0, 0.5]
     assert [env.base_env.names_goals for env in envs.values()] == [True, True]
@@ -123,7 +123,7 @@ def test_a_split_changes_the_arguments_that_it_names():
 
 
 def test_only_entries_that_are_read_are_kept():
-    env = make_env(config_of("corridor:Corridor"), load_tokenizer("tiny"), CPU)
+    env = make_env(config_of("corridor:Corridor"), load_tokenizer("tiny"))
     tokens = {"goal_tokens", "observation_tokens", "action_tokens"}
     assert set(env.observation_spec.keys(True, True)) == {
         *tokens,
@@ -135,7 +135,7 @@ def test_lengths_are_the_configurations_then_the_environments_then_the_usual():
     tokenizer = load_tokenizer("tiny")
 
     def widths(config):
-        spec = make_env(config, tokenizer, CPU).observation_spec
+        spec = make_env(config, tokenizer).observation_spec
         slots = ("goal", "observation", "action")
         return [spec[f"{slot}_tokens"].shape[-1] for slot in slots]
 
@@ -157,9 +157,9 @@ def test_long_texts_are_an_error_or_cut():
     short = {"observation_length": 3}
     tokenizer = load_tokenizer("tiny")
     with pytest.raises(ValueError, match=r"observation_length \(3\) is too small"):
-        make_env(SACGLAMConfig(**short), tokenizer, CPU).reset()
+        make_env(SACGLAMConfig(**short), tokenizer).reset()
     with pytest.warns(UserWarning, match="of which the tail is kept"):
-        env = make_env(SACGLAMConfig(long_texts="tail", **short), tokenizer, CPU)
+        env = make_env(SACGLAMConfig(long_texts="tail", **short), tokenizer)
         assert env.reset()["observation_tokens"].shape == (32, 3)
     with pytest.raises(ValueError, match=r"long_texts \(middle\) must be one of \('error', 'head'"):
         SACGLAMConfig(long_texts="middle").check()

@@ -19,6 +19,7 @@ from torchrl_glam.models.gradients import check_gradients
 from torchrl_glam.models.judge import GoalJudge
 from torchrl_glam.models.loading import load_language_model, load_tokenizer
 from torchrl_glam.models.model_card import write_model_card
+from torchrl_glam.models.on_device import OnDevice
 from torchrl_glam.models.passes import split_by_tokens
 from torchrl_glam.models.prompt import PromptBuilder, check_composition
 from torchrl_glam.models.protocol import Trunk
@@ -44,6 +45,7 @@ __all__ = [
     "GoalJudge",
     "InexactTrunkError",
     "ObservationCritic",
+    "OnDevice",
     "PromptBuilder",
     "RepeatedDecoderOnlyTrunk",
     "RepeatedTrunk",

@@ -22,6 +22,7 @@ from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
 from torchrl_glam.models.export_folder import find_export
 from torchrl_glam.models.factory import make_trunk
 from torchrl_glam.models.loading import load_language_model
+from torchrl_glam.models.on_device import OnDevice
 from torchrl_glam.models.scores_only import ScoresOnly
 from torchrl_glam.models.trunk import CandidateTrunk
 from torchrl_glam.models.value import ValueHead
@@ -61,11 +62,10 @@ class Agent:
         return self.critics[0] if self.critics else None
 
     @property
-    def policy(self) -> TensorDictSequential:
+    def policy(self) -> OnDevice:
         """From token tensors to ``"action"``, for collectors, rollouts and evaluations."""
-        return TensorDictSequential(
-            ScoresOnly(self.trunk), self.actor, selected_out_keys=self.actor.out_keys
-        )
+        acting = (ScoresOnly(self.trunk), self.actor)
+        return OnDevice(TensorDictSequential(*acting, selected_out_keys=self.actor.out_keys))
 
     @torch.no_grad()
     def read(self, states: TensorDictBase) -> TensorDictBase:
@@ -91,6 +91,8 @@ class Agent:
             tensor([1., 1.])
         """
         state = states.select(*self.trunk.in_keys)
+        here = state[self.trunk.in_keys[0]].device
+        state = state.to(next(self.trunk.parameters()).device)
         state = self.trunk(state, **({} if self.critics else {"only": "scores"}))
         probability = self.actor.get_dist(state).probs
         out = state.empty().set("probability", probability)
@@ -99,7 +101,7 @@ class Agent:
             value = critic(state.copy())[key]
             if self.card.critic == "state" or value.shape == probability.shape:
                 out.set(key, value if key not in out.keys() else torch.minimum(value, out[key]))
-        return out
+        return out.to(here)
 
 
 def load_agent(

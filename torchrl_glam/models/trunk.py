@@ -115,6 +115,9 @@ class CandidateTrunk(ModelReader):
             score_eos=score_eos,
             pad_to_multiple_of=1 if pad_to_multiple_of == 1 else 256,
         )
+        device = self.base_model.get_input_embeddings().weight.device
+        for part in (self.prompt, self.likelihood):
+            part.to(device)
         self.max_tokens_per_pass = max_tokens_per_pass
         self.autocast = autocast
         self.pad_to_multiple_of = pad_to_multiple_of

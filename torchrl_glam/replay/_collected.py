@@ -25,7 +25,7 @@ def trajectories(
 
     Returns:
         Trajectories, int64 [K], in row-major order; and which steps count, bool [K], or None for
-        all.
+        all. On the device of ``done``: collectors may leave their numbers in main memory.
 
     Raises:
         ValueError: if steps cannot be told apart.
@@ -54,12 +54,12 @@ def trajectories(
             f"{trajectory_key!r} is {ids.dtype} of shape {list(ids.shape)}, and must be integers "
             f"of shape {list(batch.shape)}: the trajectory of each step."
         )
-    ids = ids.reshape(-1).long()
+    ids = ids.reshape(-1).to(done.device, torch.int64)
     key = mask_key(trajectory_key)
     mask = None if key is None else batch.get(key, None)
     if mask is None:
         return (ids, ids >= 0) if ids.numel() and int(ids.min()) < 0 else (ids, None)
-    mask = mask.reshape(-1) & (ids >= 0)
+    mask = mask.reshape(-1).to(done.device) & (ids >= 0)
     _check_padded(batch, ids, mask, done)
     return ids, mask
 

@@ -269,7 +269,10 @@ class HindsightTransform(Transform):
         entries = dict(batch.items(True, True))
         if self._layout is None or self._layout.given != entries.keys():
             self._layout = Layout.of(entries, self._left_out, self._replaced)
-        steps = {key: entries[key].flatten(0, batch.ndim - 1) for key in self._layout.gathered}
+        steps = {
+            key: entries[key].to(done.device).flatten(0, batch.ndim - 1)
+            for key in self._layout.gathered
+        }
         if counted is not None:
             steps = {key: value[counted] for key, value in steps.items()}
             track, done = track[counted], done[counted]

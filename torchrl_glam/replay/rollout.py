@@ -73,7 +73,7 @@ def close_rollout(
     last[..., -1] = True
     track = rollout.get(trajectory_key, None)
     if track is not None:
-        track = track.reshape(rollout.shape)
+        track = track.reshape(rollout.shape).to(done.device)  # collectors may leave it elsewhere
         last[..., :-1] |= track[..., 1:] != track[..., :-1]
     last = last.reshape(done.shape)
     following.set(done_key, done | last)

@@ -213,8 +213,12 @@ class CollectorState:
         self._base_env().load_state_dict(state["environment"])
         env = self.collector.env
         carrier = TensorDict(state["carrier"], batch_size=env.batch_size, device=env.device)
-        if self.collector._carrier.device is None:
+        held = self.collector._carrier
+        if held.device is None:
             carrier.clear_device_()
+        if "collector" in held.keys():  # the numbers of trajectories, which may be elsewhere
+            numbers = held["collector", "traj_ids"].device
+            carrier["collector"] = carrier["collector"].to(numbers)
         self.collector._carrier = carrier
 
     def _base_env(self) -> EnvBase:

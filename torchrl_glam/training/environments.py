@@ -13,7 +13,12 @@ from typing import Any
 
 import torch
 from tensordict import NestedKey
-from torchrl.envs import EnvBase, SelectTransform, SerialEnv, TransformedEnv
+from torchrl.envs import (
+    EnvBase,
+    SelectTransform,
+    SerialEnv,
+    TransformedEnv,
+)
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs import TokenizeText, describe_env, token_lengths
@@ -22,11 +27,11 @@ from torchrl_glam.training.config import RecipeConfig, SACGLAMConfig
 from torchrl_glam.training.probe import PlanProbe
 from torchrl_glam.training.processes import EnvProcesses
 
+CPU = torch.device("cpu")
 _READ = (  # by every recipe
     *("goal_tokens", "observation_tokens", "action_tokens", "action_mask", "goal_kind"),
     *(("hindsight", "goal_tokens"), ("hindsight", "kind")),
 )
-
 
 OWN_ENV = RecipeConfig.env_class
 OWN_ENVS = (
@@ -109,10 +114,8 @@ def import_env(path: str) -> Callable[..., EnvBase]:
     return make
 
 
-def make_bare_env(
-    config: RecipeConfig, num_envs: int, seed: int, device: torch.device, split: str = "train"
-) -> EnvBase:
-    """The environment that a configuration names, as it writes text.
+def make_bare_env(config: RecipeConfig, num_envs: int, seed: int, split: str = "train") -> EnvBase:
+    """The environment that a configuration names, as it writes text, in main memory.
 
     What takes an argument ``num_envs`` is made once. Anything else makes one instance at a time,
     and a ``SerialEnv`` plays them side by side.
@@ -121,7 +124,6 @@ def make_bare_env(
         config: the run's configuration.
         num_envs: instances.
         seed: of the environment.
-        device: of its tensors.
         split: a key of the configuration's ``eval_splits``. Default: ``"train"``.
 
     Raises:
@@ -130,13 +132,13 @@ def make_bare_env(
 
     Examples:
         >>> config = RecipeConfig(env={"num_objects": 4})
-        >>> make_bare_env(config, 2, 0, torch.device("cpu")).action_spec.n
+        >>> make_bare_env(config, 2, 0).action_spec.n
         6
     """
     make = import_env(config.env_class)
     taken = inspect.signature(make.__init__ if isinstance(make, type) else make).parameters
     given = {**config.env, **config.eval_splits[split]}
-    own = {"num_envs": num_envs, "seed": seed, "device": device}
+    own = {"num_envs": num_envs, "seed": seed, "device": CPU}
     _check_arguments(config.env_class, given, taken, own)
     if "num_envs" in taken:
         env = make(**given, **{name: value for name, value in own.items() if name in taken})
@@ -154,7 +156,7 @@ def make_bare_env(
         )
     if not {"num_envs", "seed"} <= taken.keys():
         env.set_seed(seed)
-    return env if env.device == device else env.to(device)
+    return env if env.device == CPU else env.to(CPU)
 
 
 def _check_arguments(
@@ -176,7 +178,6 @@ def _check_arguments(
 def make_env(
     config: RecipeConfig,
     tokenizer: PreTrainedTokenizerBase,
-    device: torch.device,
     *,
     num_envs: int | None = None,
     split: str = "train",
@@ -192,7 +193,6 @@ def make_env(
     Args:
         config: the run's configuration.
         tokenizer: tokenizer of the language model.
-        device: of the environment's tensors.
         num_envs: instances. Default: the configuration's.
         split: a key of the configuration's ``eval_splits``. Default ``"train"``.
         seed: of the environment. Default: the configuration's.
@@ -205,10 +205,10 @@ def make_env(
     template = make_template(config, tokenizer)
     with seeded(seed):  # what environments draw here hangs on how many there are
         if processes == 1:
-            env = make_bare_env(config, num_envs, seed, device, split)
+            env = make_bare_env(config, num_envs, seed, split)
         else:
             make = partial(_make_share, config, seed, split)
-            env = EnvProcesses(make, num_envs, processes, seed, device)
+            env = EnvProcesses(make, num_envs, processes, seed)
         lengths = token_lengths(env, tokenizer, template)
     for name in ("goal_length", "observation_length", "action_length"):
         if getattr(config, name) is not None:
@@ -222,23 +222,23 @@ def make_env(
 
 def _make_share(config: RecipeConfig, seed: int, split: str, num_envs: int) -> EnvBase:
     """Instances of a process, in that process; the environment is seeded when all are there."""
-    return make_bare_env(config, num_envs, seed, torch.device("cpu"), split)
+    return make_bare_env(config, num_envs, seed, split)
 
 
 def make_eval_envs(
-    config: RecipeConfig, tokenizer: PreTrainedTokenizerBase, device: torch.device
+    config: RecipeConfig, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, TransformedEnv]:
     """:func:`make_env` for evaluations, by split of goals: an instance for each episode.
 
     Examples:
         >>> from torchrl_glam.models import load_tokenizer
         >>> config = RecipeConfig(eval_episodes=3)
-        >>> envs = make_eval_envs(config, load_tokenizer("tiny"), torch.device("cpu"))
+        >>> envs = make_eval_envs(config, load_tokenizer("tiny"))
         >>> {split: len(env.reset()) for split, env in envs.items()}
         {'train': 3, 'test': 3}
     """
     return {
-        split: make_env(config, tokenizer, device, num_envs=config.eval_episodes, split=split)
+        split: make_env(config, tokenizer, num_envs=config.eval_episodes, split=split)
         for split in config.eval_splits
     }
 
@@ -246,7 +246,7 @@ def make_eval_envs(
 def make_probe(
     config: SACGLAMConfig, tokenizer: PreTrainedTokenizerBase, device: torch.device
 ) -> PlanProbe | None:
-    """Instruments for policy and critic.
+    """Instruments for policy and critic, which are on the device.
 
     Returns:
         None if the configuration asks for none, or the environment has no oracle or no time limit.
@@ -256,10 +256,10 @@ def make_probe(
     """
     if not config.probe_episodes:
         return None
-    game = describe_env(make_bare_env(config, 1, config.seed, device))
+    game = describe_env(make_bare_env(config, 1, config.seed))
     if game.make_oracle is None or game.max_steps is None:
         return None
     oracle = game.make_oracle()
     more = {"num_envs": config.probe_episodes, "keep": oracle.in_keys, "processes": 1}
-    env = make_env(config, tokenizer, device, **more)
-    return PlanProbe(env, oracle, game.max_steps, gamma=config.gamma)
+    env = make_env(config, tokenizer, **more)
+    return PlanProbe(env, oracle, game.max_steps, gamma=config.gamma, device=device)

@@ -79,7 +79,7 @@ def pass_shape(config: RecipeConfig) -> PassShape:
     """
     if config.max_tokens_per_pass is not None:
         return PassShape.of_tokens(config.max_tokens_per_pass)
-    env = make_bare_env(config, 1, config.seed, torch.device("cpu"))
+    env = make_bare_env(config, 1, config.seed)
     lengths = {"goal_length": 24, "observation_length": 160, "action_length": 8}
     lengths |= token_lengths(env, load_tokenizer(config.model))
     lengths |= {key: getattr(config, key) for key in lengths if getattr(config, key) is not None}

@@ -24,10 +24,10 @@ _SEEN = ("num_actions", "entries")  # of a description: what its specs tell
 class EnvProcesses(EnvBase):
     """An environment whose instances play in several processes, each an equal share of them.
 
-    Outside it is one environment with a batch of all instances, in order. Inside it is a TorchRL
-    ``ParallelEnv``, whose processes get actions and answer with what the environment writes, as
-    text: it is tokenised once, outside. Without shared memory: with it, the first answer after
-    ``load_state_dict`` is read before it is there (torchrl 0.14), and waiting takes a core.
+    Outside it is one environment with a batch of all instances, in order, on the CPU. Inside it is
+    a TorchRL ``ParallelEnv``, whose processes get actions and answer with what the environment
+    writes, as text: it is tokenised once, outside. Without shared memory: with it, the first answer
+    after ``load_state_dict`` is read before it is there (torchrl 0.14), and waiting takes a core.
 
     Signals to the run's process group, as of Ctrl-C, do not reach the processes; they end when this
     is closed, and with the process that made them. Files that they make as temporary ones go then.
@@ -39,7 +39,6 @@ class EnvProcesses(EnvBase):
         num_envs: instances.
         processes: number of processes.
         seed: of the environment, and of the global generators in the processes.
-        device: of the tensors.
 
     Raises:
         ValueError: if the instances do not divide among the processes.
@@ -47,7 +46,7 @@ class EnvProcesses(EnvBase):
 
     Examples:
         >>> from torchrl_glam.envs import PlaygroundTextEnv
-        >>> EnvProcesses(PlaygroundTextEnv, 3, 2, seed=0, device=torch.device("cpu"))
+        >>> EnvProcesses(PlaygroundTextEnv, 3, 2, seed=0)
         Traceback (most recent call last):
             ...
         ValueError: num_envs (3) must be a multiple of env_processes (2), which have an equal share
@@ -60,14 +59,13 @@ class EnvProcesses(EnvBase):
         num_envs: int,
         processes: int,
         seed: int,
-        device: torch.device,
     ) -> None:
         if num_envs % processes:
             raise ValueError(
                 f"num_envs ({num_envs}) must be a multiple of env_processes ({processes}), which "
                 "have an equal share each"
             )
-        super().__init__(device=device, batch_size=[num_envs])
+        super().__init__(device="cpu", batch_size=[num_envs])
         self.is_closed = False
         first = make(1)  # mistakes show here, where they can be told best
         for name, value in vars(describe_env(first)).items():
@@ -83,7 +81,7 @@ class EnvProcesses(EnvBase):
             processes,
             begin,
             create_env_kwargs=[{"place": place} for place in range(processes)],
-            device=device,
+            device="cpu",
             num_threads=torch.get_num_threads(),  # as many as before
             use_buffers=False,
             metadata_from_workers=True,

@@ -8,7 +8,7 @@ from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torchrl.collectors import Collector
 
 from torchrl_glam.envs import describe_env
-from torchrl_glam.models import CandidateActor, ScoresOnly
+from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly
 from torchrl_glam.models.protocol import Trunk
 from torchrl_glam.objectives._trunk import trainable_leaves
 from torchrl_glam.training.build import (
@@ -41,7 +41,7 @@ def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
     seed = derive_seed(config.seed, number)
     seed_everything(seed)
     model, tokenizer = make_language_model(config, device, autocast)
-    env = make_env(config, tokenizer, device, seed=seed)
+    env = make_env(config, tokenizer, seed=seed)
     num_actions = describe_env(env).num_actions
     trunk, _ = make_trunk_and_critic(config, model, tokenizer, autocast, num_actions=num_actions)
     return Collector(
@@ -53,7 +53,7 @@ def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
     )
 
 
-def make_policy(trunk: Trunk) -> TensorDictSequential:
+def make_policy(trunk: Trunk) -> OnDevice:
     """What collectors play with, and the learner trains: log-likelihoods, and an action by them.
 
     Examples:
@@ -61,7 +61,8 @@ def make_policy(trunk: Trunk) -> TensorDictSequential:
         >>> make_policy(make_trunk(*load_language_model("tiny"))).out_keys
         ['action']
     """
-    return TensorDictSequential(ScoresOnly(trunk), CandidateActor(), selected_out_keys=["action"])
+    acting = (ScoresOnly(trunk), CandidateActor())
+    return OnDevice(TensorDictSequential(*acting, selected_out_keys=["action"]))
 
 
 def trained_weights(policy: TensorDictModuleBase) -> TensorDict:

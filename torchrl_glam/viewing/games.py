@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torchrl.envs import EnvBase, TransformedEnv
 
 from torchrl_glam.envs import TokenizeText, token_lengths
@@ -71,7 +70,6 @@ def make_game(
     num_envs: int,
     split: str = "train",
     seed: int = 0,
-    device: torch.device | str = "cpu",
     **arguments: Any,
 ) -> EnvBase:
     """The environment that settings describe, with its text.
@@ -81,7 +79,6 @@ def make_game(
         num_envs: instances.
         split: a key of the settings' ``eval_splits``. Default: ``"train"``.
         seed: of goals and scenes. Default: 0.
-        device: of its tensors. Default: the CPU.
         **arguments: of the environment, in place of those of the settings.
 
     Raises:
@@ -96,7 +93,7 @@ def make_game(
     config.env = {**config.env, **arguments}
     if split not in config.eval_splits:
         raise ValueError(f"split ({split}) must be one of {list(config.eval_splits)}")
-    return make_bare_env(config, num_envs, seed, torch.device(device), split)
+    return make_bare_env(config, num_envs, seed, split)
 
 
 def tokenize(env: EnvBase, agent: Agent, settings: Mapping[str, Any] | None = None) -> EnvBase:

@@ -1,0 +1,41 @@
+"""Whole recipes on a card that is pretended: the run that the CPU makes, number for number.
+
+What is on the wrong side is refused there as on a card, at the first operation that puts it
+together with the rest.
+"""
+
+import pytest
+from forked_recipe import Recipe
+from run_metrics import metrics
+
+COMMON = [
+    *("num_envs=8", "batch_size=16", "eval_every=64", "eval_episodes=2", "checkpoint_every=64"),
+    *("critic_hidden_sizes=[16]", "loggers=[]", "autocast=false", "update_every=32"),
+]
+SETTINGS = {
+    "sac_glam": [
+        *("num_updates=2", "warmup_updates=1", "log_every=64", "capacity=600", "storage=compact"),
+        *("probe_episodes=2", "critic_input=observation"),
+    ],
+    "ppo_glam": [
+        *("num_epochs=1", "log_every=32", "max_tokens_per_pass=512", "hindsight=all"),
+        *("env=envs.stairs:alone", "normalisation=word_mean"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_run_that_was_broken_off_on_a_card_is_that_of_the_cpu(name, tmp_path):
+    there, log = tmp_path / "card", tmp_path / "log"
+    with Recipe(f"{name}.py") as recipe:
+
+        def run(*overrides, **how):
+            ended = recipe.run(*COMMON, *SETTINGS[name], *overrides, log=log, **how)
+            assert ended == 0, log.read_text()
+
+        run("device=cpu", f"output={tmp_path / 'cpu'}", "total_steps=128")
+        run("device=cuda", f"output={there}", "total_steps=64", card=True)
+        run("device=cuda", f"resume={there}", "total_steps=128", card=True)
+    rows = metrics(there)
+    assert int(rows[-1]["updates"]) > 2 and rows == metrics(tmp_path / "cpu")
+    assert (there / "model" / "agent.json").exists()
