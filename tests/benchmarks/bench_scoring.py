@@ -20,7 +20,8 @@ as objects plus two. Methods:
 Training is forward and backward with LoRA (rank 16 on queries and values). Methods take turns, and
 the fastest of their runs counts, so that other work on the machine does least harm; --clock cpu
 counts processor time instead of the clock on the wall. "MiB" is the most memory held above what
-weights and inputs take. Scores of the methods are compared with each other.
+weights and inputs take. Scores of the methods are compared with each other. A prompt with a trie is
+more work than a prompt alone, so what is said of the floor is also said by the operation.
 
 On a GPU also: "TFLOP/s" of the matrix products that were executed, and "useful", those that the
 trie needs without any padding, as a share of the rate of one large bfloat16 product; and, from the
@@ -75,10 +76,9 @@ def measure(
         with peak_memory(arguments.device, cell):
             scores = run(method, case, train)
         cell.scores = None if scores is None else scores.float().cpu()
-        if arguments.device != "cpu":
-            with FlopCounterMode(display=False) as counter:
-                run("trie + embeddings" if method == "compiled" else method, case, train)
-            cell.flops = counter.get_total_flops()
+        with FlopCounterMode(display=False) as counter:
+            run("trie + embeddings" if method == "compiled" else method, case, train)
+        cell.flops = counter.get_total_flops()
     for _ in range(arguments.repeats):
         for method, cell in cells.items():
             if sum(cell.seconds) < arguments.seconds:
@@ -227,17 +227,20 @@ def table(arguments: argparse.Namespace, name: str, objects: int, rate: float) -
     share = cells["forward"]["build"].best / cells["forward"]["trie"].best
     print(f"building the tries: {share:.2%} of the trie's forward")
     for mode in modes:
-        summary(mode, {method: cells[mode][method].best for method in arguments.methods})
+        summary(mode, {method: cells[mode][method] for method in arguments.methods})
     compare_scores(arguments, {m: cells["forward"][m].scores for m in arguments.methods})
 
 
-def summary(mode: str, best: dict[str, float]) -> None:
+def summary(mode: str, cells: dict[str, Cell]) -> None:
+    best = {method: cell.best for method, cell in cells.items()}
+    rates = {method: cell.flops / cell.best for method, cell in cells.items()}
     parts = [
         f"{best[other] / best['trie']:.2f} times {other}"
         for other in ("naive", "repeat", "packed")
         if other in best
     ]
     parts.append(f"{best['floor'] / best['trie']:.2f} of the floor")
+    parts.append(f"at {rates['trie'] / rates['floor']:.2f} of its operations a second")
     line = f"{mode}: trie {', '.join(parts)}"
     if "trie + embeddings" in best:
         line += f"; with embeddings {best['trie'] / best['trie + embeddings']:.2f} of that"
