@@ -27,7 +27,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
-from torchrl.envs.batched_envs import BatchedEnvBase
 
 # Storages that are on the card, whoever keeps them, a cache of the package's for example.
 _on_card: dict[int, StorageWeakRef] = {}
@@ -97,7 +96,6 @@ class PretendCard(TorchFunctionMode):
             (torch.cuda, "mem_get_info", lambda device=None: (MEMORY, MEMORY)),
             (torch, "Generator", _Generator),
             (MemoryMappedTensor, "__new__", _map_memory),
-            (BatchedEnvBase, "_find_sync_values", lambda self: (_nothing, _nothing)),
         ):
             self._patches.enter_context(patch.object(place, name, pretended))
         return self
@@ -207,10 +205,6 @@ class _Generator(torch.Generator):
         pass
 
     device = property(lambda self: self._device)
-
-
-def _nothing() -> None:
-    """Copies have been made when they are asked for: there is nothing to wait for."""
 
 
 _new_memmap = MemoryMappedTensor.__new__
