@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     env = make_env(config, tokenizer)
     game = describe_env(env)
     eval_envs = make_eval_envs(config, tokenizer)
-    probe = make_probe(config, tokenizer, device)
+    probe = make_probe(config, tokenizer)
     trunk, critic = make_trunk_and_critic(
         config, model, tokenizer, autocast, num_actions=game.num_actions
     )

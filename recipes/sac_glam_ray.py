@@ -82,7 +82,7 @@ def main(cfg: SACGLAMRayConfig) -> None:
     game = describe_env(env)
     config.check_game(game)
     eval_envs = make_eval_envs(config, tokenizer)
-    probe = make_probe(config, tokenizer, device)
+    probe = make_probe(config, tokenizer)
     trunk, critic = make_trunk_and_critic(
         config, model, tokenizer, autocast, num_actions=game.num_actions
     )

@@ -16,8 +16,6 @@ from torchrl_glam.training.environments import (
     make_probe,
 )
 
-CPU = torch.device("cpu")
-
 
 def config_of(env_class, env=None, **settings):
     settings = {"eval_splits": {"train": {}}, "num_envs": 3, "eval_episodes": 2} | settings
@@ -149,8 +147,8 @@ def test_lengths_are_the_configurations_then_the_environments_then_the_usual():
 
 def test_there_is_a_probe_where_there_is_an_oracle():
     tokenizer = load_tokenizer("tiny")
-    assert make_probe(config_of("corridor:Corridor", probe_episodes=2), tokenizer, CPU) is None
-    assert make_probe(SACGLAMConfig(probe_episodes=2), tokenizer, CPU) is not None
+    assert make_probe(config_of("corridor:Corridor", probe_episodes=2), tokenizer) is None
+    assert make_probe(SACGLAMConfig(probe_episodes=2), tokenizer) is not None
 
 
 def test_long_texts_are_an_error_or_cut():

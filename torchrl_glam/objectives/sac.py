@@ -198,9 +198,15 @@ class SACGLAMLoss(DiscreteSACLoss):
 
     @torch.no_grad()
     def policy_and_values(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Probabilities of the candidates, and the least of the critics' Q-values, ``[*B, A]``."""
-        state = self._read_state(tensordict)
-        return self._policy(state).probs, self._q_values(state).min(0).values
+        """Probabilities of the candidates, and the least of the critics' Q-values, ``[*B, A]``.
+
+        On the device of the states, wherever the loss is.
+        """
+        inputs = tensordict.select(*self._state_keys())
+        here = next(iter(inputs.values(True, True))).device
+        state = self._read_state(inputs.to(self.log_alpha.device))
+        values = self._policy(state).probs, self._q_values(state).min(0).values
+        return tuple(value.to(here) for value in values)
 
     def qvalue_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The critic's loss alone, and its metrics per row ``[*B]``. Runs the trunk itself."""

@@ -13,12 +13,7 @@ from typing import Any
 
 import torch
 from tensordict import NestedKey
-from torchrl.envs import (
-    EnvBase,
-    SelectTransform,
-    SerialEnv,
-    TransformedEnv,
-)
+from torchrl.envs import EnvBase, SelectTransform, SerialEnv, TransformedEnv
 from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.envs import TokenizeText, describe_env, token_lengths
@@ -32,6 +27,7 @@ _READ = (  # by every recipe
     *("goal_tokens", "observation_tokens", "action_tokens", "action_mask", "goal_kind"),
     *(("hindsight", "goal_tokens"), ("hindsight", "kind")),
 )
+
 
 OWN_ENV = RecipeConfig.env_class
 OWN_ENVS = (
@@ -243,16 +239,14 @@ def make_eval_envs(
     }
 
 
-def make_probe(
-    config: SACGLAMConfig, tokenizer: PreTrainedTokenizerBase, device: torch.device
-) -> PlanProbe | None:
-    """Instruments for policy and critic, which are on the device.
+def make_probe(config: SACGLAMConfig, tokenizer: PreTrainedTokenizerBase) -> PlanProbe | None:
+    """Instruments for policy and critic.
 
     Returns:
         None if the configuration asks for none, or the environment has no oracle or no time limit.
 
     Examples:
-        >>> make_probe(SACGLAMConfig(probe_episodes=0), None, torch.device("cpu"))
+        >>> make_probe(SACGLAMConfig(probe_episodes=0), None)
     """
     if not config.probe_episodes:
         return None
@@ -262,4 +256,4 @@ def make_probe(
     oracle = game.make_oracle()
     more = {"num_envs": config.probe_episodes, "keep": oracle.in_keys, "processes": 1}
     env = make_env(config, tokenizer, **more)
-    return PlanProbe(env, oracle, game.max_steps, gamma=config.gamma, device=device)
+    return PlanProbe(env, oracle, game.max_steps, gamma=config.gamma)

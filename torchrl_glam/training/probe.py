@@ -37,8 +37,6 @@ class PlanProbe:
     Keyword Args:
         gamma (float): discount of a step, for the returns.
         seed (int): of goals, scenes and play. Default: ``0``.
-        device (torch.device, optional): where policy and critic read states. Defaults to that of
-            the environment.
 
     Examples:
         >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
@@ -56,17 +54,10 @@ class PlanProbe:
     """
 
     def __init__(
-        self,
-        env: EnvBase,
-        oracle: Oracle,
-        max_steps: int,
-        *,
-        gamma: float,
-        seed: int = 0,
-        device: torch.device | None = None,
+        self, env: EnvBase, oracle: Oracle, max_steps: int, *, gamma: float, seed: int = 0
     ) -> None:
         self._env, self._oracle, self._max_steps = env, oracle, max_steps
-        self._gamma, self._seed, self._device = gamma, seed, device
+        self._gamma, self._seed = gamma, seed
         self._kept = {"plan": self._play(oracle), "random": self._play(None)}
 
     def __repr__(self) -> str:
@@ -96,7 +87,7 @@ class PlanProbe:
         """
         out, found = {}, self._play(policy)
         for name, states in (*self._kept.items(), ("policy", found)):
-            probabilities, q_values = self._in_parts(heads, states)
+            probabilities, q_values = _in_parts(heads, states)
             measured = self._compare(states, probabilities, q_values)
             out |= {f"probe/{name}/{key}": value for key, value in measured.items()}
         taken = q_values.gather(1, found["action"].unsqueeze(1)).squeeze(1)
@@ -107,11 +98,6 @@ class PlanProbe:
                 out[f"probe/calibration/{fifth}/q"] = taken[rows].mean().item()
                 out[f"probe/calibration/{fifth}/return"] = found["return"][rows].mean().item()
         return out
-
-    def _in_parts(self, heads: Heads, states: TensorDictBase) -> tuple[Tensor, Tensor]:
-        here = states["action_mask"].device
-        parts = [heads(part.to(self._device or here)) for part in states.split(_ROWS)]
-        return tuple(torch.cat(values).to(here) for values in zip(*parts, strict=True))
 
     def _compare(
         self, states: TensorDictBase, probabilities: Tensor, q_values: Tensor
@@ -147,6 +133,11 @@ class PlanProbe:
         steps["return"] = torch.stack(returns[::-1], 1)
         first_episode = done.int().cumsum(1) - done.int() == 0
         return steps.exclude("next")[first_episode]
+
+
+def _in_parts(heads: Heads, states: TensorDictBase) -> tuple[Tensor, Tensor]:
+    parts = [heads(part) for part in states.split(_ROWS)]
+    return tuple(torch.cat(values) for values in zip(*parts, strict=True))
 
 
 def _mean_where(values: Tensor, where: Tensor) -> Tensor:
