@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL = {
     "sac_glam": "total_steps=32 num_envs=8 update_every=8 batch_size=16 num_updates=1 "

@@ -15,6 +15,8 @@ import pytest
 from forked_recipe import Recipe
 from run_metrics import metrics
 
+pytestmark = pytest.mark.slow
+
 STEPS_PER_KILL = 96
 SMALL = [
     *(

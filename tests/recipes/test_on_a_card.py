@@ -8,6 +8,8 @@ import pytest
 from forked_recipe import Recipe
 from run_metrics import metrics
 
+pytestmark = pytest.mark.slow
+
 COMMON = [
     *("num_envs=8", "batch_size=16", "eval_every=64", "eval_episodes=2", "checkpoint_every=64"),
     *("critic_hidden_sizes=[16]", "loggers=[]", "autocast=false", "update_every=32"),

@@ -8,6 +8,8 @@ from forked_recipe import Recipe
 from omegaconf import OmegaConf
 from run_metrics import metrics
 
+pytestmark = pytest.mark.slow
+
 COMMON = [
     *("num_envs=8", "batch_size=16", "log_every=32", "eval_every=0", "eval_episodes=4"),
     *("critic_hidden_sizes=[16]", "loggers=[]", "checkpoint_every=0", "device=cpu", "export=none"),

@@ -11,6 +11,8 @@ from forked_recipe import Recipe
 from run_metrics import metrics
 from tensordict import TensorDict
 
+pytestmark = pytest.mark.slow
+
 TWO = [[], []]
 SAC = [
     *("num_envs=8", "update_every=16", "batch_size=16", "num_updates=1", "warmup_updates=1"),

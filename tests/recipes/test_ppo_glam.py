@@ -5,6 +5,8 @@ from flan_t5 import make_flan_t5
 from forked_recipe import Recipe
 from run_metrics import metrics
 
+pytestmark = pytest.mark.slow
+
 SMALL = [  # hindsight, so that resuming meets the rows of both kinds
     "hindsight=all",
     "clip_center=behaviour",

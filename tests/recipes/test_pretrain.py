@@ -12,6 +12,8 @@ from torchrl.envs import TransformedEnv
 from torchrl_glam.models import load_language_model, make_trunk
 from torchrl_glam.text import TokenizeText
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     *("num_batches=4", "batch_size=4", "log_every=2", "num_steps=64", "episodes=2"),
     *("d_model=16", "d_ff=16", "num_heads=2", "num_layers=1", "num_decoder_layers=1"),

@@ -17,6 +17,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from torchrl_glam.models import load_agent
 
+pytestmark = pytest.mark.slow
+
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL = [
     *(

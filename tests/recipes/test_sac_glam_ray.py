@@ -20,6 +20,8 @@ from torchrl_glam.training import ray_pool
 from torchrl_glam.training.config import SACGLAMConfig, register
 from torchrl_glam.training.pool import WorkerLost
 
+pytestmark = pytest.mark.slow
+
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL = (
     "num_envs=8 batch_size=32 num_updates=2 update_every=8 warmup_updates=2 log_every=80 "

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "recipes" / "tutorials"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
 COUNT = 6
