@@ -20,7 +20,6 @@ from omegaconf import OmegaConf
 from tensordict.nn import TensorDictSequential
 from tqdm import tqdm
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly
 from torchrl_glam.objectives import WeightAverage
 from torchrl_glam.runs.buffer import make_buffer, make_sampler
@@ -45,6 +44,7 @@ from torchrl_glam.runs.files import replace_file
 from torchrl_glam.runs.memory import bound_kernel_caches
 from torchrl_glam.runs.program import program
 from torchrl_glam.runs.records.metrics import MetricsTable
+from torchrl_glam.text import describe_env
 
 # What rows hold was decided when they were stored; with returns of one step, not the discount.
 STORED = ("env", "env_class", "num_envs", "n_step", "storage", "capacity", "hindsight")

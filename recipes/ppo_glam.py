@@ -30,7 +30,6 @@ from torchrl.collectors import Collector
 from torchrl.envs.transforms import Compose
 from tqdm import tqdm
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import (
     CandidateActor,
     OnDevice,
@@ -61,6 +60,7 @@ from torchrl_glam.runs.program import how_to_resume, program
 from torchrl_glam.runs.records.metrics import EpisodeStatistics, MetricsTable, pace
 from torchrl_glam.runs.results import save_results
 from torchrl_glam.runs.run_folder import RunFolder
+from torchrl_glam.text import describe_env
 
 register("ppo_glam", PPOGLAMConfig, Path(__file__).parent / "config")
 

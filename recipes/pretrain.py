@@ -33,7 +33,6 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from tqdm import tqdm
 from transformers import T5Config, T5ForConditionalGeneration
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, EncoderDecoderTrunk
 from torchrl_glam.pretraining import (
     GameExercises,
@@ -50,6 +49,7 @@ from torchrl_glam.runs.environments import make_bare_env, make_env
 from torchrl_glam.runs.evaluation import evaluate
 from torchrl_glam.runs.memory import bound_kernel_caches
 from torchrl_glam.runs.program import program
+from torchrl_glam.text import describe_env
 
 register("pretrain", PretrainConfig, Path(__file__).parent / "config")
 CPU = torch.device("cpu")

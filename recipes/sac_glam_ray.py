@@ -25,7 +25,6 @@ from tensordict import TensorDict
 from torchrl._utils import timeit
 from tqdm import tqdm
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, score_error
 from torchrl_glam.objectives import WeightAverage
 from torchrl_glam.replay import stored_entry
@@ -56,6 +55,7 @@ from torchrl_glam.runs.program import how_to_resume, program
 from torchrl_glam.runs.records.metrics import EpisodeStatistics, MetricsTable, pace, policy_lag
 from torchrl_glam.runs.results import save_results
 from torchrl_glam.runs.run_folder import RunFolder
+from torchrl_glam.text import describe_env
 
 register("sac_glam", SACGLAMRayConfig, Path(__file__).parent / "config")
 

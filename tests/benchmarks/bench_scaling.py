@@ -35,7 +35,6 @@ import torch
 from tensordict.nn import TensorDictSequential
 from torchrl.collectors import Collector
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, ScoresOnly
 from torchrl_glam.objectives import GradientReducer
 from torchrl_glam.runs.buffer import make_buffer
@@ -49,6 +48,7 @@ from torchrl_glam.runs.build import (
 from torchrl_glam.runs.config import SACGLAMConfig
 from torchrl_glam.runs.environments import make_env
 from torchrl_glam.runs.processes.ranks import Ranks
+from torchrl_glam.text import describe_env
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from forked_processes import run_processes  # noqa: E402

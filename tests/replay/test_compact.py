@@ -11,7 +11,7 @@ from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs import Compose, SelectTransform, TransformedEnv
 
-from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText, token_lengths
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.replay import (
     CompactStorage,
     HindsightTransform,
@@ -20,6 +20,7 @@ from torchrl_glam.replay import (
     stored_entry,
 )
 from torchrl_glam.replay._packing import RowLayout
+from torchrl_glam.text import TokenizeText, token_lengths
 
 SHARED = (("observation", ("agent", "actions")), ("goal",))
 

@@ -11,7 +11,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 from torchrl.data import RandomSampler
 
-from torchrl_glam.envs import PlaygroundTextEnv, describe_env
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import load_language_model, load_tokenizer
 from torchrl_glam.replay import GoalBalancedSampler, GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.runs.buffer import make_sampler
@@ -23,6 +23,7 @@ from torchrl_glam.runs.config import (
     register,
 )
 from torchrl_glam.runs.environments import make_env
+from torchrl_glam.text import describe_env
 
 FILES = Path(__file__).parents[2] / "recipes" / "config"
 RECIPES = {"sac_glam": SACGLAMConfig, "ppo_glam": PPOGLAMConfig}

@@ -13,7 +13,6 @@ from peft import LoraConfig
 from torchrl.objectives import SoftUpdate
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torchrl_glam.envs import PromptTemplate
 from torchrl_glam.models import (
     CandidateActor,
     CandidateCritic,
@@ -27,6 +26,7 @@ from torchrl_glam.models import (
 )
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.runs.config import RecipeConfig, SACGLAMConfig
+from torchrl_glam.text import PromptTemplate
 
 
 def seed_everything(seed: int) -> None:

@@ -16,10 +16,10 @@ from tensordict import NestedKey
 from torchrl.envs import EnvBase, SelectTransform, SerialEnv, TransformedEnv
 from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.envs import TokenizeText, describe_env, token_lengths
 from torchrl_glam.runs.build import make_template, seeded
 from torchrl_glam.runs.config import RecipeConfig, SACGLAMConfig
 from torchrl_glam.runs.probe import PlanProbe
+from torchrl_glam.text import TokenizeText, describe_env, token_lengths
 
 CPU = torch.device("cpu")
 _READ = (  # by every recipe
@@ -182,7 +182,7 @@ def make_env(
     """The configuration's environment as collectors want it: token tensors, and no text.
 
     Tokens kept for a text are as many as the configuration says, else as the environment's longest
-    text has, else the defaults of :class:`~torchrl_glam.envs.TokenizeText`.
+    text has, else the defaults of :class:`~torchrl_glam.text.TokenizeText`.
 
     Args:
         config: the run's configuration.

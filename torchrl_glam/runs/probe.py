@@ -10,9 +10,9 @@ from tensordict.utils import unravel_key
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from torchrl_glam.envs import Oracle
 from torchrl_glam.models._distinct import fingerprint
 from torchrl_glam.runs.build import seeded
+from torchrl_glam.text import Oracle
 
 Heads = Callable[[TensorDictBase], tuple[Tensor, Tensor]]
 """From states ``[B]`` to probabilities and Q-values of the candidates, ``[B, A]`` both."""

@@ -8,13 +8,13 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import AgentCard, export_agent, push_agent, write_model_card
 from torchrl_glam.runs.build import make_template
 from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate
 from torchrl_glam.runs.records.metrics import MetricsTable
 from torchrl_glam.runs.records.run_record import describe_process
+from torchrl_glam.text import describe_env
 from torchrl_glam.viewing.figures import ALL, Result
 
 

@@ -13,9 +13,9 @@ from scipy.stats import binomtest
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.report.comparison import interval
 from torchrl_glam.runs.evaluation import play_episodes
+from torchrl_glam.text import describe_env
 
 ALL = "all"
 """The goal kind that stands for all of them together."""
@@ -83,7 +83,7 @@ def measure(
 
     Args:
         policy: writes the action; ``None`` plays admissible actions at random.
-        env: of the text contract; :func:`~torchrl_glam.envs.describe_env` tells its goal kinds, and
+        env: of the text contract; :func:`~torchrl_glam.text.describe_env` tells its goal kinds, and
             what success is.
         name: of the policy.
         split, objects: of the environment, for the table.

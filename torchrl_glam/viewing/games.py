@@ -7,11 +7,11 @@ from typing import Any
 
 from torchrl.envs import EnvBase, TransformedEnv
 
-from torchrl_glam.envs import TokenizeText, token_lengths
 from torchrl_glam.models import Agent, AgentCard
 from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.runs.config.viewing import ViewConfig
 from torchrl_glam.runs.environments import OWN_ENV, make_bare_env, refuse_named_env
+from torchrl_glam.text import TokenizeText, token_lengths
 
 _LENGTHS = ("goal_length", "observation_length", "action_length")
 

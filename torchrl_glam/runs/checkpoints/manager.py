@@ -230,10 +230,10 @@ class CheckpointManager:
                     )
                 return step
             problems.append(problem or f"{path.name}: it is damaged on another process")
-        if problems:
-            raise CheckpointError(
-                f"no checkpoint in {str(self._root)!r} can be read: {'; '.join(problems)}"
-            )
+        found = [path.name for path in self._root.glob(f"{_PREFIX}-*")]
+        if problems or found:
+            why = "; ".join(problems) or f"{', '.join(found)}: manifest.json is damaged"
+            raise CheckpointError(f"no checkpoint in {str(self._root)!r} can be read: {why}")
         return 0
 
 

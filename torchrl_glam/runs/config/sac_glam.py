@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import get_args
 
-from torchrl_glam.envs import EnvDescription
 from torchrl_glam.models.critic import CriticInput
 from torchrl_glam.runs.config.base import (
     RecipeConfig,
@@ -18,6 +17,7 @@ from torchrl_glam.runs.config.base import (
     require,
     within,
 )
+from torchrl_glam.text import EnvDescription
 
 SAMPLING = ("uniform", "ratio", "prior", "ratio+prior", "prior+goals", "ratio+prior+goals")
 
@@ -134,7 +134,7 @@ class SACGLAMConfig(RecipeConfig):
         """Refuses what does not fit the environment.
 
         Args:
-            game: what :func:`~torchrl_glam.envs.describe_env` says of it.
+            game: what :func:`~torchrl_glam.text.describe_env` says of it.
 
         Raises:
             ValueError: naming the key, its value and what was expected.

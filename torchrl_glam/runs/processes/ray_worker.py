@@ -7,7 +7,6 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torchrl.collectors import Collector
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly
 from torchrl_glam.models.protocol import Trunk
 from torchrl_glam.objectives._trunk import trainable_leaves
@@ -21,6 +20,7 @@ from torchrl_glam.runs.build import (
 from torchrl_glam.runs.config import SACGLAMRayConfig
 from torchrl_glam.runs.environments import make_env
 from torchrl_glam.runs.memory import bound_kernel_caches
+from torchrl_glam.text import describe_env
 
 
 def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
