@@ -29,9 +29,9 @@ from torchrl._utils import timeit
 from torchrl.collectors import Collector
 from tqdm import tqdm
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly, score_error
 from torchrl_glam.objectives import WeightAverage
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.buffer import make_buffer
 from torchrl_glam.training.build import (
     choose_autocast,

@@ -25,9 +25,9 @@ from tensordict import TensorDict
 from torchrl._utils import timeit
 from tqdm import tqdm
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, score_error
 from torchrl_glam.objectives import WeightAverage
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.async_collection import AsyncCollectors
 from torchrl_glam.training.buffer import make_buffer
 from torchrl_glam.training.build import (

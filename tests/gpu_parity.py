@@ -17,7 +17,7 @@ from torchrl.envs import TransformedEnv
 from torchrl.envs.transforms import Compose
 from torchrl.objectives import SoftUpdate
 
-from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import (
     CandidateActor,
     ScoresOnly,
@@ -34,6 +34,7 @@ from torchrl_glam.replay import (
     SegmentMultiStepTransform,
     close_rollout,
 )
+from torchrl_glam.text import TokenizeText
 
 TOLERANCE = 1e-4
 FAMILIES = ("t5", "flan-t5", "qwen2")

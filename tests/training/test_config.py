@@ -11,9 +11,10 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 from torchrl.data import RandomSampler
 
-from torchrl_glam.envs import PlaygroundTextEnv, describe_env
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import load_language_model, load_tokenizer
 from torchrl_glam.replay import GoalBalancedSampler, GoalKindSampler, HindsightRatioSampler
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.buffer import make_sampler
 from torchrl_glam.training.config import (
     PPOGLAMConfig,

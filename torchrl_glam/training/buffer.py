@@ -98,7 +98,7 @@ def make_sampler(config: SACGLAMConfig, goal_kind_prior: Sequence[float] | None 
     Args:
         config: the run's configuration.
         goal_kind_prior: how often the environment pursues each kind of goals, see
-            :class:`~torchrl_glam.envs.EnvDescription`. Default: None, unknown.
+            :class:`~torchrl_glam.text.EnvDescription`. Default: None, unknown.
 
     Examples:
         >>> make_sampler(SACGLAMConfig(hindsight_ratio=0.3))

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
-from torchrl_glam.envs import describe_env
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.build import seeded
 from torchrl_glam.training.metrics import goals_reached
 from torchrl_glam.training.parallel import Ranks
@@ -44,7 +44,7 @@ def evaluate(
         seed: of environment and policy.
         deterministic: take the most likely action instead of sampling. Default False.
         kinds: names of the goal kinds. Default: those that the environment names, see
-            :class:`~torchrl_glam.envs.EnvDescription`.
+            :class:`~torchrl_glam.text.EnvDescription`.
         kind_key, action_key, mask_key: keys of goal kind, action and admissible actions.
             Defaults: ``"goal_kind"``, ``"action"``, ``"action_mask"``.
         success_key: entry of a step that says which episodes reach their goal: positive, or True,

@@ -16,7 +16,7 @@ from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 from torchrl.record.loggers import get_logger
 
-from torchrl_glam.envs import EnvDescription
+from torchrl_glam.text import EnvDescription
 from torchrl_glam.training.files import replace_file
 from torchrl_glam.training.run_record import RunRecord
 
@@ -207,7 +207,7 @@ class EpisodeStatistics:
     """Success of the episodes that ended since the last call of :meth:`summary`.
 
     Args:
-        kinds: names of the goal kinds, as :func:`~torchrl_glam.envs.describe_env` tells them.
+        kinds: names of the goal kinds, as :func:`~torchrl_glam.text.describe_env` tells them.
             Default: one kind, ``"goal"``.
         kind_key: key of the goal kind ``[*B]``. Default ``"goal_kind"``.
         success_key: entry of ``"next"`` that says which episodes reach their goal, see

@@ -8,8 +8,8 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import AgentCard, export_agent, push_agent, write_model_card
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.build import make_template
 from torchrl_glam.training.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.training.evaluation import EVAL_SEED, evaluate

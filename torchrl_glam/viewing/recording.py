@@ -10,9 +10,9 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from torchrl_glam.envs import decode_text, describe_env
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.models import Agent
+from torchrl_glam.text import decode_text, describe_env
 from torchrl_glam.training.metrics import goals_reached
 
 _SCENE = ("objects", "on", "holding", "grown")  # of Playground-Text's symbolic state
