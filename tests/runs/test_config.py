@@ -272,7 +272,7 @@ def test_aligned_goals_need_to_know_which_are_sub_goals():
         ("hindsight_strategy", "episode", r"hindsight_strategy \(episode\) must be one of"),
         ("hindsight_goals_per_episode", 0, r"hindsight_goals_per_episode \(0\) must be at least 1"),
         ("sampling", "half", r"sampling \(half\) must be one of \('uniform', 'ratio', 'prior'"),
-        ("storage", "tape", r"storage \(tape\) must be one of \('ram', 'memmap', 'compact'\)"),
+        ("storage", "tape", r"storage \(tape\) must be one of \('ram', 'memmap'\)"),
         ("dtype", "float16", r"dtype \(float16\) must be one of"),
         ("compute_dtype", "float16", r"compute_dtype \(float16\) must be one of"),
         ("normalisation", "mean", r"normalisation \(mean\) must be one of \('sum', 'token_mean'"),

@@ -13,7 +13,6 @@ from torchrl.envs import EnvBase
 from torchrl.envs.transforms import Compose
 
 from torchrl_glam.replay import (
-    CompactStorage,
     GoalBalancedSampler,
     GoalKindSampler,
     HindsightRatioSampler,
@@ -80,13 +79,12 @@ def make_storage(
     Examples:
         >>> from torchrl_glam.envs import PlaygroundTextEnv
         >>> env = PlaygroundTextEnv(num_envs=1, text=False)
-        >>> make_storage(SACGLAMConfig(storage="compact", capacity=500), env, Path("runs"))
-        CompactStorage(len=0, max_size=500)
+        >>> make_storage(SACGLAMConfig(capacity=500), env, Path("runs")).max_size
+        500
     """
     if config.storage == "memmap":
         return LazyMemmapStorage(config.capacity, scratch_dir=folder / name)
-    kinds = {"ram": LazyTensorStorage, "compact": CompactStorage}
-    return kinds[config.storage](config.capacity)
+    return LazyTensorStorage(config.capacity)
 
 
 def make_sampler(config: SACGLAMConfig, goal_kind_prior: Sequence[float] | None = None) -> Sampler:

@@ -47,6 +47,9 @@ def record(
         ``chosen`` (index in them), ``reward``, ``named`` (goals that the social partner named after
         the step), and for Playground-Text ``scene``.
 
+    Raises:
+        ValueError: if the agent's probabilities are not finite.
+
     Examples:
         >>> from torchrl_glam.models import zero_shot_agent
         >>> from torchrl_glam.envs import PlaygroundTextEnv
@@ -80,6 +83,10 @@ class _Player(TensorDictModuleBase):
     def forward(self, states: TensorDictBase) -> TensorDictBase:
         read = self.agent.read(states)
         probability = read["probability"]
+        if not probability.isfinite().all():
+            raise ValueError(
+                "agent gives probabilities that are not finite: its weights are broken"
+            )
         if self.deterministic:
             action = probability.argmax(-1)
         else:

@@ -104,7 +104,7 @@ class SACGLAMConfig(RecipeConfig):
         # "episode" needs a partner that names a goal every time, and Playground's does so once
         choice(self, "hindsight_strategy", ("future", "final"))
         choice(self, "sampling", SAMPLING)
-        choice(self, "storage", ("ram", "memmap", "compact"))
+        choice(self, "storage", ("ram", "memmap"))
         limits = ("hindsight_goals_per_episode", "hindsight_goals_per_transition")
         for key in limits:
             if getattr(self, key) is not None:

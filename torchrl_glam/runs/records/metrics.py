@@ -86,13 +86,19 @@ class MetricsTable:
                 destination = f"the logger {kind} in folder {str(self.path.parent)!r}"
                 self._attempt(destination, logger.log_scalar, key, value, step=step)
 
-    def write_page(self, references: Mapping[str, float] | None = None) -> None:
+    def write_page(self, references: Mapping[str, Sequence[float]] | None = None) -> None:
         """Brings ``report.html`` up to date with the last row.
 
         Args:
-            references: success of other policies, by name, to be drawn beside. Default: none.
+            references: success of other policies by name, with the ends of its interval if they
+                are known, for dashed lines in the charts. Default: none.
         """
         self._attempt(self._page, self._record.write, self.rows, references)
+
+    @property
+    def references(self) -> Mapping[str, Sequence[float]]:
+        """What :meth:`write_page` was told, in this process or in those before a resumption."""
+        return self._record.references
 
     @property
     def _page(self) -> str:
