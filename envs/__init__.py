@@ -1,4 +1,4 @@
-"""The text contract: what a text environment says, and the tools that make tensors of its text.
+"""Text environments: Playground-Text, a wrapper for any game, and a check of the text contract.
 
 Games lie in packages of their own, such as :mod:`torchrl_glam.envs.playground`; their names are
 found here too, and importing this package loads none of them.
@@ -12,12 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from torchrl_glam.envs.action_mask import CandidateActions, CandidateMask
 from torchrl_glam.envs.check import check_text_env
-from torchrl_glam.envs.contract import EnvDescription, Oracle, describe_env, token_lengths
 from torchrl_glam.envs.layout import TextLayout
-from torchrl_glam.envs.template import PromptTemplate
-from torchrl_glam.envs.text import decode_text, encode_text, join_segments
-from torchrl_glam.envs.tokenize import TokenizeText
-from torchrl_glam.envs.wrapper import GameStep, TextEnvWrapper
+from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 if TYPE_CHECKING:
     from torchrl_glam.envs.playground import GoalSpace, OraclePolicy, PlaygroundTextEnv
@@ -29,22 +25,12 @@ _GAMES = {
 __all__ = [
     "CandidateActions",
     "CandidateMask",
-    "EnvDescription",
-    "GameStep",
     "GoalSpace",
-    "Oracle",
     "OraclePolicy",
     "PlaygroundTextEnv",
-    "PromptTemplate",
     "TextEnvWrapper",
     "TextLayout",
-    "TokenizeText",
     "check_text_env",
-    "decode_text",
-    "describe_env",
-    "encode_text",
-    "join_segments",
-    "token_lengths",
 ]
 
 

@@ -12,9 +12,7 @@ from torchrl.envs import EnvBase, TransformedEnv, check_env_specs
 from torchrl.envs.utils import step_mdp
 
 from torchrl_glam.envs.action_mask import CandidateMask
-from torchrl_glam.envs.contract import EnvDescription, describe_env
-from torchrl_glam.envs.template import PromptTemplate
-from torchrl_glam.envs.text import decode_text
+from torchrl_glam.text import EnvDescription, PromptTemplate, decode_text, describe_env
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -51,7 +49,7 @@ def check_text_env(
         env: the environment, whose seed is set; one in a batch or many.
         tokenizer, model: a language model, to check that it can read every prompt with every
             action. Default: None, not checked.
-        template: the prompt. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
+        template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
         steps: steps to play; resets included, more than one episode should fit. Default: 100.
         seed: of environment and actions. Default: 0.
 

@@ -12,7 +12,8 @@ from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
 from torchrl_glam.envs.action_mask import CandidateActions
-from torchrl_glam.envs.text import End, Strings, cut_text, encode_text
+from torchrl_glam.text import encode_text
+from torchrl_glam.text.encoding import End, Strings, cut_text
 
 
 class TextLayout:

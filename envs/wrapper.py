@@ -19,31 +19,16 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.envs import EnvBase
 
 from torchrl_glam.envs.layout import TextLayout
+from torchrl_glam.text import GameStep
 
 Source = str | Callable[[Any, Mapping[str, Any]], Any]
-
-
-class GameStep(NamedTuple):
-    """A state of a game's episode, with what led to it: what hindsight is told from.
-
-    Args:
-        observation: what the game returned.
-        info: the same, ``{}`` where it returns none.
-        action: the action that led here, a string; None after a reset.
-        reward: the reward of that action.
-    """
-
-    observation: Any
-    info: Mapping[str, Any]
-    action: str | None = None
-    reward: float = 0.0
 
 
 @dataclass
@@ -87,9 +72,10 @@ class TextEnvWrapper(EnvBase):
         history: how many of the last actions the observation begins with, for games that do not
             show what was done: ``"Last actions: up, down"``, in a line of its own from the second
             state on. Default: 0, none.
-        hindsight: function of the episode so far, a list of :class:`GameStep`, that gives the
-            texts of the goals which its last step reached; where the game does not tell, a
-            :class:`~torchrl_glam.models.GoalJudge`. Default: None, no hindsight.
+        hindsight: function that gives the texts of the goals which the last step of an episode
+            reached, from the list of its steps so far (:class:`~torchrl_glam.text.GameStep`). For
+            a game that cannot tell, a :class:`~torchrl_glam.models.GoalJudge`. Default: None, no
+            hindsight.
         max_hindsight: H. Default: 8.
         overflow: what happens to more than A candidates: ``"error"``; ``"first"``, the first A are
             kept; ``"sample"``, A of them drawn at random. Default: ``"error"``.
@@ -105,7 +91,7 @@ class TextEnvWrapper(EnvBase):
         KeyError: if a source is a key that a game does not write.
 
     Examples:
-        >>> from torchrl_glam.envs import decode_text
+        >>> from torchrl_glam.text import decode_text
         >>> class Stairs:
         ...     def reset(self):
         ...         self.floor = 0

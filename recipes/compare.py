@@ -27,7 +27,7 @@ from statistics import fmean
 
 from omegaconf import OmegaConf
 
-from torchrl_glam.envs import describe_env
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.comparison import (
     common_end,
     comparison_table,

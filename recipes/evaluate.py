@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 from torchrl.envs import EnvBase
 from tqdm import tqdm
 
-from torchrl_glam.envs import describe_env
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.build import choose_device
 from torchrl_glam.training.config import EvaluateConfig, read_config
 from torchrl_glam.training.program import program

@@ -20,9 +20,9 @@ from omegaconf import OmegaConf
 from tensordict.nn import TensorDictSequential
 from tqdm import tqdm
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly
 from torchrl_glam.objectives import WeightAverage
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.buffer import make_buffer, make_sampler
 from torchrl_glam.training.build import (
     choose_autocast,

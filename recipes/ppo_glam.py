@@ -30,7 +30,6 @@ from torchrl.collectors import Collector
 from torchrl.envs.transforms import Compose
 from tqdm import tqdm
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import (
     CandidateActor,
     OnDevice,
@@ -40,6 +39,7 @@ from torchrl_glam.models import (
 )
 from torchrl_glam.objectives import GradientReducer, PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, SubgoalFilter, close_rollout
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.build import (
     choose_autocast,
     choose_device,

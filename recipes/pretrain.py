@@ -33,7 +33,6 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from tqdm import tqdm
 from transformers import T5Config, T5ForConditionalGeneration
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, EncoderDecoderTrunk
 from torchrl_glam.pretraining import (
     GameExercises,
@@ -45,6 +44,7 @@ from torchrl_glam.pretraining import (
     reading_loss,
     record_play,
 )
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.config import PretrainConfig, read_config, register
 from torchrl_glam.training.environments import make_bare_env, make_env
 from torchrl_glam.training.evaluation import evaluate

@@ -29,10 +29,9 @@ from torchrl._utils import timeit
 from torchrl.collectors import Collector
 from tqdm import tqdm
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly, score_error
 from torchrl_glam.objectives import WeightAverage
-from torchrl_glam.replay import stored_entry
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.buffer import make_buffer
 from torchrl_glam.training.build import (
     choose_autocast,
@@ -194,16 +193,15 @@ def main(cfg: SACGLAMConfig) -> None:
             finished = at >= config.total_steps
             if at % config.log_every == 0 and terms is not None:
                 ranks.hand_over(statistics, coverage)
-                relabelled = stored_entry(buffer.storage, "is_hindsight")
-                stored_at = stored_entry(buffer.storage, "recorded_at")
+                stored = buffer.storage[:]
                 row = {
                     "hindsight_in_batch": batch["is_hindsight"].float().mean().item(),
-                    "hindsight_in_buffer": relabelled.float().mean().item(),
+                    "hindsight_in_buffer": stored["is_hindsight"].float().mean().item(),
                     "buffer_size": len(buffer) * ranks.size,
                     "score_error": score_error(trunk, batch),
                 }
                 row |= policy_lag(batch["recorded_at"], counters["updates"], "batch")
-                row |= policy_lag(stored_at, counters["updates"], "buffer")
+                row |= policy_lag(stored["recorded_at"], counters["updates"], "buffer")
                 row = ranks.mean(row) | {k: v.item() for k, v in ranks.sum(terms).items()}
                 row |= {f"grad_norm/{group}": norm for group, norm in norms.items()}
                 row |= statistics.summary() | coverage.summary() | pace(counters, since)

@@ -25,10 +25,9 @@ from tensordict import TensorDict
 from torchrl._utils import timeit
 from tqdm import tqdm
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, score_error
 from torchrl_glam.objectives import WeightAverage
-from torchrl_glam.replay import stored_entry
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.async_collection import AsyncCollectors
 from torchrl_glam.training.buffer import make_buffer
 from torchrl_glam.training.build import (
@@ -97,7 +96,6 @@ def main(cfg: SACGLAMRayConfig) -> None:
     # 4. Replay, with hindsight and n-step returns
     buffer = make_buffer(config, env, folder, game.goal_kind_prior)
     hindsight = buffer.transform[-1]
-    stored = partial(stored_entry, buffer.storage)
 
     # 5. Collectors in other processes
     make = partial(make_collector, config)
@@ -187,12 +185,12 @@ def main(cfg: SACGLAMRayConfig) -> None:
                 row |= {f"grad_norm/{group}": norm for group, norm in norms.items()}
                 row |= {
                     "hindsight_in_batch": batch["is_hindsight"].float().mean().item(),
-                    "hindsight_in_buffer": stored("is_hindsight").float().mean().item(),
+                    "hindsight_in_buffer": buffer.storage[:]["is_hindsight"].float().mean().item(),
                     "buffer_size": len(buffer),
                     "score_error": score_error(trunk, batch),
                 }
                 row |= policy_lag(batch["recorded_at"], counters["updates"], "batch")
-                row |= policy_lag(stored("recorded_at"), counters["updates"], "buffer")
+                row |= policy_lag(buffer.storage[:]["recorded_at"], counters["updates"], "buffer")
                 row |= pace(counters, since) | collectors.summary() | coverage.summary()
                 row |= timeit.todict() | timeit.todict(percall=False, prefix="seconds")
                 seconds = timeit.todict(percall=False)

@@ -5,7 +5,7 @@ from tensordict import TensorDict
 from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
-from torchrl_glam.envs import encode_text
+from torchrl_glam.text import encode_text
 
 PLACES = ["red door", "red chair", "nothing", "blue chair", "blue door"]
 GOALS = [f"Grasp {place}" for place in PLACES]

@@ -7,8 +7,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from tokenizers.trainers import UnigramTrainer
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from torchrl_glam.envs import GoalSpace, PromptTemplate
+from torchrl_glam.envs import GoalSpace
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
+from torchrl_glam.text import PromptTemplate
 
 SIZES = {
     "micro": {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4},

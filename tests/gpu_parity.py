@@ -17,7 +17,7 @@ from torchrl.envs import TransformedEnv
 from torchrl.envs.transforms import Compose
 from torchrl.objectives import SoftUpdate
 
-from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import (
     CandidateActor,
     ScoresOnly,
@@ -29,16 +29,15 @@ from torchrl_glam.models import (
 )
 from torchrl_glam.objectives import PPOGLAMLoss, SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.replay import (
-    CompactStorage,
     HindsightRatioSampler,
     HindsightTransform,
     SegmentMultiStepTransform,
     close_rollout,
 )
+from torchrl_glam.text import TokenizeText
 
 TOLERANCE = 1e-4
 FAMILIES = ("t5", "flan-t5", "qwen2")
-STORAGES = (LazyTensorStorage, CompactStorage)
 
 
 def difference(ours, expected):
@@ -168,12 +167,12 @@ def collected_on(device, batch):
     return batch.set(("collector", "traj_ids"), numbers)
 
 
-def replay(device, storage):
+def replay(device):
     """Batches of a replay buffer that steps of the device are put into, and drawn to it."""
     rollouts, found = steps(), []
     for at in (device, "cpu"):
         buffer = TensorDictReplayBuffer(
-            storage=storage(200),
+            storage=LazyTensorStorage(200),
             sampler=HindsightRatioSampler(0.5),
             transform=Compose(SegmentMultiStepTransform(3, 0.9), HindsightTransform(seed=0)),
             batch_size=16,

@@ -14,7 +14,7 @@ from torchrl.envs import TransformedEnv
 from torchrl.objectives import ClipPPOLoss, SoftUpdate
 from torchrl.objectives.value import GAE
 
-from torchrl_glam.envs import TextEnvWrapper, TokenizeText, check_text_env
+from torchrl_glam.envs import TextEnvWrapper, check_text_env
 from torchrl_glam.models import (
     CandidateActor,
     CandidateCritic,
@@ -30,6 +30,7 @@ from torchrl_glam.objectives import (
     ppo_networks,
 )
 from torchrl_glam.replay import HindsightTransform
+from torchrl_glam.text import TokenizeText
 
 # --- the environment
 

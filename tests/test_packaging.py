@@ -13,6 +13,7 @@ import pytest
 
 import torchrl_glam
 import torchrl_glam.envs
+import torchrl_glam.text
 
 ROOT = Path(__file__).parents[1]
 
@@ -88,8 +89,11 @@ def test_the_package_is_whole_in_its_folder_too():
 
 @pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")
 def test_a_type_checker_finds_every_name(tmp_path):
-    names = ", ".join(torchrl_glam.envs.__all__)
-    (tmp_path / "script.py").write_text(f"from torchrl_glam.envs import {names}\n")
+    lines = [
+        f"from {package.__name__} import {', '.join(package.__all__)}\n"
+        for package in (torchrl_glam.envs, torchrl_glam.text)
+    ]
+    (tmp_path / "script.py").write_text("".join(lines))
     command = ["pyright", "--pythonpath", sys.executable, "script.py"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout

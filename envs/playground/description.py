@@ -8,7 +8,7 @@ from torch.nn.functional import embedding
 
 from torchrl_glam.envs.playground.dynamics import Dynamics
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
-from torchrl_glam.envs.text import encode_text
+from torchrl_glam.text import encode_text
 
 _SEE, _ON, _HOLD = "You see: ", "\nYou are on: ", "\nYou are holding: "
 _GROWN = "\nYou have grown: "

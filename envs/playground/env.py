@@ -17,7 +17,7 @@ from torchrl_glam.envs.playground.partner import SocialPartner
 from torchrl_glam.envs.playground.rendering import Rendering, render_refusal
 from torchrl_glam.envs.playground.scenes import GoalSampler, SceneSampler, sample_goals
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
-from torchrl_glam.envs.text import decode_text, encode_text
+from torchrl_glam.text import decode_text, encode_text
 
 
 class PlaygroundTextEnv(Rendering, EnvBase):
@@ -28,7 +28,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         plants, animals, food, water. The agent walks to objects, picks them up, and makes plants
         and animals grow by bringing them together with water or (animals only) food. A goal asks
         it to grasp or grow some object, or to do one after the other. All text is a ``uint8``
-        tensor of UTF-8 bytes, see :mod:`torchrl_glam.envs.text`.
+        tensor of UTF-8 bytes, see :mod:`torchrl_glam.text.encoding`.
 
     Action Space:
         ``"action"``, ``int64 [B]``, an index into the ``A = num_objects + 2`` candidate actions:
@@ -97,7 +97,8 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         - v0: first version.
 
     Examples:
-        >>> from torchrl_glam.envs import PlaygroundTextEnv, decode_text
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> from torchrl_glam.text import decode_text
         >>> env = PlaygroundTextEnv(num_envs=1, num_objects=3, sequential=False, seed=0)
         >>> state = env.reset()
         >>> print(env.render(ansi=False))
@@ -143,7 +144,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         self.dynamics = Dynamics(num_objects, device)
         self.describer = Describer(self.dynamics, device)
         self.partner = SocialPartner(self.goals, num_objects, max_steps, device)
-        # what torchrl_glam.envs.EnvDescription asks
+        # what torchrl_glam.text.EnvDescription asks
         self.goal_kinds, self.longest_texts = self.goals.kinds, self.describer.longest_texts
         self.goal_kind_prior = None if self.goal_sampler else self.goals.kind_shares
         self.is_subgoal = self.goals.is_subgoal

@@ -206,7 +206,7 @@ class GoalSpace:
                 ``"goal_id"`` and ``("hindsight", "goal_id")``.
 
         Returns:
-            Nested lists of strings of shape ``B``, as :func:`~torchrl_glam.envs.decode_text`.
+            Nested lists of strings of shape ``B``, as :func:`~torchrl_glam.text.decode_text`.
 
         Examples:
             >>> GoalSpace("train").texts_of(torch.tensor([[0, -1], [8469, 181]]))[0]

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
-from torchrl_glam.envs.text import decode_text
+from torchrl_glam.text import decode_text
 
 _ANSI = {"red": "\033[31m", "blue": "\033[34m", "green": "\033[32m"}
 _BOLD, _DIM, _RESET = "\033[1m", "\033[2m", "\033[0m"

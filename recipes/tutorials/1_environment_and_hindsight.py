@@ -17,13 +17,14 @@ from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs import TransformedEnv
 from torchrl.envs.transforms import Compose
 
-from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText, decode_text
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import load_tokenizer
 from torchrl_glam.replay import (
     HindsightRatioSampler,
     HindsightTransform,
     SegmentMultiStepTransform,
 )
+from torchrl_glam.text import TokenizeText, decode_text
 
 room = PlaygroundTextEnv(num_envs=1, num_objects=3, sequential=False, max_steps=3, seed=0)
 room.reset()

@@ -20,7 +20,7 @@ from torchrl.envs import TransformedEnv
 from torchrl.envs.transforms import Compose
 from torchrl.objectives import SoftUpdate
 
-from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText, decode_text, token_lengths
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import (
     CandidateActor,
     CandidateCritic,
@@ -35,6 +35,7 @@ from torchrl_glam.replay import (
     HindsightTransform,
     SegmentMultiStepTransform,
 )
+from torchrl_glam.text import TokenizeText, decode_text, token_lengths
 
 torch.manual_seed(0)
 model, tokenizer = load_language_model("tiny")

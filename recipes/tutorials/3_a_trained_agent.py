@@ -17,13 +17,7 @@ from pathlib import Path
 import torch
 from torchrl.envs import TransformedEnv
 
-from torchrl_glam.envs import (
-    OraclePolicy,
-    PlaygroundTextEnv,
-    TokenizeText,
-    decode_text,
-    token_lengths,
-)
+from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
 from torchrl_glam.models import (
     AgentCard,
     export_agent,
@@ -32,6 +26,7 @@ from torchrl_glam.models import (
     make_trunk,
 )
 from torchrl_glam.pretraining import imitate
+from torchrl_glam.text import TokenizeText, decode_text, token_lengths
 from torchrl_glam.viewing import format_results, measure, record, tokenize, write_page
 
 torch.manual_seed(0)

@@ -18,7 +18,7 @@ from peft import LoraConfig
 from torchrl.envs import TransformedEnv
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from torchrl_glam.envs import PlaygroundTextEnv, PromptTemplate, TokenizeText, token_lengths
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import (
     CandidateActor,
     check_gradients,
@@ -28,6 +28,7 @@ from torchrl_glam.models import (
     make_trunk,
     score_error,
 )
+from torchrl_glam.text import PromptTemplate, TokenizeText, token_lengths
 
 torch.manual_seed(0)
 folder = tempfile.mkdtemp()

@@ -20,7 +20,7 @@ from torchrl.collectors import Collector
 from torchrl.envs import TransformedEnv
 from torchrl.objectives.value.functional import reward2go
 
-from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText, token_lengths
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import (
     CandidateActor,
     ScoresOnly,
@@ -28,6 +28,7 @@ from torchrl_glam.models import (
     load_language_model,
     make_trunk,
 )
+from torchrl_glam.text import TokenizeText, token_lengths
 
 
 class Reinforce(torch.nn.Module):

@@ -24,8 +24,9 @@ from typing import NamedTuple
 import torch
 from tqdm import tqdm
 
-from torchrl_glam.envs import GameStep, PlaygroundTextEnv, decode_text
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import GoalJudge, load_language_model
+from torchrl_glam.text import GameStep, decode_text
 
 JUDGES = {
     "zero-shot": {

@@ -23,9 +23,10 @@ from pathlib import Path
 import torch
 from torchrl.envs import TransformedEnv
 
-from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText, token_lengths
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.models import load_tokenizer
+from torchrl_glam.text import TokenizeText, token_lengths
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
 import reference  # noqa: E402  (the tests' second implementation)

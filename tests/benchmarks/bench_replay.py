@@ -3,7 +3,7 @@
 Run: python tests/benchmarks/bench_replay.py
 
 32 environments, episodes of 16 steps that end one after another, transitions of the size of the
-paper's configuration, plain and compact storage; then the samplers alone, on buffers that wrap
+paper's configuration; then the samplers alone, on buffers that wrap
 around, with 1,000,000 rows for whether the time depends on their number. Prints rows per second of
 processor time on one thread, which a busy machine disturbs less than time on the wall.
 """
@@ -16,7 +16,6 @@ from torchrl.data import LazyTensorStorage, RandomSampler, TensorDictReplayBuffe
 from torchrl.envs.transforms import Compose
 
 from torchrl_glam.replay import (
-    CompactStorage,
     GoalBalancedSampler,
     HindsightRatioSampler,
     HindsightTransform,
@@ -75,9 +74,9 @@ def _like(done, entry):
     return done.reshape(NUM_ENVS, 1, *[1] * (entry.ndim - 2))
 
 
-def make_buffer(storage):
+def make_buffer():
     return TensorDictReplayBuffer(
-        storage=storage(CAPACITY),
+        storage=LazyTensorStorage(CAPACITY),
         sampler=HindsightRatioSampler(),
         transform=Compose(SegmentMultiStepTransform(3, 0.99), HindsightTransform()),
         batch_size=BATCH,
@@ -112,16 +111,12 @@ def measure(goals_per_episode):
         return 0 if rows is None else len(rows)
 
     results["relabelled"] = repeat(cycle(relabel))
-    sizes = {}
-    for name, storage in (("plain", LazyTensorStorage), ("compact", CompactStorage)):
-        buffer = make_buffer(storage)
-        results[f"stored, {name}"] = repeat(cycle(lambda batch: len(buffer.extend(batch))))  # noqa: B023
-        results[f"drawn, {name}"] = repeat(lambda: len(buffer.sample()))  # noqa: B023
-        full = len(buffer) == CAPACITY  # before, idle memory for rows to come would count
-        sizes[name] = buffer.storage.nbytes if name == "compact" else buffer[:].bytes()
-        results[f"bytes a row, {name}"] = sizes[name] / len(buffer) if full else float("nan")
+    buffer = make_buffer()
+    results["stored"] = repeat(cycle(lambda batch: len(buffer.extend(batch))))
+    results["drawn"] = repeat(lambda: len(buffer.sample()))
+    results["bytes a row"] = buffer[:].bytes() / len(buffer)
     buffer.set_sampler(RandomSampler())
-    results["drawn uniformly, compact"] = repeat(lambda: len(buffer.sample()))
+    results["drawn uniformly"] = repeat(lambda: len(buffer.sample()))
     return results
 
 

@@ -20,11 +20,9 @@ from gymnasium import spaces
 from stable_baselines3 import HerReplayBuffer
 from tensordict import TensorDict
 from torchrl.data import HERReplayBuffer, LazyTensorStorage, TensorDictReplayBuffer
-from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl.envs.transforms import Compose
 
 from torchrl_glam.replay import (
-    CompactStorage,
     HindsightRatioSampler,
     HindsightTransform,
     SegmentMultiStepTransform,
@@ -58,14 +56,11 @@ class Ours:
     def __init__(self) -> None:
         self.stream = Stream()
         self.buffer = TensorDictReplayBuffer(
-            storage=self.make_storage(),
+            storage=LazyTensorStorage(CAPACITY),
             sampler=HindsightRatioSampler(0.5),
             transform=Compose(SegmentMultiStepTransform(3, 0.99), HindsightTransform()),
             batch_size=BATCH,
         )
-
-    def make_storage(self) -> TensorStorage:
-        return LazyTensorStorage(CAPACITY)
 
     def insert(self) -> int:
         step, done = self.stream.next()
@@ -98,13 +93,6 @@ class Ours:
 
     def sample(self) -> int:
         return len(self.buffer.sample())
-
-
-class OursCompact(Ours):
-    """The same with each state and goal kept once."""
-
-    def make_storage(self) -> TensorStorage:
-        return CompactStorage(CAPACITY, shared=(("observation",), ("goal_tokens", "goal_kind")))
 
 
 class TorchRL:
@@ -199,7 +187,7 @@ def repeat(function, budget=BUDGET):
 
 def main():
     torch.set_num_threads(1)
-    kinds = (Ours, OursCompact, TorchRL, StableBaselines3)
+    kinds = (Ours, TorchRL, StableBaselines3)
     subjects = {kind.__name__: kind() for kind in kinds}
     inserted = {name: repeat(subject.insert) for name, subject in subjects.items()}
     rounds = [{name: repeat(x.sample, 0.3) for name, x in subjects.items()} for _ in range(ROUNDS)]

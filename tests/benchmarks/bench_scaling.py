@@ -35,9 +35,9 @@ import torch
 from tensordict.nn import TensorDictSequential
 from torchrl.collectors import Collector
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, ScoresOnly
 from torchrl_glam.objectives import GradientReducer
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.buffer import make_buffer
 from torchrl_glam.training.build import (
     choose_autocast,

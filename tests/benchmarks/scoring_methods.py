@@ -20,8 +20,8 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from torchrl_glam.envs.text import join_segments
 from torchrl_glam.models import CandidateTrunk, build_trie, load_language_model, make_trunk
+from torchrl_glam.text import join_segments
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

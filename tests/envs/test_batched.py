@@ -19,8 +19,9 @@ from torchrl.envs import (
     check_env_specs,
 )
 
-from torchrl_glam.envs import CandidateActions, CandidateMask, PlaygroundTextEnv, TokenizeText
+from torchrl_glam.envs import CandidateActions, CandidateMask, PlaygroundTextEnv
 from torchrl_glam.models import load_tokenizer
+from torchrl_glam.text import TokenizeText
 
 SIZE = {"num_envs": 4, "num_objects": 3, "sequential": False, "max_steps": 5}
 make = partial(PlaygroundTextEnv, **SIZE)

@@ -1,15 +1,15 @@
 """What check_text_env finds, and how it says so."""
 
 import pytest
+import stairs
 import torch
 from tensordict import TensorDict
 from torchrl.envs import SerialEnv, TransformedEnv
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText, check_text_env, encode_text
+from torchrl_glam.envs import PlaygroundTextEnv, check_text_env
 from torchrl_glam.models import load_language_model, load_tokenizer
-
-from . import stairs
+from torchrl_glam.text import TokenizeText, encode_text
 
 
 class Faulty(PlaygroundTextEnv):

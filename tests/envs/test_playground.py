@@ -4,8 +4,9 @@ import pytest
 import torch
 from torchrl.envs import check_env_specs
 
-from torchrl_glam.envs import GoalSpace, OraclePolicy, PlaygroundTextEnv, decode_text, encode_text
+from torchrl_glam.envs import GoalSpace, OraclePolicy, PlaygroundTextEnv
 from torchrl_glam.envs.playground.vocabulary import object_id
+from torchrl_glam.text import decode_text, encode_text
 
 SIZES = [
     {},

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchrl_glam.envs import PlaygroundTextEnv, decode_text
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
+from torchrl_glam.text import decode_text
 
 from . import reference
 

@@ -6,13 +6,13 @@ import random
 import signal
 
 import pytest
+import stairs
 import torch
 from torchrl.envs import TransformedEnv, check_env_specs
 
-from torchrl_glam.envs import CandidateMask, describe_env
+from torchrl_glam.envs import CandidateMask
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.processes import EnvProcesses
-
-from . import stairs
 
 
 @pytest.fixture(autouse=True)

@@ -3,16 +3,16 @@
 from functools import partial
 
 import pytest
+import stairs
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torchrl.envs import Compose, ParallelEnv, SerialEnv, TransformedEnv, check_env_specs
 from torchrl.envs.utils import step_mdp
 
-from torchrl_glam.envs import CandidateMask, TextEnvWrapper, TokenizeText, decode_text
+from torchrl_glam.envs import CandidateMask, TextEnvWrapper
 from torchrl_glam.models import load_tokenizer
-
-from . import stairs
+from torchrl_glam.text import TokenizeText, decode_text
 
 
 def texts(state, key):

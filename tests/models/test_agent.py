@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
 from torchrl.envs import TransformedEnv
 
-from torchrl_glam.envs import PlaygroundTextEnv, PromptTemplate, TokenizeText
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import (
     AgentCard,
     CandidateActor,
@@ -24,6 +24,7 @@ from torchrl_glam.models import (
 )
 from torchrl_glam.models.card import CARD, HEADS
 from torchrl_glam.objectives import SACGLAMLoss
+from torchrl_glam.text import PromptTemplate, TokenizeText
 from torchrl_glam.training.run_folder import RunFolder
 
 LORA = LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False)

@@ -9,14 +9,15 @@ from tokenizers.trainers import BpeTrainer
 from torchrl.envs import TransformedEnv
 from transformers import PreTrainedTokenizerFast
 
-from torchrl_glam.envs import (
-    PlaygroundTextEnv,
+from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.models import make_trunk
+from torchrl_glam.text import (
     PromptTemplate,
     TokenizeText,
+    check_composition,
     decode_text,
     token_lengths,
 )
-from torchrl_glam.models import check_composition, make_trunk
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -5,11 +5,10 @@ import torch
 from families import GOALS, OBSERVATIONS, make_model, make_states
 from tensordict.nn import TensorDictSequential
 
-from torchrl_glam.envs.template import PromptTemplate
 from torchrl_glam.models import CandidateActor, ScoresOnly, make_trunk
 from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.models.loading import load_tokenizer
-from torchrl_glam.models.prompt import check_composition
+from torchrl_glam.text import PromptTemplate, check_composition
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,11 @@ from families import (
 from torchrl_glam.models import (
     DecoderOnlyTrunk,
     EncoderDecoderTrunk,
-    PromptBuilder,
     RepeatedTrunk,
     load_tokenizer,
     make_trunk,
 )
+from torchrl_glam.text import PromptBuilder
 
 ENCODER_DECODERS = ("t5", "flan-t5", "umt5", "bart")
 

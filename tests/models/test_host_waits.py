@@ -11,14 +11,13 @@ import pytest
 import torch
 from gpu_parity import collected_on, fresh_trunk, steps, transitions
 from pretend_card import PretendCard
-from torchrl.data import TensorDictReplayBuffer
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs.transforms import Compose, DeviceCastTransform
 from torchrl.objectives import SoftUpdate
 
 from torchrl_glam.models import CandidateActor, make_critic
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.replay import (
-    CompactStorage,
     HindsightRatioSampler,
     HindsightTransform,
     SegmentMultiStepTransform,
@@ -118,7 +117,7 @@ def test_replay_in_main_memory():
     rollouts = steps()
     with PretendCard() as card:
         buffer = TensorDictReplayBuffer(
-            storage=CompactStorage(200),
+            storage=LazyTensorStorage(200),
             sampler=HindsightRatioSampler(0.5),
             transform=Compose(
                 SegmentMultiStepTransform(3, 0.9),

@@ -9,9 +9,10 @@ import torch
 from families import make_model, plain_score
 from torchrl.envs import TransformedEnv
 
-from torchrl_glam.envs import GameStep, TextEnvWrapper, TokenizeText, decode_text
+from torchrl_glam.envs import TextEnvWrapper
 from torchrl_glam.models import GoalJudge, load_language_model, load_tokenizer
 from torchrl_glam.replay import HindsightTransform
+from torchrl_glam.text import GameStep, TokenizeText, decode_text
 
 GOALS = ["Grasp red lion", "Grasp blue cat", "Grow red lion"]
 SHORT = {"prompt": "Goal: {goal}\n{before}\nAction:"}

@@ -11,7 +11,7 @@ from peft import LoraConfig, PeftModel
 from tensordict import TensorDict
 from torchrl.envs import TransformedEnv
 
-from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText, token_lengths
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import (
     CandidateActor,
     DecoderOnlyTrunk,
@@ -20,6 +20,7 @@ from torchrl_glam.models import (
     load_tokenizer,
     make_trunk,
 )
+from torchrl_glam.text import TokenizeText, token_lengths
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torchrl.envs import TransformedEnv
 
-from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv, TokenizeText
+from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
 from torchrl_glam.models import load_language_model, make_trunk
 from torchrl_glam.pretraining import imitate
+from torchrl_glam.text import TokenizeText
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchrl_glam.envs import PromptTemplate
-from torchrl_glam.models import check_composition
 from torchrl_glam.pretraining import make_word_tokenizer
+from torchrl_glam.text import PromptTemplate, check_composition
 
 TEXTS = ["Goal: take the coin\nYou're in a T-shirt shop.\nAction:", " go north", " take coin"]
 

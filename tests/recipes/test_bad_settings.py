@@ -77,7 +77,7 @@ OF_SAC = [
     *("hindsight_goals_per_episode=0", "hindsight_goals_per_transition=0", "sampling=half"),
     "hindsight_goals_per_transition=1 hindsight_goals_per_episode=1",
     *("hindsight_ratio=1.5", "storage=tape", "capacity=8"),
-    *("capacity=159", "capacity=10000000000000", "capacity=10000000000000 storage=compact"),
+    *("capacity=159", "capacity=10000000000000"),
     "capacity=10000000000000 storage=memmap",
 ]
 OF_PPO = [

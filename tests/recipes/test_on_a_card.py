@@ -16,7 +16,7 @@ COMMON = [
 ]
 SETTINGS = {
     "sac_glam": [
-        *("num_updates=2", "warmup_updates=1", "log_every=64", "capacity=600", "storage=compact"),
+        *("num_updates=2", "warmup_updates=1", "log_every=64", "capacity=600"),
         *("probe_episodes=2", "critic_input=observation"),
     ],
     "ppo_glam": [

@@ -99,7 +99,7 @@ def test_one_process_goes_on_with_what_two_have_stored(sac, unbroken, tmp_path):
 
 def test_two_processes_go_on_with_what_one_has_stored(sac, unbroken, tmp_path):
     run, log = tmp_path / "run", tmp_path / "log"
-    options = [*SAC, "storage=compact", "probe_episodes=0", "log_every=16"]
+    options = [*SAC, "probe_episodes=0", "log_every=16"]
     assert sac.run(*options, "total_steps=80", f"output={run}", log=log) == 0
     ended = sac.run(*options, "total_steps=96", f"resume={run}", log=log, ranks=TWO)
     assert ended == 0, log.read_text()

@@ -9,8 +9,8 @@ from corridor import Corridor
 from forked_recipe import Recipe
 from torchrl.envs import TransformedEnv
 
-from torchrl_glam.envs import TokenizeText
 from torchrl_glam.models import load_language_model, make_trunk
+from torchrl_glam.text import TokenizeText
 
 pytestmark = pytest.mark.slow
 

@@ -77,10 +77,9 @@ def test_a_run_leaves_its_results(unbroken):
 
 
 def test_a_resumed_run_has_the_metrics_of_an_unbroken_one(unbroken, tmp_path):
-    """With the compact storage, which must make no difference to what is learnt."""
-    first = run("storage=compact", "total_steps=160", "output=run", cwd=tmp_path)
+    first = run("total_steps=160", "output=run", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    second = run("storage=compact", "total_steps=320", "resume=run", cwd=tmp_path)
+    second = run("total_steps=320", "resume=run", cwd=tmp_path)
     assert second.returncode == 0, second.stderr
     assert metrics(tmp_path / "run") == metrics(unbroken[0])
 

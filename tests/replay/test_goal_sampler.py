@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, RandomSampler, TensorDictReplayBuffer
 
-from torchrl_glam.replay import CompactStorage, GoalBalancedSampler
+from torchrl_glam.replay import GoalBalancedSampler
 
 PRIOR = [1.0, 3.0]
 
@@ -80,9 +80,8 @@ def test_chances_are_those_of_the_definition(calls):
     assert ((counts - expected).abs() < 6 * expected.sqrt() + 1).all()
 
 
-@pytest.mark.parametrize("storage", [LazyTensorStorage, CompactStorage])
-def test_a_goal_reached_often_crowds_out_no_other(storage):
-    buffer = make_buffer(GoalBalancedSampler(PRIOR, 1.0), batch_size=6000, storage=storage)
+def test_a_goal_reached_often_crowds_out_no_other():
+    buffer = make_buffer(GoalBalancedSampler(PRIOR, 1.0), batch_size=6000)
     buffer.extend(rows([1] * 50 + [3, 5]))
     with pytest.warns(UserWarning, match=r"kind \[0\]"):
         drawn = Counter(buffer.sample()["goal_tokens"][:, 0].tolist())

@@ -27,7 +27,6 @@ from torchrl.data import (
 from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
 from torchrl.envs import EnvBase, StepCounter, Transform, TransformedEnv
 
-from torchrl_glam.replay import CompactStorage
 from torchrl_glam.training.checkpointing import CheckpointManager
 
 CONFIG = {"seed": 3, "hindsight": {"fraction": 0.5, "names": ("a", "b")}, "total_steps": 100}
@@ -132,7 +131,7 @@ def rows(start, count):
     return TensorDict({"tokens": tokens, "next": {"reward": reward}}, [count])
 
 
-@pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage, CompactStorage])
+@pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])
 @pytest.mark.parametrize("batches", [0, 3, 4, 7], ids=["empty", "partly", "even", "wrapped"])
 def test_replay_buffer_goes_on_as_if_unbroken(tmp_path, storage, batches):
     buffer = replay_buffer(storage)

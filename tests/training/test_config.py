@@ -11,9 +11,10 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 from torchrl.data import RandomSampler
 
-from torchrl_glam.envs import PlaygroundTextEnv, describe_env
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import load_language_model, load_tokenizer
 from torchrl_glam.replay import GoalBalancedSampler, GoalKindSampler, HindsightRatioSampler
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.buffer import make_sampler
 from torchrl_glam.training.config import (
     PPOGLAMConfig,
@@ -275,7 +276,7 @@ def test_aligned_goals_need_to_know_which_are_sub_goals():
         ("hindsight_strategy", "episode", r"hindsight_strategy \(episode\) must be one of"),
         ("hindsight_goals_per_episode", 0, r"hindsight_goals_per_episode \(0\) must be at least 1"),
         ("sampling", "half", r"sampling \(half\) must be one of \('uniform', 'ratio', 'prior'"),
-        ("storage", "tape", r"storage \(tape\) must be one of \('ram', 'memmap', 'compact'\)"),
+        ("storage", "tape", r"storage \(tape\) must be one of \('ram', 'memmap'\)"),
         ("dtype", "float16", r"dtype \(float16\) must be one of"),
         ("compute_dtype", "float16", r"compute_dtype \(float16\) must be one of"),
         ("normalisation", "mean", r"normalisation \(mean\) must be one of \('sum', 'token_mean'"),

@@ -8,7 +8,7 @@ from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
 from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
-from torchrl_glam.training.evaluation import evaluate, evaluate_splits
+from torchrl_glam.training.evaluation import evaluate, evaluate_splits, play_randomly
 from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable
 
 
@@ -45,6 +45,16 @@ def test_random_play_equals_episodes_counted_one_by_one():
     results = evaluate(None, make_env(3000), seed=0)
     assert abs(results["success"] - sum(successes) / 300) < 0.09  # three standard errors
     assert abs(results["length"] - sum(lengths) / 300) < 0.6
+
+
+def test_random_play_for_a_report_is_two_thousand_episodes_and_ends_in_time():
+    """What an evaluation's few episodes give may be off by 0.1: their standard error is 0.03."""
+    env = make_env(500)
+    successes, episodes = play_randomly(env)
+    assert episodes == 2000
+    assert abs(successes / episodes - evaluate(None, make_env(3000), seed=0)["success"]) < 0.05
+    assert play_randomly(env) == (successes, episodes)
+    assert play_randomly(make_env(5), seconds=0.0)[1] == 5
 
 
 def test_the_same_seed_gives_the_same_result_and_leaves_the_random_state():

@@ -7,7 +7,6 @@ from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs.transforms import Compose
 
 from torchrl_glam.replay import (
-    CompactStorage,
     HindsightRatioSampler,
     HindsightTransform,
     SegmentMultiStepTransform,
@@ -18,10 +17,9 @@ from torchrl_glam.training.resharding import deal_rows
 GAMMA = 0.5
 
 
-def make_buffer(capacity, storage, seed=0):
-    kinds = {"ram": LazyTensorStorage, "compact": CompactStorage}
+def make_buffer(capacity, seed=0):
     return TensorDictReplayBuffer(
-        storage=kinds[storage](capacity),
+        storage=LazyTensorStorage(capacity),
         sampler=HindsightRatioSampler(0.5),
         transform=Compose(SegmentMultiStepTransform(2, GAMMA), HindsightTransform(seed=seed)),
         batch_size=4,
@@ -54,17 +52,16 @@ def numbers(buffer):
     return buffer.storage.get(slice(0, len(buffer)))["number"].tolist()
 
 
-@pytest.mark.parametrize("storage", ["ram", "compact"])
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_every_stored_transition_goes_to_one_process_the_oldest_first(storage, size, tmp_path):
+def test_every_stored_transition_goes_to_one_process_the_oldest_first(size, tmp_path):
     """The first of two buffers is full and has been written over, the second is not."""
-    first, second = make_buffer(6, storage), make_buffer(6, storage)
+    first, second = make_buffer(6), make_buffer(6)
     for begin in (0, 2, 4, 6):
         first.extend(steps(begin, [False, True], [False, False]))
     second.extend(steps(100, [False, False, True], [False] * 3))
     assert numbers(first) == [6, 7, 2, 3, 4, 5]
     saved = save([first, second], tmp_path)
-    dealt = [make_buffer(12, storage) for _ in range(size)]
+    dealt = [make_buffer(12) for _ in range(size)]
     for rank, buffer in enumerate(dealt):
         deal_rows(buffer, saved, rank, size)
     # ages of the first are 1/12, 3/12, ..., those of the second 1/6, 3/6, 5/6
@@ -72,13 +69,12 @@ def test_every_stored_transition_goes_to_one_process_the_oldest_first(storage, s
     assert [numbers(buffer) for buffer in dealt] == [in_order[rank::size] for rank in range(size)]
 
 
-@pytest.mark.parametrize("storage", ["ram", "compact"])
-def test_steps_of_unfinished_episodes_are_kept_as_if_time_had_run_out(storage, tmp_path):
+def test_steps_of_unfinished_episodes_are_kept_as_if_time_had_run_out(tmp_path):
     """By hand: two steps of 5, after the first of which goal 7 was named."""
-    buffers = [make_buffer(8, storage), make_buffer(8, storage)]
+    buffers = [make_buffer(8), make_buffer(8)]
     buffers[0].extend(steps(0, [False, True, False], [False] * 3))
     buffers[1].extend(steps(10, [True, False, False], [False, True, False]))
-    dealt = make_buffer(16, storage)
+    dealt = make_buffer(16)
     deal_rows(dealt, save(buffers, tmp_path), 0, 1)
     rows = dealt.storage.get(slice(0, len(dealt)))
     assert sorted(rows["number"].tolist()) == [0, 1, 2, 10, 11, 11, 12]
@@ -98,10 +94,10 @@ def test_steps_of_unfinished_episodes_are_kept_as_if_time_had_run_out(storage, t
 
 
 def test_what_comes_next_begins_new_episodes(tmp_path):
-    buffer = make_buffer(8, "ram")
+    buffer = make_buffer(8)
     buffer.extend(steps(0, [False, False], [False, False]))
     saved = save([buffer], tmp_path)
-    other = make_buffer(8, "ram", seed=1)
+    other = make_buffer(8, seed=1)
     deal_rows(other, saved, 0, 2)
     hindsight = other.transform.transforms[1]
     assert hindsight.pending == 0
@@ -112,7 +108,7 @@ def test_what_comes_next_begins_new_episodes(tmp_path):
 
 
 def test_a_process_that_nobody_stored_for_begins_empty(tmp_path):
-    saved = save([make_buffer(8, "ram")], tmp_path)
-    other = make_buffer(8, "ram")
+    saved = save([make_buffer(8)], tmp_path)
+    other = make_buffer(8)
     deal_rows(other, saved, 1, 2)
     assert len(other) == 0

@@ -11,7 +11,6 @@ from tensordict import TensorDict
 from torchrl.data import TensorDictReplayBuffer
 
 from torchrl_glam.envs import PlaygroundTextEnv
-from torchrl_glam.replay import CompactStorage
 from torchrl_glam.training import storage
 from torchrl_glam.training.storage import DiskStorage, check_room, transition_bytes
 
@@ -72,24 +71,7 @@ def test_capacity_must_fit(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "machine_memory", lambda: 200 * row)
     check_room("memmap", 100, env, tmp_path / "not" / "there")
     check_room("ram", 200, env, tmp_path)
-    check_room("compact", 201, env, tmp_path)
     with pytest.raises(ValueError, match=r"capacity \(101\) must fit into the free disk: at .* GB"):
         check_room("memmap", 101, env, tmp_path)
     with pytest.raises(ValueError, match=r"capacity \(201\) must fit into the memory"):
         check_room("ram", 201, env, tmp_path)
-    with pytest.raises(ValueError, match="memory"):
-        check_room("compact", 200 * row // storage._COMPACT_ROW + 1, env, tmp_path)
-
-
-def test_a_compact_row_is_no_smaller_than_assumed():
-    """Else capacities that fit would be refused; a real transition has more entries than this."""
-    compact = CompactStorage(100_000)
-    state = torch.arange(20).view(4, 5)
-    ends = {name: torch.zeros(3, 1, dtype=torch.bool) for name in ("done", "terminated")}
-    batch = {
-        "observation_tokens": state[:3],
-        "action": torch.zeros(3, dtype=torch.long),
-        "next": {"observation_tokens": state[1:], "reward": torch.zeros(3, 1), **ends},
-    }
-    compact.set(range(3), TensorDict(batch, [3]))
-    assert compact._rows.shape[1] * compact._rows.element_size() >= storage._COMPACT_ROW

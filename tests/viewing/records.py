@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import torch
 from tensordict import TensorDict
 
-from torchrl_glam.envs import OraclePolicy, PromptTemplate
+from torchrl_glam.envs import OraclePolicy
+from torchrl_glam.text import PromptTemplate
 
 READER = SimpleNamespace(template=PromptTemplate())
 """What a page asks of an agent."""

@@ -117,6 +117,48 @@ def test_the_list_is_filtered_and_ordered(browser, page):
     assert reader.text("#goal") == "Grow red lion"
 
 
+def test_filters_offer_what_occurs_and_survive_a_reload(browser, tmp_path):
+    plain = [episode | {"kind": 1} for episode in by_hand()]
+    for episode in plain:
+        episode["steps"] = [{k: v for k, v in s.items() if k != "value"} for s in episode["steps"]]
+    write_page(tmp_path / "page.html", {"agent": (READER, plain)}, KINDS)
+    reader = Reader(browser, tmp_path / "page.html")
+    assert [name.lower() for name in reader.texts("#kind option")] == ["all", "grow"]
+    assert not any("Q" in name for name in reader.texts("#surprise option"))
+    reader.choose("outcome", "failure")
+    reader.choose("order", "longest first")
+    goal = reader.text("#goal")
+    reader.driver.refresh()
+    assert reader.text("#count") == "2 of 3 episodes" and reader.text("#goal") == goal
+    assert reader.run("return document.getElementById('order').value") == "longest first"
+
+
+def test_a_game_without_hindsight_has_no_partner(browser, tmp_path):
+    episodes = by_hand()
+    for step in (step for episode in episodes for step in episode["steps"]):
+        step["named"] = []
+        del step["scene"]
+    write_page(tmp_path / "page.html", {"agent": (READER, episodes)}, KINDS)
+    reader = Reader(browser, tmp_path / "page.html")
+    assert "partner" not in reader.text("#runs") and "reached" not in reader.text("#runs h3")
+    episodes[0]["steps"][0]["named"] = ["Grasp blue water"]
+    write_page(tmp_path / "page.html", {"agent": (READER, episodes)}, KINDS)
+    reader = Reader(browser, tmp_path / "page.html")
+    assert "Goals that the step reached: 1" in reader.text("#runs")
+    assert "partner" not in reader.text("#runs")
+
+
+def test_values_that_are_not_numbers_are_told(browser, tmp_path):
+    """As of a critic that diverged: JSON has no NaN, and a browser reads no page with one."""
+    episodes, nan = by_hand(), float("nan")
+    episodes[0]["steps"][0] |= {"value": [0.5, nan, float("inf")], "state_value": nan}
+    write_page(tmp_path / "page.html", {"agent": (READER, episodes)}, KINDS)
+    reader = Reader(browser, tmp_path / "page.html")
+    browser.get_log("browser")
+    assert reader.text("#runs").count("not a number") == 3
+    assert reader.texts("td.largest") and browser.get_log("browser") == []
+
+
 def test_two_agents_stand_side_by_side(browser, tmp_path):
     mine, other = by_hand(), by_hand()
     other[0] |= {"success": False, "steps": other[0]["steps"][:1]}

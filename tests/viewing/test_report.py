@@ -39,7 +39,7 @@ CONFIG = "gamma: 0.9\nmodel: </pre><script>alert(1)</script>\n"
 RECORD = {
     "unit": "environment steps",
     "starts": [{"time": "now", "command": "python recipes/sac_glam.py", "commit": "abc"}],
-    "references": {"random play": 0.375},
+    "references": {"random play": [0.375, 0.354, 0.396]},
 }
 
 
@@ -64,12 +64,12 @@ def test_every_measurement_has_a_chart_and_stands_once():
 
 
 def test_charts_have_the_lines_that_belong_together():
-    found = charts(references={"random play": 0.375})
+    found = charts(references={"random play": [0.375]})
     success = found["Success, actions sampled"]
     assert {line.label: line.y for line in success.lines} == {
         **{"train": [0.5, 0.5], "test": [0.25, 0.25], "while training": [0.125, 0.125]}
     }
-    assert success.references == {"random play": 0.375} and success.x_limits == (0, 1600)
+    assert success.references == {"random play": [0.375]} and success.x_limits == (0, 1600)
     kinds = found["Success by goal kind, train, sampled"].lines
     assert [line.label for line in kinds] == ["grasp", "grow then grasp"]
     assert found["Actions on a shortest plan, states of a plan"].lines[0].y == [0.5, 0.5]
@@ -100,22 +100,27 @@ def test_calibration_is_return_by_q_in_the_newest_evaluation():
 def test_points_lie_where_they_belong():
     """Axes from 0 to 40 over 340 units, and from 0 to 1 over 192, downwards."""
     line = Line("a", [0, 10, 40], [0.0, 1.0, 0.5])
-    drawn = draw(Chart("t", "", [line], limits=(0, 1), references={"oracle": 0.75}))
-    assert drawn["lines"][0]["paths"] == ["58.0,202.0 143.0,10.0 398.0,106.0"]
-    assert drawn["lines"][0]["marks"][1] == (143.0, 10.0, "10: 1")
+    drawn = draw(Chart("t", "", [line], limits=(0, 1), references={"oracle": [0.75, 0.7, 0.8]}))
+    [path] = drawn["lines"][0]["paths"]
+    assert path == {"points": "58.0,202.0 143.0,10.0 398.0,106.0", "x": "0 10 40", "y": "0 1 0.5"}
     assert drawn["y_ticks"] == [
         (202.0, "0"),
         *((163.6, "0.2"), (125.2, "0.4"), (86.8, "0.6"), (48.4, "0.8"), (10.0, "1")),
     ]
-    assert drawn["references"] == [(58.0, "oracle", "0.75")]
+    assert drawn["references"] == [(58.0, "oracle", "0.75 (0.7 to 0.8)")]
+
+
+def heights(drawn):
+    """Of the first line's points."""
+    points = [point for path in drawn["lines"][0]["paths"] for point in path["points"].split()]
+    return [float(point.split(",")[1]) for point in points]
 
 
 def test_a_logarithmic_axis_has_equal_steps_for_equal_ratios():
     drawn = draw(Chart("t", "", [Line("a", [0, 1, 2], [1, 100, 10_000])], log=True))
-    heights = [float(point.split(",")[1]) for point in drawn["lines"][0]["paths"][0].split()]
-    assert heights == [202.0, 106.0, 10.0]
+    assert heights(drawn) == [202.0, 106.0, 10.0]
     flat = draw(Chart("t", "", [Line("a", [0, 1], [0.05, 0.05])], log=True))
-    assert flat["lines"][0]["paths"] == ["58.0,92.7 398.0,92.7"]  # log(2.5) / log(5) of the way
+    assert heights(flat) == [92.7, 92.7]  # log(2.5) / log(5) of the way
     labels = [
         t for _, t in draw(Chart("t", "", [Line("a", [0, 1], [1e-9, 2e4])], log=True))["y_ticks"]
     ]
@@ -129,14 +134,23 @@ def test_a_logarithmic_axis_has_equal_steps_for_equal_ratios():
 )
 def test_any_numbers_can_be_drawn(values):
     drawn = draw(Chart("t", "", [Line("a", list(range(len(values))), values)]))
-    points = [p.split(",") for path in drawn["lines"][0]["paths"] for p in path.split()]
+    paths = drawn["lines"][0]["paths"]
+    points = [p.split(",") for path in paths for p in path["points"].split()]
     assert len(points) == sum(map(math.isfinite, values))
     assert all(0 <= float(x) <= WIDTH and 0 <= float(y) <= HEIGHT for x, y in points)
 
 
 def test_what_is_not_finite_is_a_gap():
     drawn = draw(Chart("t", "", [Line("a", [0, 1, 2, 3], [1.0, math.nan, 2.0, 3.0])]))
-    assert [len(path.split()) for path in drawn["lines"][0]["paths"]] == [1, 2]
+    assert [path["y"] for path in drawn["lines"][0]["paths"]] == ["1", "2 3"]
+
+
+def test_a_single_measurement_is_a_number_and_no_chart():
+    """As of a short run, all of whose lines have one point."""
+    alone = Chart("t", "", [Line("a", [8], [0.5]), Line("b", [], [])])
+    assert draw(alone)["newest"] == [("a", "0.5")]
+    page = make_page(Run("short", [{"step": 8, "entropy": 0.0625}]))
+    assert "<svg" not in page and "0.0625" in page
 
 
 def test_a_long_run_keeps_its_peaks_in_a_page_below_a_megabyte():
@@ -149,9 +163,8 @@ def test_a_long_run_keeps_its_peaks_in_a_page_below_a_megabyte():
     ]
     rows[1_234]["a0/b0"] = 50.0
     assert len(make_page(Run("long", rows))) < 1_000_000
-    [line] = draw(charts(rows)["a0"])["lines"][:1]
-    heights = [float(point.split(",")[1]) for point in line["paths"][0].split()]
-    assert len(heights) <= 240 and min(heights) == 34.0  # 50 on an axis from -20 to 60
+    found = heights(draw(charts(rows)["a0"]))
+    assert len(found) <= 240 and min(found) == 34.0  # 50 on an axis from -20 to 60
 
 
 @pytest.fixture(scope="module")
@@ -198,8 +211,36 @@ def test_the_page_says_what_it_draws(browser, page):
         ["1,600", "0.5", "0.25", "0.125"],
     ]
     assert reader.text("pre") == CONFIG and "recipes/sac_glam.py" in reader.text(".facts")
-    assert "random play 0.375" in reader.text("svg")
+    assert "random play" not in reader.text("svg")  # not over the curves
+    assert "random play 0.375 (0.354 to 0.396)" in reader.texts(".legend li")
     assert "<b>bold" in reader.texts("h3")
+
+
+def test_the_pointer_reads_the_values_under_it(browser, page):
+    """Over the first chart, at a quarter of its width: the rows of steps 0 and 800 are nearest."""
+    reader = Reader(browser, page)
+    assert reader.run("return document.querySelector('.values').hidden")
+    over = """
+        const chart = document.querySelector('svg.chart'), box = chart.getBoundingClientRect();
+        const at = { clientX: box.left + box.width * arguments[0], clientY: box.top + 9 };
+        chart.dispatchEvent(new PointerEvent('pointermove', at));
+        const values = document.querySelector('.values').children;
+        return [...values].map(e => e.innerText);
+    """
+    said = reader.driver.execute_script(over, 0.55)
+    assert said[0] == "at 800" and "while training 0.125" in said
+    assert reader.driver.execute_script(over, 0.95) == [
+        *("at 1,600", "train 0.5", "test 0.25", "while training 0.125")
+    ]
+    reader.run("document.querySelector('svg.chart').dispatchEvent(new Event('pointerleave'))")
+    assert reader.run("return document.querySelector('.values').hidden")
+
+
+def test_pages_of_episodes_are_linked(tmp_path):
+    (tmp_path / "metrics.csv").write_text("step,entropy\n0,0.5\n")
+    assert "episodes.html" not in make_page(read_run(tmp_path))
+    (tmp_path / "episodes.html").touch()
+    assert '<a href="episodes.html">Episodes</a>' in make_page(read_run(tmp_path))
 
 
 def test_lines_stand_out_by_day_and_by_night_and_not_by_colour_alone(page):
@@ -313,4 +354,9 @@ def test_nothing_outside_the_folder_is_read(tmp_path):
 def test_records_of_strangers_are_shown_as_text(tmp_path):
     record = {"unit": "<i>", "starts": ["x", {"command": "<script>"}], "references": {"a": "b"}}
     page = make_page(Run("</title><script>", ROWS, "", record))
-    assert "<script" not in page and "<i>" not in page and "&lt;script&gt;" in page
+    assert (
+        page.count("<script") == 1
+        and "script-src 'sha256-" in page
+        and "<i>" not in page
+        and "&lt;script&gt;" in page
+    )

@@ -21,7 +21,6 @@ from torchrl_glam.models.loading import load_language_model, load_tokenizer
 from torchrl_glam.models.model_card import write_model_card
 from torchrl_glam.models.on_device import OnDevice
 from torchrl_glam.models.passes import split_by_tokens
-from torchrl_glam.models.prompt import PromptBuilder, check_composition
 from torchrl_glam.models.protocol import Trunk
 from torchrl_glam.models.push import push_agent
 from torchrl_glam.models.repeated import RepeatedTrunk
@@ -46,14 +45,12 @@ __all__ = [
     "InexactTrunkError",
     "ObservationCritic",
     "OnDevice",
-    "PromptBuilder",
     "RepeatedDecoderOnlyTrunk",
     "RepeatedTrunk",
     "ScoresOnly",
     "Trunk",
     "ValueHead",
     "build_trie",
-    "check_composition",
     "check_gradients",
     "export_agent",
     "load_agent",

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.models._words import WordCounter
 from torchrl_glam.models.trie import CandidateTrie
+from torchrl_glam.text import WordCounter
 
 Normalisation = Literal["sum", "token_mean", "word_mean"]
 

@@ -13,16 +13,11 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.envs.template import PromptTemplate
 from torchrl_glam.models._reach import Limit, check_kind, positions, text_config, turning_points
 from torchrl_glam.models.exactness import check_exactness
-from torchrl_glam.models.prompt import (
-    EXAMPLE_ACTIONS,
-    EXAMPLES,
-    PromptBuilder,
-    check_composition,
-)
 from torchrl_glam.models.trie import CandidateTrie
+from torchrl_glam.text import PromptBuilder, PromptTemplate, check_composition
+from torchrl_glam.text.prompt import EXAMPLE_ACTIONS, EXAMPLES
 
 
 class ModelReader(TensorDictModuleBase):

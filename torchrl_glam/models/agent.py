@@ -14,7 +14,6 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.envs.template import PromptTemplate
 from torchrl_glam.models.actor import CandidateActor
 from torchrl_glam.models.card import CARD, HEADS, AgentCard
 from torchrl_glam.models.critic import make_critic
@@ -26,6 +25,7 @@ from torchrl_glam.models.on_device import OnDevice
 from torchrl_glam.models.scores_only import ScoresOnly
 from torchrl_glam.models.trunk import CandidateTrunk
 from torchrl_glam.models.value import ValueHead
+from torchrl_glam.text import PromptTemplate
 
 
 @dataclass
@@ -81,7 +81,8 @@ class Agent:
             with, and are left out where there is another number of candidates.
 
         Examples:
-            >>> from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText
+            >>> from torchrl_glam.envs import PlaygroundTextEnv
+            >>> from torchrl_glam.text import TokenizeText
             >>> from torchrl.envs import TransformedEnv
             >>> from torchrl_glam.models import load_language_model, make_trunk
             >>> model, tokenizer = load_language_model("tiny")
@@ -132,7 +133,8 @@ def load_agent(
     Examples:
         >>> import tempfile
         >>> from torchrl.envs import TransformedEnv
-        >>> from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText, decode_text
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> from torchrl_glam.text import TokenizeText, decode_text
         >>> from torchrl_glam.models import AgentCard, export_agent, load_language_model
         >>> folder, card = tempfile.mkdtemp(), AgentCard(num_critics=0)
         >>> _ = export_agent(folder, *load_language_model("tiny"), card=card)  # a run does so

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from torchrl_glam.envs.template import PromptTemplate
 from torchrl_glam.models._likelihood import Normalisation
 from torchrl_glam.models.critic import CriticInput
+from torchrl_glam.text import PromptTemplate
 
 CARD = "agent.json"
 HEADS = "heads.safetensors"
@@ -26,7 +26,7 @@ class AgentCard:
     Args:
         environment: the environment's settings, by name; text, numbers, truth values, lists and
             dictionaries of them only. Default: none.
-        template: the prompt. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
+        template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
         normalisation, score_eos: those of the trunk. Defaults: ``"sum"``, False.
         critic: input of the value heads, as in :func:`~torchrl_glam.models.make_critic`, or
             ``"state"`` for a :class:`~torchrl_glam.models.ValueHead`. Default:

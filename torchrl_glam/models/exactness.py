@@ -106,7 +106,8 @@ def score_error(
 
     Examples:
         >>> from torchrl.envs import TransformedEnv
-        >>> from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> from torchrl_glam.text import TokenizeText
         >>> from torchrl_glam.models import load_language_model, make_trunk
         >>> model, tokenizer = load_language_model("tiny")
         >>> env = TransformedEnv(PlaygroundTextEnv(num_envs=4, seed=0), TokenizeText(tokenizer))

@@ -10,7 +10,6 @@ from tensordict import NestedKey
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.envs.template import PromptTemplate
 from torchrl_glam.models._likelihood import Normalisation
 from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
 from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
@@ -18,6 +17,7 @@ from torchrl_glam.models.exactness import InexactTrunkError
 from torchrl_glam.models.repeated import RepeatedTrunk
 from torchrl_glam.models.repeated_decoder_only import RepeatedDecoderOnlyTrunk
 from torchrl_glam.models.trunk import CandidateTrunk
+from torchrl_glam.text import PromptTemplate
 
 _PACKED = "its decoder reads candidates packed, one after another"
 _APART = "nor packed candidates; its decoder reads every candidate apart"
@@ -49,7 +49,7 @@ def make_trunk(
         model: a ``transformers`` model with a language-model head, or the same wrapped by
             ``peft``.
         tokenizer: its tokenizer.
-        template: the prompt. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
+        template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
         normalisation, score_eos, max_tokens_per_pass, autocast, compile, pad_to_multiple_of: how
             candidates are scored, see :class:`~torchrl_glam.models.CandidateTrunk`.
         goal_key, observation_key, action_key, mask_key: inputs, see there.

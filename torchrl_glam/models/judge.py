@@ -16,10 +16,8 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.envs.template import PromptTemplate
-from torchrl_glam.envs.wrapper import GameStep
 from torchrl_glam.models.factory import make_trunk
-from torchrl_glam.models.prompt import check_composition
+from torchrl_glam.text import GameStep, PromptTemplate, check_composition
 
 Trajectory = Sequence[GameStep]
 _PROMPT = (
@@ -57,7 +55,7 @@ class GoalJudge:
             they are names too many at 0.5. Default: 0.5.
         max_goals: most goals that are named after a step, those with the highest probabilities;
             the wrapper refuses more than its ``max_hindsight``. Default: None, all.
-        describe: function of the trajectory, a list of :class:`~torchrl_glam.envs.GameStep`, that
+        describe: function of the trajectory, a list of :class:`~torchrl_glam.text.GameStep`, that
             gives the texts of the slots. Default: ``before`` and ``after``, the last two
             observations, which must be strings then, and ``action``, the one between them.
         chat_template: whether the prompt is a user's turn, which a chat model answers. Default:

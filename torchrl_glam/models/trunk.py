@@ -13,7 +13,6 @@ from tensordict.nn import dispatch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.envs.template import PromptTemplate
 from torchrl_glam.models._distinct import distinct_rows, repeat_last
 from torchrl_glam.models._likelihood import LogLikelihood, Normalisation
 from torchrl_glam.models._reach import check_ids
@@ -21,6 +20,7 @@ from torchrl_glam.models._reader import ModelReader
 from torchrl_glam.models.passes import in_passes, token_passes
 from torchrl_glam.models.protocol import Part
 from torchrl_glam.models.trie import admissible_tokens, build_trie
+from torchrl_glam.text import PromptTemplate
 
 
 class CandidateTrunk(ModelReader):
@@ -39,7 +39,7 @@ class CandidateTrunk(ModelReader):
         model: a ``transformers`` model with a language-model head, or the same wrapped by
             ``peft``. It is used in the mode (train or eval) it is in.
         tokenizer: its tokenizer.
-        template: the prompt. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
+        template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
         normalisation: ``"sum"`` of the token log-probabilities (eq. 1), ``"token_mean"``, or
             ``"word_mean"``, the sum divided by the number of words (TWOSOME, Tan et al., 2024).
             Default: ``"sum"``.

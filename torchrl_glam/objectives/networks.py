@@ -37,7 +37,8 @@ def ppo_networks(
         >>> from torchrl.envs import TransformedEnv
         >>> from torchrl.objectives import ClipPPOLoss
         >>> from torchrl.objectives.value import GAE
-        >>> from torchrl_glam.envs import PlaygroundTextEnv, TokenizeText
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> from torchrl_glam.text import TokenizeText
         >>> from torchrl_glam.models import CandidateActor, ScoresOnly, ValueHead
         >>> from torchrl_glam.models import load_language_model, make_trunk
         >>> model, tokenizer = load_language_model("tiny")

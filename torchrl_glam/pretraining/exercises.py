@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from tensordict import TensorDictBase
 
-from torchrl_glam.envs import GoalSpace, PromptTemplate, decode_text
+from torchrl_glam.envs import GoalSpace
 from torchrl_glam.envs.playground.dynamics import GRASPED, NO_EVENT, NOTHING, Dynamics
 from torchrl_glam.envs.playground.vocabulary import (
     CATEGORIES,
@@ -29,6 +29,7 @@ from torchrl_glam.envs.playground.vocabulary import (
     is_living,
     type_of,
 )
+from torchrl_glam.text import PromptTemplate, decode_text
 
 EXERCISES: dict[str, float] = {
     "outcome": 0.34,

@@ -13,9 +13,9 @@ import random
 import re
 from collections.abc import Sequence
 
-from torchrl_glam.envs import PromptTemplate
 from torchrl_glam.pretraining.exercises import Reading
 from torchrl_glam.pretraining.play import Move
+from torchrl_glam.text import PromptTemplate
 
 GAME_EXERCISES: dict[str, float] = {
     "outcome": 8.0,
@@ -43,7 +43,7 @@ class GameExercises:
         exchange: share of states whose goal is exchanged for one that the step reached, or else a
             later one of the episode, if there is such a goal. Default: 0.5.
         longest: words of an answer after which it breaks off. Default: 32.
-        template: the prompt. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
+        template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
 
     Raises:
         ValueError: if there are no moves, ``weights`` names an unknown exercise, or there are more

@@ -42,7 +42,8 @@ def imitate(
 
     Examples:
         >>> from torchrl.envs import TransformedEnv
-        >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv, TokenizeText
+        >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
+        >>> from torchrl_glam.text import TokenizeText
         >>> from torchrl_glam.models import load_language_model, make_trunk
         >>> model, tokenizer = load_language_model("tiny")
         >>> env = TransformedEnv(PlaygroundTextEnv(num_envs=4), TokenizeText(tokenizer))

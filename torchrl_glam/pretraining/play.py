@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from torchrl_glam.envs import decode_text, describe_env
+from torchrl_glam.text import decode_text, describe_env
 
 
 class Move(NamedTuple):

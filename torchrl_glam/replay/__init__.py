@@ -47,7 +47,6 @@ followed by n-step returns, leaves ``terminated`` False on relabelled successes,
 partner.
 """
 
-from torchrl_glam.replay.compact import CompactStorage, stored_entry
 from torchrl_glam.replay.goal_sampler import GoalBalancedSampler
 from torchrl_glam.replay.hindsight import HindsightTransform
 from torchrl_glam.replay.multi_step import SegmentMultiStepTransform
@@ -56,7 +55,6 @@ from torchrl_glam.replay.samplers import GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.replay.workers import number_trajectories, unfinished_trajectories
 
 __all__ = [
-    "CompactStorage",
     "GoalBalancedSampler",
     "GoalKindSampler",
     "HindsightRatioSampler",
@@ -65,6 +63,5 @@ __all__ = [
     "SubgoalFilter",
     "close_rollout",
     "number_trajectories",
-    "stored_entry",
     "unfinished_trajectories",
 ]

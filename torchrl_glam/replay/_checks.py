@@ -12,8 +12,6 @@ from collections.abc import Mapping
 import torch
 from tensordict import NestedKey, TensorDictBase
 
-from torchrl_glam.replay._indexing import rows_differ
-
 # of the distance between the rewards of a step that reaches its goal and one that does not
 REWARD_SLACK = 1e-4
 
@@ -78,6 +76,12 @@ def check_same_goal(goals: torch.Tensor, first: torch.Tensor, goal_key: NestedKe
             "do (several collectors count alike), or clear() the transform where environments are "
             "reset in mid-episode."
         )
+
+
+def rows_differ(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Which rows of two entries [k, ...] are not equal, bool [k]."""
+    unlike = one != other
+    return unlike.flatten(1).any(1) if unlike.ndim > 1 else unlike
 
 
 def check_named(

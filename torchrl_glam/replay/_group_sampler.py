@@ -14,7 +14,6 @@ from torchrl.data.replay_buffers.storages import Storage, TensorStorage
 
 from torchrl_glam.replay._row_groups import RowGroups
 from torchrl_glam.replay._state_file import StateFile
-from torchrl_glam.replay.compact import stored_entry
 
 
 class GroupSampler(StateFile, Sampler):
@@ -137,19 +136,21 @@ class GroupSampler(StateFile, Sampler):
             if unseen and refused.numel():
                 self._refuse(storage, refused)
 
-    def _column(
+    def _stored(
         self, storage: Storage, rows: torch.Tensor, key: NestedKey, writer: str
     ) -> torch.Tensor:
-        """An entry of one number a row, [k], for the rows given, int64 [k]."""
+        """An entry of the rows given, int64 [k]: [k, ...]."""
         if not isinstance(storage, TensorStorage) or storage.ndim != 1:
             raise TypeError(
                 f"The storage ({type(storage).__name__}, ndim {storage.ndim}) must be a tensor "
-                "storage with one dimension, as LazyTensorStorage and CompactStorage are."
+                "storage with one dimension, as LazyTensorStorage is."
             )
-        try:
-            return stored_entry(storage, key, rows).reshape(-1)
-        except KeyError as error:
-            raise KeyError(f"{error.args[0]} {writer} should write it.") from None
+        entry = storage[:].get(key, None)
+        if entry is None:
+            raise KeyError(
+                f"The stored transitions have no entry {key!r}: {writer} should write it."
+            )
+        return entry[rows.to(entry.device)]
 
     def _empty(self) -> None:
         self._groups: RowGroups | None = None

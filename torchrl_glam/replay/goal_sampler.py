@@ -10,7 +10,6 @@ from tensordict import NestedKey
 from torchrl.data.replay_buffers.storages import Storage
 
 from torchrl_glam.replay._row_groups import RowGroups
-from torchrl_glam.replay.compact import stored_entry
 from torchrl_glam.replay.samplers import GoalKindSampler
 
 
@@ -85,7 +84,8 @@ class GoalBalancedSampler(GoalKindSampler):
         numbers = torch.full_like(groups, -1)
         is_hindsight = groups >= len(self.prior)
         if is_hindsight.any():
-            goals = stored_entry(storage, self.goal_key, rows[is_hindsight]).flatten(1).long().cpu()
+            goals = self._stored(storage, rows[is_hindsight], self.goal_key, "TokenizeText")
+            goals = goals.flatten(1).long().cpu()
             # the kind stands before the goal: what tells kinds apart need not be in the tokens
             named = torch.cat([groups[is_hindsight].unsqueeze(-1) - len(self.prior), goals], 1)
             different, which = named.unique(dim=0, return_inverse=True)

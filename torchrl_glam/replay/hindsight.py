@@ -21,10 +21,10 @@ from torchrl_glam.replay._checks import (
     check_same_goal,
     check_scale,
     check_strategy,
+    rows_differ,
 )
 from torchrl_glam.replay._collected import check_order, mask_key, trajectories
 from torchrl_glam.replay._episodes import Episodes, StepLog
-from torchrl_glam.replay._indexing import rows_differ
 from torchrl_glam.replay._layout import Layout, under_next
 from torchrl_glam.replay._strategies import (
     Namings,

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 WIDTH, HEIGHT = 420, 240
 LEFT, RIGHT, TOP, BOTTOM = 58, 398, 10, 202  # of what the axes enclose
 _POINTS = 240  # of a line at the most: more cannot be told apart
-_MARKED = 30  # points up to which each has a mark with its value
+_MARKED = 30  # points of a line up to which each has a mark
 _ROWS = 40  # of a chart's table
 _STYLES = 6  # of lines, in report.css
 _TICKS = MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10])
@@ -51,7 +51,8 @@ class Chart:
         lines: what was measured.
         limits: ends of the vertical axis that are there whatever was measured. Default: none.
         log: whether the vertical axis is logarithmic, where every value is above 0. Default: False.
-        references: heights of dashed lines, by name. Default: none.
+        references: dashed lines by name: each a height and, if known, the ends of its 95 %
+            interval. Default: none.
         x_label: name of the horizontal axis. Default: ``"environment steps"``.
         x_limits: ends of the horizontal axis, as ``limits``. Default: none.
         diagonal: whether to draw where x equals y. Default: False.
@@ -68,7 +69,7 @@ class Chart:
     lines: Sequence[Line]
     limits: tuple[float, float] | None = None
     log: bool = False
-    references: Mapping[str, float] = field(default_factory=dict)
+    references: Mapping[str, Sequence[float]] = field(default_factory=dict)
     x_label: str = "environment steps"
     x_limits: tuple[float, float] | None = None
     diagonal: bool = False
@@ -78,30 +79,44 @@ def draw(chart: Chart) -> dict[str, Any]:
     """What the page's template needs of a chart, ends and places in the units of the drawing.
 
     Returns:
-        ``title``, ``about``, ``x_label``; ``x_ticks`` and ``y_ticks`` with place and label;
-        ``lines`` with ``label``, ``style``, ``paths`` (one for each stretch without a gap) and
-        ``marks`` (place and value); ``references`` with height, name and value; ``diagonal``, the
-        ends of a line or None; the table's ``rows``, and ``thinned``, whether it has fewer rows
-        than were measured.
+        ``title``, ``about``, ``x_label``; ``newest``, name and figure of each line if none has two
+        points to draw a line between, else None; ``x_ticks`` and ``y_ticks`` with place and label;
+        ``lines`` with ``label``, ``style`` and ``paths`` (one for each stretch without a gap:
+        ``points``, and their ``x`` and ``y`` as texts); ``marked``, whether points are few enough
+        for marks; ``references`` with height, name and figures; ``diagonal``, the ends of a line or
+        None; the table's ``rows``, and ``thinned``, whether it has fewer rows than were measured.
     """
     finite = [(x, y) for line in chart.lines for x, y in zip(line.x, line.y, strict=True)]
     finite = [(x, y) for x, y in finite if math.isfinite(x) and math.isfinite(y)]
-    heights = [y for _, y in finite] + list(chart.references.values())
+    heights = [y for _, y in finite] + [y for ends in chart.references.values() for y in ends]
     log = chart.log and bool(heights) and min(heights) > 0
     across = _Axis([*(x for x, _ in finite), *(chart.x_limits or ())], LEFT, RIGHT)
     up = _Axis([*heights, *(chart.limits or ())], BOTTOM, TOP, log)
     both = max(across.low, up.low), min(across.high, up.high)
+    lines = [_draw_line(line, across, up) for line in chart.lines]
+    drawable = chart.diagonal or any(len(line.x) > 1 for line in chart.lines)
     return {
         "title": chart.title,
         "about": chart.about,
         "x_label": chart.x_label,
+        "newest": None if drawable else _newest(chart),
         "x_ticks": across.ticks(),
         "y_ticks": up.ticks(),
-        "lines": [_draw_line(line, across, up) for line in chart.lines],
-        "references": [(up.place(y), name, number(y)) for name, y in chart.references.items()],
+        "lines": lines,
+        "marked": sum(len(line.x) for line in chart.lines) <= _MARKED * len(lines),
+        "references": [(up.place(v[0]), name, _figures(v)) for name, v in chart.references.items()],
         "diagonal": [(across.place(v), up.place(v)) for v in both] if chart.diagonal else None,
         **_table(chart),
     }
+
+
+def _newest(chart: Chart) -> list[tuple[str, str]]:
+    return [(line.label, number(y)) for line in chart.lines for y in line.y]
+
+
+def _figures(reference: Sequence[float]) -> str:
+    height, *ends = map(number, reference)
+    return f"{height} ({' to '.join(ends)})" if ends else height
 
 
 class _Axis:
@@ -162,16 +177,17 @@ def _draw_line(line: Line, across: _Axis, up: _Axis) -> dict[str, Any]:
         if whole
     ]
     kept = [thin(stretch, _POINTS) for stretch in stretches]
-    marked = sum(map(len, kept)) <= _MARKED
     return {
         "label": line.label,
         "style": line.style % _STYLES,
-        "paths": [" ".join(f"{across.place(x)},{up.place(y)}" for x, y in part) for part in kept],
-        "marks": [
-            (across.place(x), up.place(y), f"{number(x)}: {number(y)}") for p in kept for x, y in p
-        ]
-        if marked
-        else [],
+        "paths": [
+            {
+                "points": " ".join(f"{across.place(x)},{up.place(y)}" for x, y in part),
+                "x": " ".join(number(x) for x, _ in part),
+                "y": " ".join(number(y) for _, y in part),
+            }
+            for part in kept
+        ],
     }
 
 

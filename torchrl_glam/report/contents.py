@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from torchrl_glam.report.charts import Chart, Line
+from torchrl_glam.report.charts import Chart, Line, number
 from torchrl_glam.report.plans import SECTIONS, Plan
 
 Column = tuple[list[float], list[float]]
@@ -17,13 +17,14 @@ _TOTAL = "seconds/time/"
 
 
 def sections(
-    rows: Sequence[Mapping[str, float]], references: Mapping[str, float], unit: str
+    rows: Sequence[Mapping[str, float]], references: Mapping[str, Sequence[float]], unit: str
 ) -> list[tuple[str, list[Chart]]]:
     """The charts of a run, under their headings.
 
     Args:
         rows: its metrics.
-        references: success of other policies, by name.
+        references: success of other policies by name: each a figure and, if known, the ends of its
+            interval.
         unit: what ``step`` counts.
 
     Examples:
@@ -77,7 +78,7 @@ def _charts(
     plan: Plan,
     matches: Mapping[str, re.Match],
     columns: Mapping[str, Column],
-    references: Mapping[str, float],
+    references: Mapping[str, Sequence[float]],
     unit: str,
 ) -> list[Chart]:
     groups: dict[str, list[Line]] = {}
@@ -119,7 +120,7 @@ def _calibration(columns: Mapping[str, Column]) -> list[Chart]:
         return []
     step = max(steps[-1] for (steps, _), _ in places)
     points = sorted((q[-1], value[-1]) for (_, q), (_, value) in places)
-    line = Line(f"step {step:,.0f}", [q for q, _ in points], [value for _, value in points])
+    line = Line(f"step {number(step)}", [q for q, _ in points], [value for _, value in points])
     about = (
         "Mean discounted return after the actions that the policy took, by fifths of their "
         "Q-values, in the newest evaluation; on the dashed line the critic is right."

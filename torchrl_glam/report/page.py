@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 from collections.abc import Iterator
 from functools import cache
@@ -30,11 +32,15 @@ def make_page(run: Run) -> str:
         ('<!DOCTYPE html>', True)
     """
     unit = str(run.record.get("unit", _UNIT))
-    references = _numbers(run.record.get("references"))
+    references = _references(run.record.get("references"))
     charts = sections(run.rows, references, unit)
+    script = _asset("report", "report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _template().render(
         run=run,
         style=_asset("viewing", "base.css") + _asset("report", "report.css"),
+        script=script,
+        script_source=f"sha256-{digest}",  # the browser runs this script, and no other
         unit=unit,
         newest=list(_newest(run, unit)),
         sections=[(heading, [draw(chart) for chart in parts]) for heading, parts in charts],
@@ -68,10 +74,18 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
 
 
-def _numbers(values: Any) -> dict[str, float]:
-    """What is a number of a dictionary from a file."""
-    pairs = values.items() if isinstance(values, dict) else ()
-    return {k: v for k, v in pairs if isinstance(v, (int, float)) and math.isfinite(v)}
+def _references(values: Any) -> dict[str, list[float]]:
+    """Heights of a file's references with, if they are known, the ends of their intervals."""
+    found = {}
+    for name, value in (values if isinstance(values, dict) else {}).items():
+        numbers = value if isinstance(value, list) else [value]
+        if len(numbers) in (1, 3) and all(map(_is_finite, numbers)):
+            found[name] = numbers
+    return found
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and abs(value) < math.inf
 
 
 def _list(values: Any) -> list:

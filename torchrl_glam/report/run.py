@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,14 @@ class Run:
         config: its configuration as text. Default: none.
         record: what :class:`~torchrl_glam.training.run_record.RunRecord` keeps of it. Default:
             nothing.
+        episodes: names of pages of episodes in its folder. Default: none.
     """
 
     name: str
     rows: list[dict[str, float]]
     config: str = ""
     record: Mapping[str, Any] = field(default_factory=dict)
+    episodes: Sequence[str] = ()
 
 
 def read_run(folder: str | Path) -> Run:
@@ -62,7 +64,21 @@ def read_run(folder: str | Path) -> Run:
         raise ValueError(f"{RECORD} in folder {str(folder)!r} is no JSON: {error}") from None
     if not isinstance(record, dict):
         raise ValueError(f"{RECORD} in folder {str(folder)!r} must hold an object, not {record!r}")
-    return Run(folder.resolve().name, _rows(texts[METRICS], folder), texts[CONFIG], record)
+    rows = _rows(texts[METRICS], folder)
+    return Run(folder.resolve().name, rows, texts[CONFIG], record, find_episodes(folder))
+
+
+def find_episodes(folder: Path) -> list[str]:
+    """Names of the pages of episodes in a run's folder, by time of writing where the name has it.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "episodes_2.html").touch()
+        >>> find_episodes(folder)
+        ['episodes_2.html']
+    """
+    return sorted(path.name for path in folder.glob("episodes*.html"))
 
 
 def _text(folder: Path, name: str) -> str:

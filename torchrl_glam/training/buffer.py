@@ -13,7 +13,6 @@ from torchrl.envs import EnvBase
 from torchrl.envs.transforms import Compose
 
 from torchrl_glam.replay import (
-    CompactStorage,
     GoalBalancedSampler,
     GoalKindSampler,
     HindsightRatioSampler,
@@ -84,14 +83,13 @@ def make_storage(
     Examples:
         >>> from torchrl_glam.envs import PlaygroundTextEnv
         >>> env = PlaygroundTextEnv(num_envs=1, text=False)
-        >>> make_storage(SACGLAMConfig(storage="compact", capacity=500), env, Path("runs"))
-        CompactStorage(len=0, max_size=500)
+        >>> make_storage(SACGLAMConfig(capacity=500), env, Path("runs")).max_size
+        500
     """
     check_room(config.storage, config.capacity, env, folder)
     if config.storage == "memmap":
         return DiskStorage(config.capacity, folder / name)
-    kinds = {"ram": LazyTensorStorage, "compact": CompactStorage}
-    return kinds[config.storage](config.capacity)
+    return LazyTensorStorage(config.capacity)
 
 
 def make_sampler(config: SACGLAMConfig, goal_kind_prior: Sequence[float] | None = None) -> Sampler:
@@ -100,7 +98,7 @@ def make_sampler(config: SACGLAMConfig, goal_kind_prior: Sequence[float] | None 
     Args:
         config: the run's configuration.
         goal_kind_prior: how often the environment pursues each kind of goals, see
-            :class:`~torchrl_glam.envs.EnvDescription`. Default: None, unknown.
+            :class:`~torchrl_glam.text.EnvDescription`. Default: None, unknown.
 
     Examples:
         >>> make_sampler(SACGLAMConfig(hindsight_ratio=0.3))

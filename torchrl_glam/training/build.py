@@ -13,7 +13,6 @@ from peft import LoraConfig
 from torchrl.objectives import SoftUpdate
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torchrl_glam.envs import PromptTemplate
 from torchrl_glam.models import (
     CandidateActor,
     CandidateCritic,
@@ -26,6 +25,7 @@ from torchrl_glam.models import (
     make_trunk,
 )
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
+from torchrl_glam.text import PromptTemplate
 from torchrl_glam.training.config import RecipeConfig, SACGLAMConfig
 
 

@@ -28,7 +28,6 @@ from torchrl.collectors import BaseCollector, Collector
 from torchrl.data import ReplayBuffer
 from torchrl.envs import EnvBase, TransformedEnv
 
-from torchrl_glam.replay import CompactStorage
 from torchrl_glam.training.files import plain_files
 
 GENERATORS = "generators"
@@ -88,10 +87,9 @@ class ReplayBufferAdapter(CheckpointAdapter):
     """Saves a replay buffer: rows in use, writer, sampler, transforms and generator.
 
     Rows are written straight to memory-mapped files, and copied from them into the buffer's
-    storage, so that memory never holds them twice; a
-    :class:`~torchrl_glam.replay.CompactStorage` is written through its ``state_dict``, packed as
-    it is. The rest must come through the ``state_dict`` of sampler, writer and transforms; a
-    transform that keeps steps back between two ``extend`` calls must return them there.
+    storage, so that memory never holds them twice. The rest must come through the ``state_dict`` of
+    sampler, writer and transforms; a transform that keeps steps back between two ``extend`` calls
+    must return them there.
 
     ``ReplayBuffer.dumps`` and ``loads`` are not used: they pickle the prefetch queue and unpickle
     it on load, which runs whatever code the file holds, and they write the storage at its full
@@ -108,7 +106,7 @@ class ReplayBufferAdapter(CheckpointAdapter):
     def save(self, component: ReplayBuffer, path: Path, **options: Any) -> None:
         """Write ``component`` to the folder ``path``."""
         path.mkdir(parents=True)
-        if len(component) and not isinstance(component.storage, CompactStorage):
+        if len(component):
             rows = component.storage.get(slice(0, component.storage.shape[0]))
             if not isinstance(rows, TensorDictBase):
                 raise TypeError(
@@ -143,9 +141,7 @@ class _BufferState:
                 f"the replay buffer holds {waiting} prefetched batches, which would be lost: "
                 "build it with prefetch=0"
             )
-        compact = isinstance(self.buffer.storage, CompactStorage)
         return {
-            "storage": whole["_storage"] if compact else {},
             "sampler": whole["_sampler"],
             "writer": whole["_writer"],
             "transforms": whole["_transforms"],
@@ -153,8 +149,6 @@ class _BufferState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if isinstance(self.buffer.storage, CompactStorage):
-            self.buffer.storage.load_state_dict(state["storage"])
         self.buffer.sampler.load_state_dict(state["sampler"])
         self.buffer.writer.load_state_dict(state["writer"])
         self.buffer.transform.load_state_dict(state["transforms"])

@@ -16,7 +16,7 @@ from tensordict import NestedKey
 from torchrl.envs import EnvBase, SelectTransform, SerialEnv, TransformedEnv
 from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.envs import TokenizeText, describe_env, token_lengths
+from torchrl_glam.text import TokenizeText, describe_env, token_lengths
 from torchrl_glam.training.build import make_template, seeded
 from torchrl_glam.training.config import RecipeConfig, SACGLAMConfig
 from torchrl_glam.training.probe import PlanProbe
@@ -184,7 +184,7 @@ def make_env(
     """The configuration's environment as collectors want it: token tensors, and no text.
 
     Tokens kept for a text are as many as the configuration says, else as the environment's longest
-    text has, else the defaults of :class:`~torchrl_glam.envs.TokenizeText`.
+    text has, else the defaults of :class:`~torchrl_glam.text.TokenizeText`.
 
     Args:
         config: the run's configuration.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
-from torchrl_glam.envs import describe_env
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.build import seeded
 from torchrl_glam.training.metrics import goals_reached
 from torchrl_glam.training.parallel import Ranks
@@ -44,7 +45,7 @@ def evaluate(
         seed: of environment and policy.
         deterministic: take the most likely action instead of sampling. Default False.
         kinds: names of the goal kinds. Default: those that the environment names, see
-            :class:`~torchrl_glam.envs.EnvDescription`.
+            :class:`~torchrl_glam.text.EnvDescription`.
         kind_key, action_key, mask_key: keys of goal kind, action and admissible actions.
             Defaults: ``"goal_kind"``, ``"action"``, ``"action_mask"``.
         success_key: entry of a step that says which episodes reach their goal: positive, or True,
@@ -110,6 +111,35 @@ def play_episodes(
         mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
         with set_exploration_type(mode):
             return _play(policy, env, kind_key, action_key, mask_key, success_key)
+
+
+def play_randomly(
+    env: EnvBase, *, seed: int = EVAL_SEED, episodes: int = 2_000, seconds: float = 60.0
+) -> tuple[int, int]:
+    """Counts successes of random play, for a line to compare with.
+
+    Args:
+        env: a vectorised text environment; it is played in rounds of one episode an instance.
+        seed: of environment and play in the first round; it counts up. Default: the recipes'.
+        episodes: to play, at least. Default: 2,000, which give success to within 0.02.
+        seconds: after which no further round begins, for slow games. Default: 60.
+
+    Returns:
+        Successes and episodes.
+
+    Examples:
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> env = PlaygroundTextEnv(num_envs=8, text=False)
+        >>> successes, episodes = play_randomly(env, episodes=20)
+        >>> episodes
+        24
+    """
+    successes, played, started = 0, 0, time.monotonic()
+    success_key = describe_env(env).success_key
+    while played == 0 or (played < episodes and time.monotonic() - started < seconds):
+        reached, _, _ = play_episodes(None, env, success_key=success_key, seed=seed)
+        successes, played, seed = successes + int(reached.sum()), played + len(reached), seed + 1
+    return successes, played
 
 
 def evaluate_splits(

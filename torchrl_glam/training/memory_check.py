@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from torchrl_glam.envs import describe_env, token_lengths
 from torchrl_glam.models import load_tokenizer
 from torchrl_glam.models.folder import find_adapters
 from torchrl_glam.models.loading import EMBEDDED, choose_kind
+from torchrl_glam.text import describe_env, token_lengths
 from torchrl_glam.training.build import choose_attention, choose_autocast, choose_lora
 from torchrl_glam.training.config import RecipeConfig
 from torchrl_glam.training.environments import make_bare_env

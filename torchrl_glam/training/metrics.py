@@ -16,7 +16,7 @@ from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 from torchrl.record.loggers import get_logger
 
-from torchrl_glam.envs import EnvDescription
+from torchrl_glam.text import EnvDescription
 from torchrl_glam.training.files import replace_file
 from torchrl_glam.training.run_record import RunRecord
 
@@ -86,13 +86,19 @@ class MetricsTable:
                 destination = f"the logger {kind} in folder {str(self.path.parent)!r}"
                 self._attempt(destination, logger.log_scalar, key, value, step=step)
 
-    def write_page(self, references: Mapping[str, float] | None = None) -> None:
+    def write_page(self, references: Mapping[str, Sequence[float]] | None = None) -> None:
         """Brings ``report.html`` up to date with the last row.
 
         Args:
-            references: success of other policies, by name, to be drawn beside. Default: none.
+            references: success of other policies by name, with the ends of its interval if they
+                are known, for dashed lines in the charts. Default: none.
         """
         self._attempt(self._page, self._record.write, self.rows, references)
+
+    @property
+    def references(self) -> Mapping[str, Sequence[float]]:
+        """What :meth:`write_page` was told, in this process or in those before a resumption."""
+        return self._record.references
 
     @property
     def _page(self) -> str:
@@ -207,7 +213,7 @@ class EpisodeStatistics:
     """Success of the episodes that ended since the last call of :meth:`summary`.
 
     Args:
-        kinds: names of the goal kinds, as :func:`~torchrl_glam.envs.describe_env` tells them.
+        kinds: names of the goal kinds, as :func:`~torchrl_glam.text.describe_env` tells them.
             Default: one kind, ``"goal"``.
         kind_key: key of the goal kind ``[*B]``. Default ``"goal_kind"``.
         success_key: entry of ``"next"`` that says which episodes reach their goal, see

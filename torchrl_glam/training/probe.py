@@ -10,8 +10,8 @@ from tensordict.utils import unravel_key
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from torchrl_glam.envs import Oracle
 from torchrl_glam.models._distinct import fingerprint
+from torchrl_glam.text import Oracle
 from torchrl_glam.training.build import seeded
 
 Heads = Callable[[TensorDictBase], tuple[Tensor, Tensor]]

@@ -15,7 +15,7 @@ import torchrl
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase, ParallelEnv
 
-from torchrl_glam.envs import describe_env
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.build import derive_seed, seed_everything
 
 _SEEN = ("num_actions", "entries")  # of a description: what its specs tell

@@ -7,10 +7,10 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torchrl.collectors import Collector
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly
 from torchrl_glam.models.protocol import Trunk
 from torchrl_glam.objectives._trunk import trainable_leaves
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.build import (
     choose_autocast,
     derive_seed,

@@ -21,7 +21,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.collectors import Collector
 from torchrl.data import ReplayBuffer
 
-from torchrl_glam.replay import CompactStorage, HindsightTransform
+from torchrl_glam.replay import HindsightTransform
 from torchrl_glam.training.build import seed_everything
 from torchrl_glam.training.checkpoint_adapters import StateDictAdapter
 
@@ -69,7 +69,7 @@ def deal_rows(buffer: ReplayBuffer, saved: Sequence[Path], rank: int, size: int)
     """
     buffer.empty()
     states = [_read_state(path) for path in saved]
-    shards = [_open_rows(path, state) for path, state in zip(saved, states, strict=True)]
+    shards = [_open_rows(path) for path in saved]
     ages = [(torch.arange(len(shard)) + 0.5) / max(len(shard), 1) for shard in shards]
     shard = torch.cat([torch.full((len(age),), i) for i, age in enumerate(ages)])
     row = torch.cat([_by_age(len(age), state) for age, state in zip(ages, states, strict=True)])
@@ -110,11 +110,9 @@ def _by_age(count: int, state: dict[str, Any]) -> torch.Tensor:
     return torch.arange(count).roll(-cursor if cursor < count else 0)
 
 
-def _open_rows(path: Path, state: dict[str, Any]) -> TensorDictBase | CompactStorage:
+def _open_rows(path: Path) -> TensorDictBase:
     if (path / "rows").exists():
         return TensorDict.load_memmap(path / "rows", allow_pickle=False)
-    if state["storage"]:
-        return CompactStorage.from_state_dict(state["storage"])
     return TensorDict({}, batch_size=[0])
 
 

@@ -8,11 +8,11 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torchrl_glam.envs import describe_env
 from torchrl_glam.models import AgentCard, export_agent, push_agent, write_model_card
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.build import make_template
 from torchrl_glam.training.config import ENVIRONMENT, RecipeConfig
-from torchrl_glam.training.evaluation import EVAL_SEED, evaluate
+from torchrl_glam.training.evaluation import play_randomly
 from torchrl_glam.training.metrics import MetricsTable
 from torchrl_glam.training.run_record import describe_process
 from torchrl_glam.viewing.figures import ALL, Result
@@ -55,7 +55,10 @@ def save_results(
         write_model_card(folder / "model", results=results, origin=describe_process())
     splits = [key.split("/")[1] for key in table.rows[-1] if key.endswith("/sampled/success")]
     names = {f"{split} goals": f"eval/{split}/sampled" for split in splits}
-    table.write_page({"random play": evaluate(None, env, seed=EVAL_SEED)["success"]})
+    if "random play" not in table.references:  # of the folder's earlier end, if it was resumed
+        successes, episodes = play_randomly(env)
+        chance = Result("random play", "train", 0, ALL, episodes, successes, 0.0)
+        table.write_page({"random play": [chance.success, *chance.interval]})
     if config.push is not None:
         print(f"The agent is at {push_agent(folder / 'model', config.push)}")
     return {name: table.rows[-1][f"{name}/success"] for name in names.values()}

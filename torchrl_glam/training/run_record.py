@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from torchrl_glam.report import Run, make_page
-from torchrl_glam.report.run import CONFIG, PAGE, RECORD
+from torchrl_glam.report.run import CONFIG, PAGE, RECORD, find_episodes
 from torchrl_glam.training.files import replace_file
 
 _PACKAGES = ("torchrl_glam", "torch", "torchrl", "tensordict", "transformers", "peft")
@@ -50,20 +50,27 @@ class RunRecord:
         self._due = 0.0
         self._started = datetime.now(timezone.utc)
 
+    @property
+    def references(self) -> Mapping[str, Sequence[float]]:
+        """Success of other policies, by name, once something is written."""
+        return {} if self._record is None else self._record["references"]
+
     def update(self, rows: Sequence[Mapping[str, float]]) -> None:
         """Writes the page of some metrics, if it is time to."""
         if time.thread_time() >= self._due:
             self.write(rows)
 
     def write(
-        self, rows: Sequence[Mapping[str, float]], references: Mapping[str, float] | None = None
+        self,
+        rows: Sequence[Mapping[str, float]],
+        references: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         """Writes the page of some metrics.
 
         Args:
             rows: the metrics, each with ``"step"``; without any, nothing is written.
-            references: success of other policies, by name, for this page and later ones. Default:
-                none.
+            references: success of other policies by name, with the ends of its interval if they
+                are known, for this page and later ones. Default: none.
 
         Raises:
             OSError: if something cannot be written.
@@ -78,7 +85,8 @@ class RunRecord:
         started = time.thread_time()
         config = self._folder / CONFIG
         text = config.read_text(encoding="utf-8") if config.is_file() else ""
-        run = Run(self._folder.resolve().name, list(rows), text, self._record)
+        name, episodes = self._folder.resolve().name, find_episodes(self._folder)
+        run = Run(name, list(rows), text, self._record, episodes)
         replace_file(self._folder / PAGE, make_page(run))
         now = time.thread_time()
         self._due = now + _REST * (now - started)

@@ -13,9 +13,6 @@ from tensordict import TensorDictBase
 from torchrl.data import LazyMemmapStorage
 from torchrl.envs import EnvBase
 
-# Fewest bytes that CompactStorage allocates for each transition that it may come to hold.
-_COMPACT_ROW = 16
-
 
 def transition_bytes(env: EnvBase) -> int:
     """Bytes of a transition as an environment's steps have it, without hindsight's entries.
@@ -34,7 +31,7 @@ def transition_bytes(env: EnvBase) -> int:
 
 
 def check_room(
-    storage: Literal["ram", "memmap", "compact"], capacity: int, env: EnvBase, folder: Path
+    storage: Literal["ram", "memmap"], capacity: int, env: EnvBase, folder: Path
 ) -> None:
     """Refuses a replay buffer that must run out of memory or disk before it is full.
 
@@ -47,7 +44,7 @@ def check_room(
     Raises:
         ValueError: naming ``capacity``, what it needs and what there is.
     """
-    row = _COMPACT_ROW if storage == "compact" else transition_bytes(env)
+    row = transition_bytes(env)
     if storage == "memmap":
         place, room = "free disk", shutil.disk_usage(_existing(folder)).free
     else:

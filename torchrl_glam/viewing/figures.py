@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
-from torchrl_glam.envs import describe_env
+from torchrl_glam.text import describe_env
 from torchrl_glam.training.comparison import interval
 from torchrl_glam.training.evaluation import play_episodes
 
@@ -83,7 +83,7 @@ def measure(
 
     Args:
         policy: writes the action; ``None`` plays admissible actions at random.
-        env: of the text contract; :func:`~torchrl_glam.envs.describe_env` tells its goal kinds, and
+        env: of the text contract; :func:`~torchrl_glam.text.describe_env` tells its goal kinds, and
             what success is.
         name: of the policy.
         split, objects: of the environment, for the table.

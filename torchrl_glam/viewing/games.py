@@ -7,8 +7,8 @@ from typing import Any
 
 from torchrl.envs import EnvBase, TransformedEnv
 
-from torchrl_glam.envs import TokenizeText, token_lengths
 from torchrl_glam.models import Agent, AgentCard
+from torchrl_glam.text import TokenizeText, token_lengths
 from torchrl_glam.training.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.training.config.viewing import ViewConfig
 from torchrl_glam.training.environments import OWN_ENV, make_bare_env, refuse_named_env

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -46,7 +47,8 @@ def write_page(
         >>> path.read_text()[:15]
         '<!DOCTYPE html>'
     """
-    data = json.dumps(_pack(runs, kinds, about), ensure_ascii=False, separators=(",", ":"))
+    packed = _pack(runs, kinds, about)
+    data = json.dumps(packed, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     assets = files("torchrl_glam.viewing") / "assets"
 
     def asset(name: str) -> str:
@@ -132,14 +134,19 @@ def _pack_step(step: Mapping[str, Any], number) -> dict[str, Any]:
         "c": [number(candidate) for candidate in step["candidates"]],
         "p": [round(1000 * probability) for probability in step["probability"]],
         "a": step["chosen"],
-        "r": round(step["reward"], 3),
+        "r": _number(step["reward"]),
         "n": [number(goal) for goal in step["named"]],
     }
     if "value" in step:
-        packed["q"] = [round(value, 3) for value in step["value"]]
+        packed["q"] = [_number(value) for value in step["value"]]
     if "state_value" in step:
-        packed["v"] = round(step["state_value"], 3)
+        packed["v"] = _number(step["state_value"])
     if "scene" in step:
         scene = step["scene"]
         packed |= {"on": scene["on"], "h": scene["holding"], "g": scene["grown"]}
     return packed
+
+
+def _number(value: float) -> float | None:
+    """Three digits; None for what is not finite, which JSON has no word for."""
+    return round(value, 3) if math.isfinite(value) else None

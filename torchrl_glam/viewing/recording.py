@@ -10,9 +10,9 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from torchrl_glam.envs import decode_text, describe_env
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.models import Agent
+from torchrl_glam.text import decode_text, describe_env
 from torchrl_glam.training.metrics import goals_reached
 
 _SCENE = ("objects", "on", "holding", "grown")  # of Playground-Text's symbolic state
@@ -47,6 +47,9 @@ def record(
         ``chosen`` (index in them), ``reward``, ``named`` (goals that the social partner named after
         the step), and for Playground-Text ``scene``.
 
+    Raises:
+        ValueError: if the agent's probabilities are not finite.
+
     Examples:
         >>> from torchrl_glam.models import zero_shot_agent
         >>> from torchrl_glam.envs import PlaygroundTextEnv
@@ -80,6 +83,10 @@ class _Player(TensorDictModuleBase):
     def forward(self, states: TensorDictBase) -> TensorDictBase:
         read = self.agent.read(states)
         probability = read["probability"]
+        if not probability.isfinite().all():
+            raise ValueError(
+                "agent gives probabilities that are not finite: its weights are broken"
+            )
         if self.deterministic:
             action = probability.argmax(-1)
         else:

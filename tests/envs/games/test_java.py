@@ -5,7 +5,8 @@ import shutil
 import pytest
 import torch
 
-from torchrl_glam.envs import check_text_env, decode_text
+from torchrl_glam.envs import check_text_env
+from torchrl_glam.text import decode_text
 
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="java is not installed")
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torchrl.envs.utils import step_mdp
 
-from torchrl_glam.envs import check_text_env, decode_text
+from torchrl_glam.envs import check_text_env
+from torchrl_glam.text import decode_text
 
 pytest.importorskip("textworld", reason="pip install torchrl_glam[textworld]")
 

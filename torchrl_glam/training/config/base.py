@@ -11,10 +11,10 @@ from typing import Any, TypeVar, get_args
 from omegaconf import DictConfig, OmegaConf
 from tensordict import NestedKey
 
-from torchrl_glam.envs import EnvDescription
 from torchrl_glam.models._likelihood import Normalisation
 from torchrl_glam.models.export import ExportKind
 from torchrl_glam.models.push import check_repo_id, require_token
+from torchrl_glam.text import EnvDescription
 
 # A resumed run may train longer and report otherwise; the rest decides what is learnt.
 MAY_CHANGE_ON_RESUME = (
@@ -186,7 +186,7 @@ class RecipeConfig:
         """Refuses what does not fit the environment; a recipe's own configuration knows what.
 
         Args:
-            game: what :func:`~torchrl_glam.envs.describe_env` says of it.
+            game: what :func:`~torchrl_glam.text.describe_env` says of it.
 
         Raises:
             ValueError: naming the key, its value and what was expected.
@@ -238,7 +238,7 @@ def names_goals(game: EnvDescription, hindsight: str, also: Sequence[NestedKey] 
     """Requires an environment that names the goals reached.
 
     Args:
-        game: what :func:`~torchrl_glam.envs.describe_env` says of it, in its tokens.
+        game: what :func:`~torchrl_glam.text.describe_env` says of it, in its tokens.
         hindsight: the setting that asks for hindsight, for the message.
         also: entries needed beside the named goals' tokens and kinds. Default: none.
     """

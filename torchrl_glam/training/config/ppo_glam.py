@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torchrl_glam.envs import EnvDescription
+from torchrl_glam.text import EnvDescription
 from torchrl_glam.training.config.base import (
     RecipeConfig,
     Switch,
@@ -91,7 +91,7 @@ class PPOGLAMConfig(RecipeConfig):
         """Refuses what does not fit the environment.
 
         Args:
-            game: what :func:`~torchrl_glam.envs.describe_env` says of it.
+            game: what :func:`~torchrl_glam.text.describe_env` says of it.
 
         Raises:
             ValueError: naming the key, its value and what was expected.

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import get_args
 
-from torchrl_glam.envs import EnvDescription
 from torchrl_glam.models.critic import CriticInput
+from torchrl_glam.text import EnvDescription
 from torchrl_glam.training.config.base import (
     RecipeConfig,
     Switch,
@@ -104,7 +104,7 @@ class SACGLAMConfig(RecipeConfig):
         # "episode" needs a partner that names a goal every time, and Playground's does so once
         choice(self, "hindsight_strategy", ("future", "final"))
         choice(self, "sampling", SAMPLING)
-        choice(self, "storage", ("ram", "memmap", "compact"))
+        choice(self, "storage", ("ram", "memmap"))
         limits = ("hindsight_goals_per_episode", "hindsight_goals_per_transition")
         for key in limits:
             if getattr(self, key) is not None:
@@ -134,7 +134,7 @@ class SACGLAMConfig(RecipeConfig):
         """Refuses what does not fit the environment.
 
         Args:
-            game: what :func:`~torchrl_glam.envs.describe_env` says of it.
+            game: what :func:`~torchrl_glam.text.describe_env` says of it.
 
         Raises:
             ValueError: naming the key, its value and what was expected.

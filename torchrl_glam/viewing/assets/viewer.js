@@ -31,8 +31,17 @@ function chosenProbability(at) {
   return at.p[at.a] / 1000;
 }
 
+// The largest Q; a value that is not a number is null, and no value is undefined.
+function largest(at) {
+  const values = (at.q || []).filter((value) => value !== null);
+  return values.length ? Math.max(...values) : undefined;
+}
+
+const isNumber = (value) => value !== undefined && value !== null;
+const shownValue = (value) => (value === null ? "not a number" : value.toFixed(3));
+
 function againstCritic(at) {
-  return at.q !== undefined && Math.max(...at.q) - at.q[at.a] > TIE;
+  return isNumber(at.q?.[at.a]) && largest(at) - at.q[at.a] > TIE;
 }
 
 function isUnlikely(at) {
@@ -70,8 +79,12 @@ const ORDERS = {
   "longest first": (a, b) => longest(b) - longest(a),
 };
 
-function fill(id, names) {
+const FILTERS = ["outcome", "kind", "surprise", "order"];
+
+// The options of a filter, and the one that the address names: a reload keeps what was chosen.
+function fill(id, names, chosen) {
   byId(id).replaceChildren(...names.map((name) => element("option", { value: name }, words(name))));
+  if (names.includes(chosen)) byId(id).value = chosen;
   byId(id).addEventListener("change", filter);
 }
 
@@ -86,8 +99,9 @@ function filter() {
   shown.sort(ORDERS[byId("order").value]);
   byId("count").textContent = `${shown.length} of ${DATA.episodes.length} episodes`;
   byId("episodes").replaceChildren(...shown.map(listed));
-  if (shown.length && !shown.includes(episode)) open(shown[0]);
-  else mark();
+  if (shown.length && !shown.includes(episode)) return open(shown[0]);
+  mark();
+  draw();
 }
 
 function listed(index) {
@@ -127,7 +141,7 @@ function candidates(run, at) {
   const values = run.steps.flatMap((other) => other.q || []);
   const low = Math.min(0, ...values);
   const span = Math.max(0, ...values) - low || 1;
-  const best = at.q && Math.max(...at.q);
+  const best = largest(at);
   const order = [...at.c.keys()].sort((a, b) => at.p[b] - at.p[a]);
   const rows = order.map((index) => {
     const chosen = index === at.a;
@@ -139,9 +153,9 @@ function candidates(run, at) {
     if (at.q) {
       const q = at.q[index];
       const [from, to] = [(Math.min(q, 0) - low) / span, (Math.max(q, 0) - low) / span];
-      const largest = best - q <= TIE;
-      const number = element("td", { class: "number" + (largest ? " largest" : "") }, q.toFixed(3));
-      if (largest) number.append(element("span", { class: "hidden" }, " (largest)"));
+      const isLargest = isNumber(q) && best - q <= TIE;
+      const number = element("td", { class: "number" + (isLargest ? " largest" : "") }, shownValue(q));
+      if (isLargest) number.append(element("span", { class: "hidden" }, " (largest)"));
       row.append(number, bar("value", from, to));
     }
     return row;
@@ -158,10 +172,10 @@ function facts(run, at) {
   const list = element("ul", { class: "facts" });
   const add = (words, kind = "") => list.append(element("li", { class: kind }, words));
   add(`reward ${at.r}`, at.r > 0 ? "strong good" : "");
-  if (at.v !== undefined) add(`state value ${at.v.toFixed(3)}`);
+  if (at.v !== undefined) add(`state value ${shownValue(at.v)}`);
   if (isUnlikely(at)) add(`unlikely action: ${percent(chosenProbability(at))}`, "strong bad");
   if (againstCritic(at)) {
-    const best = at.q.indexOf(Math.max(...at.q));
+    const best = at.q.indexOf(largest(at));
     add(`largest Q: ${text(at.c[best])} (+${(at.q[best] - at.q[at.a]).toFixed(3)})`, "strong");
   }
   if (at === run.steps.at(-1)) {
@@ -170,9 +184,13 @@ function facts(run, at) {
   return list;
 }
 
-function named(at) {
+const namesGoals = [...DATA.episodes.keys()].some((index) => anyStep(index, (at) => at.n.length));
+
+function named(run, at) {
   const list = element("ul", { class: "named" }, ...at.n.map((id) => element("li", {}, text(id))));
-  const title = at.n.length ? `The social partner then named ${at.n.length}` : "The social partner named nothing";
+  const title = run.objects // of Playground-Text, which has a social partner
+    ? `The social partner then named ${at.n.length || "nothing"}`
+    : `Goals that the step reached: ${at.n.length || "none"}`;
   return element("div", { class: "section" }, element("h3", {}, title), list);
 }
 
@@ -190,7 +208,8 @@ function drawRun(run, agent, goal) {
   if (run.objects) seen.append(drawScene(run.objects, at));
   seen.append(element("div", { class: "section" }, element("h3", {}, "What the agent read"),
     element("pre", { tabindex: "0" }, prompt(agent, at, goal))));
-  const done = element("div", {}, candidates(run, at), facts(run, at), named(at));
+  const done = element("div", {}, candidates(run, at), facts(run, at));
+  if (namesGoals) done.append(named(run, at));
   return element("section", { class: "run", "aria-label": agent.name }, title,
     element("div", { class: "parts section" }, seen, done));
 }
@@ -207,7 +226,9 @@ function draw() {
   byId("runs").replaceChildren(...runs.map((run, i) => drawRun(run, DATA.agents[i], text(goal))));
   byId("first").disabled = byId("back").disabled = step === 0;
   byId("last").disabled = byId("forward").disabled = step === length - 1;
-  const place = `#${episode + 1}.${step + 1}`;
+  const chosen = FILTERS.filter((id) => byId(id).selectedIndex > 0).map((id) => [id, byId(id).value]);
+  const query = new URLSearchParams(chosen).toString();
+  const place = `#${episode + 1}.${step + 1}${query && `&${query}`}`;
   if (location.hash !== place) history.replaceState(null, "", place);
 }
 
@@ -259,11 +280,17 @@ byId("next-surprise").addEventListener("click", nextSurprise);
 
 byId("about").textContent = DATA.about;
 if (matchMedia("(max-width: 46rem)").matches) document.querySelector(".list").open = false;
-fill("outcome", Object.keys(OUTCOMES));
-fill("kind", ["all", ...DATA.kinds]);
-fill("surprise", Object.keys(SURPRISES));
-fill("order", Object.keys(ORDERS));
-const [wanted, wantedStep] = location.hash.slice(1).split(".").map(Number);
+const [wanted, wantedStep] = location.hash.slice(1).split("&")[0].split(".").map(Number);
+const asked = new URLSearchParams(location.hash.split("&").slice(1).join("&"));
+const kinds = DATA.kinds.filter((_, index) => DATA.episodes.some(({ kind }) => kind === index));
+const valued = [...DATA.episodes.keys()].some((index) => anyStep(index, (at) => at.q));
+const surprises = Object.keys(SURPRISES).filter((name) => valued || !name.includes("Q"));
+fill("outcome", Object.keys(OUTCOMES), asked.get("outcome"));
+fill("kind", ["all", ...kinds], asked.get("kind"));
+fill("surprise", surprises, asked.get("surprise"));
+fill("order", Object.keys(ORDERS), asked.get("order"));
+if (wanted >= 1 && wanted <= DATA.episodes.length) {
+  episode = wanted - 1;
+  step = Math.max(0, Math.min((wantedStep || 1) - 1, longest(episode) - 1));
+}
 filter();
-if (wanted >= 1 && wanted <= DATA.episodes.length) open(wanted - 1, (wantedStep || 1) - 1);
-else open(0);

@@ -13,16 +13,17 @@ from torchrl.data.tensor_specs import TensorSpec
 from torchrl.envs import EnvBase, Transform
 from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.envs.template import PromptTemplate
-from torchrl_glam.envs.text import End, decode_text
-from torchrl_glam.envs.token_cache import TokenCache
+from torchrl_glam.text.encoding import End, decode_text
+from torchrl_glam.text.prompt import check_composition
+from torchrl_glam.text.template import PromptTemplate
+from torchrl_glam.text.token_cache import TokenCache
 
 
 class TokenizeText(Transform):
     """Tokenises goal, observation, candidate actions and hindsight goals.
 
     Works on any environment that follows the text contract: text is held in ``uint8`` tensors
-    (UTF-8, zero padded; see :mod:`torchrl_glam.envs.text`). Text stays in the tensordict; an
+    (UTF-8, zero padded; see :mod:`torchrl_glam.text.encoding`). Text stays in the tensordict; an
     ``ExcludeTransform`` after this one drops it where it is not wanted. Texts seen before are
     taken from a cache.
 
@@ -33,7 +34,7 @@ class TokenizeText(Transform):
     An empty goal or observation is part of the prompt, with the white space in front of it; an
     empty action or hindsight goal is an empty slot. On the first states that it reads, and on the
     first with an empty goal or observation, it checks that the pieces have the tokens of the whole
-    prompt (:func:`~torchrl_glam.models.check_composition`).
+    prompt (:func:`~torchrl_glam.text.check_composition`).
 
     Notation: B batch shape of the environment, A candidate actions, H hindsight goals.
 
@@ -46,7 +47,7 @@ class TokenizeText(Transform):
             ``"tail"``. The first such text of each kind is warned of, and :attr:`num_cut` counts
             them. Default: None, it is an error.
         template: the prompt that the tokens will go into; it says which white space stands in
-            front of each piece. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
+            front of each piece. Default: :class:`~torchrl_glam.text.PromptTemplate`.
         goal_texts: the texts that ids of hindsight goals count in. Default: the attribute
             ``goal_texts`` of the environment.
         goal_key, observation_key, actions_key, hindsight_goal_key: text to read. Defaults:
@@ -179,9 +180,6 @@ class TokenizeText(Transform):
         kinds = torch.stack([goal[:, 0] == 0, observation[:, 0] == 0], -1).tolist()
         for row, kind in enumerate(map(tuple, kinds)):
             if kind not in self._composes:
-                # Here, because models imports this package.
-                from torchrl_glam.models.prompt import check_composition
-
                 texts = decode_text(goal[row]), decode_text(observation[row])
                 check_composition(self._tokenizer, self._template, [texts])
                 self._composes.add(kind)

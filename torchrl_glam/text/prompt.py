@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from torchrl_glam.envs.template import PromptTemplate
-from torchrl_glam.envs.text import join_segments
+from torchrl_glam.text.encoding import join_segments
+from torchrl_glam.text.template import PromptTemplate
 
 # What a trunk tries its tokenizer on: goals with observations, and actions.
 EXAMPLES = (("Grasp red lion", "You see: red lion, blue cat\nYou are on: nothing"),)
@@ -29,7 +29,7 @@ class PromptBuilder(nn.Module):
 
     Args:
         tokenizer: a transformers tokenizer with a padding token.
-        template: the prompt. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
+        template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
         closed: whether what the tokenizer puts after a text (T5's ``</s>``) ends the prompt;
             False where the action continues the same text. Default: True.
 

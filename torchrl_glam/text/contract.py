@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from tensordict import NestedKey, TensorDictBase
@@ -17,7 +17,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.envs.batched_envs import BatchedEnvBase
 
-from torchrl_glam.envs.template import PromptTemplate
+from torchrl_glam.text.template import PromptTemplate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -29,10 +29,13 @@ _ASKED: WeakKeyDictionary[EnvBase, dict[str, Any]] = WeakKeyDictionary()  # batc
 
 
 class Oracle(Protocol):
-    """A policy that knows the shortest plans of its environment: a yardstick for agents."""
+    """A policy that knows the shortest plans of its environment: a yardstick for agents.
+
+    Attributes:
+        in_keys: entries that it reads, which a recipe then keeps.
+    """
 
     in_keys: Sequence[NestedKey]
-    """Entries that it reads, which a recipe then keeps."""
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes the action, the first of a shortest plan."""
@@ -41,6 +44,22 @@ class Oracle(Protocol):
     def shortest_plans(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Which actions begin a shortest plan, ``bool [*B, A]``, and its steps, ``int64 [*B]``."""
         ...
+
+
+class GameStep(NamedTuple):
+    """A step of a game's episode, from which hindsight tells the goals that were reached.
+
+    Attributes:
+        observation: what the game returned.
+        info: the same, ``{}`` where it returns none.
+        action: the action that led here, a string; None after a reset.
+        reward: the reward of that action.
+    """
+
+    observation: Any
+    info: Mapping[str, Any]
+    action: str | None = None
+    reward: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -122,11 +141,11 @@ def token_lengths(
     Args:
         env: an environment of the text contract; ``longest_texts`` and ``goal_texts`` are read.
         tokenizer: tokenizer of the language model.
-        template: the prompt. Default: :class:`~torchrl_glam.envs.PromptTemplate`.
+        template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
 
     Returns:
         ``goal_length``, ``observation_length`` and ``action_length``, as
-        :class:`~torchrl_glam.envs.TokenizeText` takes them; none for texts that are not known.
+        :class:`~torchrl_glam.text.TokenizeText` takes them; none for texts that are not known.
 
     Examples:
         >>> from torchrl_glam.envs import PlaygroundTextEnv

@@ -22,9 +22,8 @@ def encode_text(strings: Strings, length: int | None = None) -> Tensor:
     """Encodes a string, or (nested) lists of strings, as a text tensor.
 
     Args:
-        strings (str or nested sequence of str): the text; nested sequences must be rectangular.
-        length (int, optional): size of the last dimension, in bytes. Defaults to the longest
-            string's, and at least 1.
+        strings: the text; nested sequences must be rectangular.
+        length: size of the last dimension, in bytes. Default: the longest string's, at least 1.
 
     Returns:
         ``uint8`` tensor of shape ``[*B, length]``, where ``B`` is the shape of the nested lists.
@@ -59,7 +58,7 @@ def decode_text(text: Tensor) -> Strings:
     """Decodes a text tensor into strings; the inverse of :func:`encode_text`.
 
     Args:
-        text (Tensor): ``uint8`` tensor of shape ``[*B, length]``.
+        text: ``uint8`` tensor of shape ``[*B, length]``.
 
     Returns:
         A string if ``B`` is empty, else nested lists of strings of shape ``B``.
@@ -84,8 +83,8 @@ def decode_bytes(raw: bytes, name: str) -> str:
     """Decodes the bytes of one string.
 
     Args:
-        raw (bytes): the string, without its padding.
-        name (str): what it is, for the error.
+        raw: the string, without its padding.
+        name: what it is, for the error.
 
     Raises:
         ValueError: if it is not UTF-8.
@@ -151,10 +150,10 @@ def join_segments(values: Tensor, mask: Tensor, length: int, pad: int = 0) -> Te
     Works for bytes and for token ids alike, with tensor operations whose shapes depend on no data.
 
     Args:
-        values (Tensor): segments, shape ``[*B, S, W]`` (``S`` segments of at most ``W`` elements).
-        mask (Tensor): ``True`` at the elements to keep, shape ``[*B, S, W]``.
-        length (int): size of the last dimension of the result; what goes beyond it is cut off.
-        pad (int, optional): value after the last element. Defaults to 0.
+        values: segments, shape ``[*B, S, W]`` (``S`` segments of at most ``W`` elements).
+        mask: ``True`` at the elements to keep, shape ``[*B, S, W]``.
+        length: size of the last dimension of the result; what goes beyond it is cut off.
+        pad: value after the last element. Default: 0.
 
     Returns:
         Tensor of shape ``[*B, length]`` and the type of ``values``.

@@ -1,6 +1,7 @@
 """Tokens at the environment's boundary, against the tokenizer applied to the text itself."""
 
 import pytest
+import stairs
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,18 +9,10 @@ from tensordict import TensorDict
 from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
-from torchrl_glam.envs import (
-    PlaygroundTextEnv,
-    TokenizeText,
-    decode_text,
-    encode_text,
-    token_cache,
-    token_lengths,
-)
-from torchrl_glam.envs.text import cut_text
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import load_tokenizer
-
-from . import stairs
+from torchrl_glam.text import TokenizeText, decode_text, encode_text, token_cache, token_lengths
+from torchrl_glam.text.encoding import cut_text
 
 
 @pytest.fixture(scope="module")

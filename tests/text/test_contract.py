@@ -10,14 +10,9 @@ from torchrl.envs import Compose, EnvBase, ParallelEnv, SelectTransform, SerialE
 from torchrl.envs import TransformedEnv as Transformed
 
 import torchrl_glam.envs as envs
-from torchrl_glam.envs import (
-    PlaygroundTextEnv,
-    PromptTemplate,
-    TokenizeText,
-    describe_env,
-    token_lengths,
-)
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import load_tokenizer
+from torchrl_glam.text import PromptTemplate, TokenizeText, describe_env, token_lengths
 
 
 class Silent(EnvBase):

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchrl_glam.envs import decode_text, encode_text, join_segments
+from torchrl_glam.text import decode_text, encode_text, join_segments
 
 words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.envs.text import End, cut_text, decode_bytes
+from torchrl_glam.text.encoding import End, cut_text, decode_bytes
 
 _SIZE = 100_000  # texts kept
 _LEAD = b"\0"  # stands for the lead alone: no text contains a zero
@@ -32,7 +32,7 @@ class TokenCache:
         num_cut: different texts cut so far. The first one is warned of.
 
     Examples:
-        >>> from torchrl_glam.envs import encode_text
+        >>> from torchrl_glam.text import encode_text
         >>> from torchrl_glam.models.loading import load_tokenizer
         >>> cache = TokenCache(load_tokenizer("tiny"), " ", "goal", 4, torch.int16)
         >>> cache.tokens_of(encode_text([["Grasp red lion", ""]])).shape

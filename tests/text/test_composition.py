@@ -7,8 +7,8 @@ from tensordict import TensorDict
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from torchrl_glam.envs import PromptTemplate, TokenizeText, encode_text
-from torchrl_glam.models import PromptBuilder, load_tokenizer, make_trunk
+from torchrl_glam.models import load_tokenizer, make_trunk
+from torchrl_glam.text import PromptBuilder, PromptTemplate, TokenizeText, encode_text
 
 WORDS = ["Goal:", "Grasp", "red", "lion", "You", "see:", "Action:", "Go", "to", "on:", "are"]
 WORDS += ["nothing", "blue", "cat", "lion,"]
