@@ -24,8 +24,8 @@ from torchrl_glam.models import (
 )
 from torchrl_glam.models.card import CARD, HEADS
 from torchrl_glam.objectives import SACGLAMLoss
+from torchrl_glam.runs.run_folder import RunFolder
 from torchrl_glam.text import PromptTemplate, TokenizeText
-from torchrl_glam.training.run_folder import RunFolder
 
 LORA = LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False)
 NUM_ACTIONS = 5

@@ -24,9 +24,9 @@ from torchrl_glam.models import (
     push_agent,
     write_model_card,
 )
-from torchrl_glam.training.config import SACGLAMConfig
-from torchrl_glam.training.metrics import MetricsTable
-from torchrl_glam.training.results import save_results
+from torchrl_glam.runs.config import SACGLAMConfig
+from torchrl_glam.runs.records.metrics import MetricsTable
+from torchrl_glam.runs.results import save_results
 from torchrl_glam.viewing import Result
 
 GAME = {"env_class": "torchrl_glam.envs:PlaygroundTextEnv", "env": {"num_objects": 3}}
