@@ -66,7 +66,10 @@ nitpick_ignore_regex = [
     ("py:.*", r"(nn|os|scienceworld|textworld_express|torchrl|transformers|typing)\..*"),
     ("py:class", r"[^.]*"),  # the types of signatures, as they stand there
     ("py:.*", r"torchrl_glam\.(.*\.)?_.*"),  # private ones have no page
-    ("py:class", r"torchrl_glam\.training\.(config\.base|interrupt|parallel)\.(Batch|Config|T)"),
+    (
+        "py:class",
+        r"torchrl_glam\.runs\.(config\.base|interrupt|processes\.ranks)\.(Batch|Config|T)",
+    ),
     ("py:class", r"torchrl_glam\.envs\.playground\.rendering\.Rendering"),  # nor has a part
 ]
 
