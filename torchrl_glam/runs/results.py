@@ -50,9 +50,11 @@ def save_results(
     """
     if config.export != "none":
         card = make_card(config, tokenizer, env, len(critics))
-        export_agent(folder / "model", model, tokenizer, critics, card=card, kind=config.export)
+        options = {"card": card, "kind": config.export, "overwrite": True}
+        export_agent(folder / "model", model, tokenizer, critics, **options)
         results = final_results(table, config.eval_episodes)
-        write_model_card(folder / "model", results=results, origin=describe_process())
+        origin = describe_process()
+        write_model_card(folder / "model", results=results, origin=origin, overwrite=True)
     splits = [key.split("/")[1] for key in table.rows[-1] if key.endswith("/sampled/success")]
     names = {f"{split} goals": f"eval/{split}/sampled" for split in splits}
     if "random play" not in table.references:  # of the folder's earlier end, if it was resumed

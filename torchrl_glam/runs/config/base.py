@@ -13,7 +13,7 @@ from tensordict import NestedKey
 
 from torchrl_glam.models._likelihood import Normalisation
 from torchrl_glam.models.export import ExportKind
-from torchrl_glam.models.push import check_repo_id, require_token
+from torchrl_glam.models.hub import check_repo_id, require_token
 from torchrl_glam.text import EnvDescription
 
 # A resumed run may train longer and report otherwise; the rest decides what is learnt.
