@@ -24,7 +24,6 @@ PENDING = {
     "training: models._distinct.fingerprint",
     "training: models._likelihood.Normalisation",
     "training: models._likelihood.log_sum_exp",
-    "training: objectives._trunk.trainable_leaves",
     "training: report.Run",
     "training: report.make_page",
     "training: report.run.CONFIG",
