@@ -5,6 +5,7 @@ Munchausen bonus, clipping around a centre. The losses apply it to the heads of 
 """
 
 from torchrl_glam.objectives.averaging import WeightAverage
+from torchrl_glam.objectives.gathering import ClippedAdam, GatheringOptimizer
 from torchrl_glam.objectives.optim import SharedTrunkOptimizer
 from torchrl_glam.objectives.ppo import PPOGLAMLoss
 from torchrl_glam.objectives.reduction import (
@@ -16,6 +17,8 @@ from torchrl_glam.objectives.sac import SACGLAMLoss
 from torchrl_glam.objectives.trunk import trainable_leaves
 
 __all__ = [
+    "ClippedAdam",
+    "GatheringOptimizer",
     "GradientReducer",
     "LostProcessError",
     "PPOGLAMLoss",
