@@ -24,7 +24,6 @@ PENDING = {
     "runs: models._distinct.fingerprint",
     "runs: models._likelihood.Normalisation",
     "runs: models._likelihood.log_sum_exp",
-    "runs: objectives._trunk.trainable_leaves",
     "runs: report.Run",
     "runs: report.make_page",
     "runs: report.run.CONFIG",
