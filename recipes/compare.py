@@ -25,8 +25,6 @@ from itertools import combinations, groupby
 from pathlib import Path
 from statistics import fmean
 
-from omegaconf import OmegaConf
-
 from torchrl_glam.report.comparison import (
     common_end,
     comparison_table,
@@ -34,7 +32,7 @@ from torchrl_glam.report.comparison import (
     summarise,
 )
 from torchrl_glam.report.plotting import plot_learning_curves
-from torchrl_glam.runs.config import ENVIRONMENT, MOVED, RecipeConfig
+from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig, read_data
 from torchrl_glam.runs.environments import OWN_ENV, OWN_ENVS, make_bare_env
 from torchrl_glam.runs.evaluation import evaluate
 from torchrl_glam.text import describe_env
@@ -55,9 +53,7 @@ def read(run: Path) -> list[dict[str, float]]:
 
 def environment(run: Path) -> dict:
     """What a run's configuration says of its environment, and defaults where it says nothing."""
-    config = OmegaConf.to_object(OmegaConf.load(run / "config.yaml"))
-    if "env" not in config:  # of a run when all environments were Playground-Text
-        config = {"env": {key: config[key] for key in MOVED if key in config}}
+    config = read_data(run)
     default = RecipeConfig()
     return {key: config.get(key, getattr(default, key)) for key in ENVIRONMENT}
 

@@ -20,7 +20,7 @@ from torchrl.envs import TransformedEnv
 
 from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import load_language_model, make_trunk
-from torchrl_glam.runs.memory import bound_kernel_caches
+from torchrl_glam.runs.device import bound_kernel_caches
 from torchrl_glam.text import TokenizeText
 
 

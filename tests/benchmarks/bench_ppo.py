@@ -33,14 +33,11 @@ from tensordict.nn import TensorDictSequential
 from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly, ValueHead, make_trunk
 from torchrl_glam.objectives import PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, close_rollout
-from torchrl_glam.runs.build import (
-    choose_autocast,
-    choose_device,
-    make_language_model,
-    seed_everything,
-)
 from torchrl_glam.runs.config import PPOGLAMConfig
+from torchrl_glam.runs.device import choose_autocast, choose_device
 from torchrl_glam.runs.environments import make_env
+from torchrl_glam.runs.language_model import load_agent_model
+from torchrl_glam.runs.seeds import seed_everything
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -61,7 +58,7 @@ def main() -> None:
         config = make_config(arguments, scratch)
         ways, batches, tokens, synchronise = prepare(config, arguments.objective, arguments)
     print(
-        f"{config.model if arguments.flan is None else 'flan-t5-' + arguments.flan}, "
+        f"{config.language_model if arguments.flan is None else 'flan-t5-' + arguments.flan}, "
         f"{arguments.batch} states of {tokens / arguments.batch:.0f} tokens, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     )
@@ -89,7 +86,7 @@ def make_config(arguments: argparse.Namespace, scratch: str) -> PPOGLAMConfig:
         device=arguments.device,
     )
     if arguments.flan is not None:
-        config.model = str(make_flan_t5(Path(scratch) / "flan", arguments.flan))
+        config.language_model = str(make_flan_t5(Path(scratch) / "flan", arguments.flan))
         config.lora_rank = 16
         config.env |= {"max_steps": 16, "sequential": True}
         config.critic_hidden_sizes = [1024, 1024]
@@ -103,7 +100,7 @@ def prepare(
     device = choose_device(config.device)
     seed_everything(0)
     autocast = choose_autocast(config.autocast, device)
-    model, tokenizer = make_language_model(config, device, autocast)
+    model, tokenizer = load_agent_model(config, device, autocast)
     trunk = ScoresOnly(make_trunk(model, tokenizer, autocast=autocast))
     actor = CandidateActor(return_log_prob=True)
     value = ValueHead(trunk.trunk.embedding_dim, config.critic_hidden_sizes).to(device)

@@ -34,24 +34,22 @@ from pathlib import Path
 import torch
 from tensordict.nn import TensorDictSequential
 from torchrl.collectors import Collector
+from torchrl.objectives import SoftUpdate
 
-from torchrl_glam.models import CandidateActor, ScoresOnly
-from torchrl_glam.objectives import GradientReducer
-from torchrl_glam.runs.buffer import make_buffer
-from torchrl_glam.runs.build import (
-    choose_autocast,
-    make_language_model,
-    make_sac,
-    make_trunk_and_critic,
-    seed_everything,
-)
+from torchrl_glam.models import CandidateActor, ScoresOnly, make_critic, make_trunk
+from torchrl_glam.objectives import GradientReducer, SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.runs.config import SACGLAMConfig
+from torchrl_glam.runs.device import choose_autocast
 from torchrl_glam.runs.environments import make_env
+from torchrl_glam.runs.language_model import load_agent_model, scoring
 from torchrl_glam.runs.processes.ranks import Ranks
+from torchrl_glam.runs.seeds import seed_everything
 from torchrl_glam.text import describe_env
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
 from forked_processes import run_processes  # noqa: E402
+from sac_glam import make_buffer  # noqa: E402
 
 CPU = torch.device("cpu")
 FILLING = 14  # rounds without updates: every environment has ended an episode
@@ -99,18 +97,20 @@ class Run:
         self.ranks, self.config, mine = ranks, config, ranks.share(config)
         self.mine, autocast = mine, choose_autocast("auto", CPU)
         seed_everything(config.seed)
-        model, tokenizer = make_language_model(config, CPU, autocast)
+        model, tokenizer = load_agent_model(config, CPU, autocast)
         env = make_env(mine, tokenizer)
-        num_actions = describe_env(env).num_actions
-        trunk, critic = make_trunk_and_critic(
-            config, model, tokenizer, autocast, num_actions=num_actions
-        )
+        number = describe_env(env).num_actions
+        trunk = make_trunk(model, tokenizer, **scoring(config, tokenizer, CPU, autocast))
+        sizes = config.critic_hidden_sizes
+        trunk, critic = make_critic(trunk, num_actions=number, hidden_sizes=sizes)
         actor = CandidateActor()
         policy = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
-        options = {"num_actions": num_actions, "device": CPU, "group": ranks.group}
-        self.loss, self.targets, self.optimizer = make_sac(config, trunk, actor, critic, **options)
+        self.loss = SACGLAMLoss(trunk, actor, critic, num_actions=number)
+        self.loss.make_value_estimator(gamma=config.gamma)
+        self.targets = SoftUpdate(self.loss, tau=config.tau)
+        self.optimizer = SharedTrunkOptimizer(self.loss, group=ranks.group)
         ranks.align(self.loss, mine.seed)
-        self.buffer = make_buffer(mine, env, Path("runs"), describe_env(env).goal_kind_prior)
+        self.buffer = make_buffer(mine, describe_env(env).goal_kind_prior)
         collector = Collector(
             env,
             policy,

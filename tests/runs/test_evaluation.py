@@ -9,7 +9,8 @@ from torchrl.envs import EnvBase
 
 from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
 from torchrl_glam.runs.evaluation import evaluate, evaluate_splits, play_randomly
-from torchrl_glam.runs.records.metrics import EpisodeStatistics, MetricsTable
+from torchrl_glam.runs.records.metrics import MetricsTable
+from torchrl_glam.runs.records.statistics import EpisodeStatistics
 
 
 def make_env(num_envs=64, **settings):
