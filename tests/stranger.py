@@ -94,7 +94,8 @@ def train_sac(total_steps=320):
         rewards += steps["next", "reward"].flatten().tolist()
         buffer.extend(steps)
         for _ in range(4):
-            optimizer.step(loss(buffer.sample()))
+            optimizer.backward(loss(buffer.sample()))
+            optimizer.step()
             targets.step()
     return rewards
 

@@ -21,9 +21,6 @@ FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in fol
 ALLOWED = {"objectives: models.protocol.Part", "objectives: models.protocol.Trunk"}
 # Imports that are still to go.
 PENDING = {
-    "training: models._distinct.fingerprint",
-    "training: models._likelihood.Normalisation",
-    "training: models._likelihood.log_sum_exp",
     "training: objectives._trunk.trainable_leaves",
     "training: report.Run",
     "training: report.make_page",
@@ -32,8 +29,8 @@ PENDING = {
     "training: report.run.RECORD",
     "training: viewing.figures.ALL",
     "training: viewing.figures.Result",
-    "envs: models._reach.positions",
-    "envs: models._reach.text_config",
+    "envs: models.trunks.reader.positions",
+    "envs: models.trunks.reader.text_config",
 }
 
 

@@ -30,6 +30,8 @@ include_patterns = [
     "CHANGELOG.md",
     "recipes/README.md",
     "recipes/docs/**",
+    "recipes/results/README.md",
+    "recipes/results/*/README.md",
     "torchrl_glam/models/architectures.md",
 ]
 exclude_patterns = ["recipes/docs/tutorials/index.rst"]  # pictures of all: the menu has their names
@@ -39,6 +41,8 @@ html_theme = "furo"
 html_title = f"torchrl_glam {release}"
 html_copy_source = False
 html_extra_path = ["index.html"]
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 
