@@ -7,7 +7,7 @@ import random
 import sys
 
 import torch
-from tensordict.nn import TensorDictSequential
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictSequential
 from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs import TransformedEnv
@@ -27,7 +27,6 @@ from torchrl_glam.objectives import (
     PPOGLAMLoss,
     SACGLAMLoss,
     SharedTrunkOptimizer,
-    ppo_networks,
 )
 from torchrl_glam.replay import HindsightTransform
 from torchrl_glam.text import TokenizeText
@@ -106,7 +105,8 @@ def train_ppo(total_steps=384, own_loss=False):
     value = ValueHead(trunk.embedding_dim, (64,))
     trunk, actor = ScoresOnly(trunk), CandidateActor(return_log_prob=True)
     if own_loss:
-        policy, critic = ppo_networks(trunk, actor, value)
+        policy = ProbabilisticTensorDictSequential(trunk, *actor)
+        critic = TensorDictSequential(trunk, value)
         loss = ClipPPOLoss(policy, critic, entropy_coeff=0.01, functional=False)
         estimate = GAE(gamma=0.9, lmbda=0.95, value_network=critic, deactivate_vmap=True)
     else:

@@ -97,6 +97,8 @@ print("success:", " ".join(f"{share:.2f}" for share in successes))
 # -------------------
 # ``SACGLAMLoss`` and ``PPOGLAMLoss`` are TorchRL's ``DiscreteSACLoss`` and ``ClipPPOLoss`` on such
 # heads, with target weights for the trainable parameters alone, and one pass of the language model
-# under all of their terms. Other losses of TorchRL's take the networks that
-# :func:`~torchrl_glam.objectives.ppo_networks` makes; a model too large for a whole batch is
-# trained in parts (:func:`~torchrl_glam.models.split_by_tokens`).
+# under all of their terms. Other losses of TorchRL's take whole networks, such as
+# ``TensorDictSequential(trunk, value)`` and ``ProbabilisticTensorDictSequential(trunk, *actor)``;
+# give the loss or its estimator ``deactivate_vmap=True``, since the shapes of a pass follow from
+# the tokens. A model too large for a whole batch is trained in parts
+# (:func:`~torchrl_glam.models.split_by_tokens`).
