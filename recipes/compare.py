@@ -27,17 +27,17 @@ from statistics import fmean
 
 from omegaconf import OmegaConf
 
-from torchrl_glam.text import describe_env
-from torchrl_glam.training.comparison import (
+from torchrl_glam.report.comparison import (
     common_end,
     comparison_table,
     probability_of_improvement,
     summarise,
 )
-from torchrl_glam.training.config import ENVIRONMENT, MOVED, RecipeConfig
-from torchrl_glam.training.environments import OWN_ENV, OWN_ENVS, make_bare_env
-from torchrl_glam.training.evaluation import evaluate
-from torchrl_glam.training.plotting import plot_learning_curves
+from torchrl_glam.report.plotting import plot_learning_curves
+from torchrl_glam.runs.config import ENVIRONMENT, MOVED, RecipeConfig
+from torchrl_glam.runs.environments import OWN_ENV, OWN_ENVS, make_bare_env
+from torchrl_glam.runs.evaluation import evaluate
+from torchrl_glam.text import describe_env
 
 METRIC = "eval/train/sampled/success"
 HELD_OUT = "eval/test/sampled/success"

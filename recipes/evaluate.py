@@ -21,10 +21,10 @@ from omegaconf import DictConfig
 from torchrl.envs import EnvBase
 from tqdm import tqdm
 
+from torchrl_glam.runs.build import choose_device
+from torchrl_glam.runs.config import EvaluateConfig, read_config
+from torchrl_glam.runs.program import program
 from torchrl_glam.text import describe_env
-from torchrl_glam.training.build import choose_device
-from torchrl_glam.training.config import EvaluateConfig, read_config
-from torchrl_glam.training.program import program
 from torchrl_glam.viewing import (
     Result,
     choose_game,

@@ -22,9 +22,8 @@ from tqdm import tqdm
 
 from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly
 from torchrl_glam.objectives import WeightAverage
-from torchrl_glam.text import describe_env
-from torchrl_glam.training.buffer import make_buffer, make_sampler
-from torchrl_glam.training.build import (
+from torchrl_glam.runs.buffer import make_buffer, make_sampler
+from torchrl_glam.runs.build import (
     choose_autocast,
     choose_device,
     make_language_model,
@@ -32,19 +31,20 @@ from torchrl_glam.training.build import (
     make_trunk_and_critic,
     seed_everything,
 )
-from torchrl_glam.training.checkpointing import CheckpointManager
-from torchrl_glam.training.config import SACGLAMConfig, read_config
-from torchrl_glam.training.environments import (
+from torchrl_glam.runs.checkpoints.manager import CheckpointManager
+from torchrl_glam.runs.config import SACGLAMConfig, read_config
+from torchrl_glam.runs.environments import (
     make_env,
     make_eval_envs,
     make_probe,
     refuse_named_env,
 )
-from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
-from torchrl_glam.training.files import replace_file
-from torchrl_glam.training.memory import bound_kernel_caches
-from torchrl_glam.training.metrics import MetricsTable
-from torchrl_glam.training.program import program
+from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate_splits
+from torchrl_glam.runs.files import replace_file
+from torchrl_glam.runs.memory import bound_kernel_caches
+from torchrl_glam.runs.program import program
+from torchrl_glam.runs.records.metrics import MetricsTable
+from torchrl_glam.text import describe_env
 
 # What rows hold was decided when they were stored; with returns of one step, not the discount.
 STORED = ("env", "env_class", "num_envs", "n_step", "storage", "capacity", "hindsight")

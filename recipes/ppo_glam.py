@@ -39,28 +39,28 @@ from torchrl_glam.models import (
 )
 from torchrl_glam.objectives import GradientReducer, PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, SubgoalFilter, close_rollout
-from torchrl_glam.text import describe_env
-from torchrl_glam.training.build import (
+from torchrl_glam.runs.build import (
     choose_autocast,
     choose_device,
     make_language_model,
     make_recipe_trunk,
     seed_everything,
 )
-from torchrl_glam.training.checkpointing import CheckpointManager
-from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, PPOGLAMConfig, read_config, register
-from torchrl_glam.training.divergence import check_rewards, diverged
-from torchrl_glam.training.environments import make_env, make_eval_envs
-from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
-from torchrl_glam.training.files import replace_file
-from torchrl_glam.training.interrupt import Rescue, StopSignal
-from torchrl_glam.training.memory import bound_kernel_caches
-from torchrl_glam.training.memory_check import check_memory
-from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace
-from torchrl_glam.training.out_of_memory import HalvingPasses
-from torchrl_glam.training.parallel import Ranks
-from torchrl_glam.training.program import how_to_resume, program
-from torchrl_glam.training.results import save_results
+from torchrl_glam.runs.checkpoints.manager import CheckpointManager
+from torchrl_glam.runs.config import MAY_CHANGE_ON_RESUME, PPOGLAMConfig, read_config, register
+from torchrl_glam.runs.divergence import check_rewards, diverged
+from torchrl_glam.runs.environments import make_env, make_eval_envs
+from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate_splits
+from torchrl_glam.runs.files import replace_file
+from torchrl_glam.runs.interrupt import Rescue, StopSignal
+from torchrl_glam.runs.memory import bound_kernel_caches
+from torchrl_glam.runs.out_of_memory import HalvingPasses
+from torchrl_glam.runs.processes.ranks import Ranks
+from torchrl_glam.runs.program import how_to_resume, program
+from torchrl_glam.runs.records.metrics import EpisodeStatistics, MetricsTable, pace
+from torchrl_glam.runs.results import save_results
+from torchrl_glam.runs.run_folder import RunFolder
+from torchrl_glam.text import describe_env
 
 register("ppo_glam", PPOGLAMConfig, Path(__file__).parent / "config")
 
@@ -75,12 +75,13 @@ def main(cfg: PPOGLAMConfig) -> None:
     mine = ranks.share(config)  # environments, rollouts and batches of this process
     folder = Path(config.resume or config.output)
     checkpoints = CheckpointManager(folder, keep=config.keep_checkpoints, ranks=ranks)
-    checkpoints.prepare(resume=config.resume is not None)
+    claimed = RunFolder(folder)
+    with ranks.together():
+        if ranks.first:
+            claimed.claim(resume=config.resume is not None)
     device = choose_device(config.device)
     bound_kernel_caches()
     seed_everything(config.seed)
-    if ranks.first:
-        print("Memory:", check_memory(config, device))
 
     # 2. Language model, environments, policy (which records values too: nothing is read twice)
     autocast = choose_autocast(config.autocast, device)

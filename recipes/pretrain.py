@@ -44,12 +44,12 @@ from torchrl_glam.pretraining import (
     reading_loss,
     record_play,
 )
+from torchrl_glam.runs.config import PretrainConfig, read_config, register
+from torchrl_glam.runs.environments import make_bare_env, make_env
+from torchrl_glam.runs.evaluation import evaluate
+from torchrl_glam.runs.memory import bound_kernel_caches
+from torchrl_glam.runs.program import program
 from torchrl_glam.text import describe_env
-from torchrl_glam.training.config import PretrainConfig, read_config, register
-from torchrl_glam.training.environments import make_bare_env, make_env
-from torchrl_glam.training.evaluation import evaluate
-from torchrl_glam.training.memory import bound_kernel_caches
-from torchrl_glam.training.program import program
 
 register("pretrain", PretrainConfig, Path(__file__).parent / "config")
 CPU = torch.device("cpu")

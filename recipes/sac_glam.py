@@ -31,9 +31,8 @@ from tqdm import tqdm
 
 from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly, score_error
 from torchrl_glam.objectives import WeightAverage
-from torchrl_glam.text import describe_env
-from torchrl_glam.training.buffer import make_buffer
-from torchrl_glam.training.build import (
+from torchrl_glam.runs.buffer import make_buffer
+from torchrl_glam.runs.build import (
     choose_autocast,
     choose_device,
     make_language_model,
@@ -41,21 +40,22 @@ from torchrl_glam.training.build import (
     make_trunk_and_critic,
     seed_everything,
 )
-from torchrl_glam.training.checkpointing import CheckpointManager
-from torchrl_glam.training.config import MAY_CHANGE_ON_RESUME, SACGLAMConfig, read_config, register
-from torchrl_glam.training.divergence import check_rewards, diverged
-from torchrl_glam.training.environments import make_env, make_eval_envs, make_probe
-from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
-from torchrl_glam.training.files import replace_file
-from torchrl_glam.training.interrupt import Rescue, StopSignal
-from torchrl_glam.training.memory import bound_kernel_caches, describe_memory, memory_report
-from torchrl_glam.training.memory_check import check_memory
-from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace, policy_lag
-from torchrl_glam.training.out_of_memory import HalvingPasses
-from torchrl_glam.training.parallel import Ranks
-from torchrl_glam.training.probe import GoalCoverage
-from torchrl_glam.training.program import how_to_resume, program
-from torchrl_glam.training.results import save_results
+from torchrl_glam.runs.checkpoints.manager import CheckpointManager
+from torchrl_glam.runs.config import MAY_CHANGE_ON_RESUME, SACGLAMConfig, read_config, register
+from torchrl_glam.runs.divergence import check_rewards, diverged
+from torchrl_glam.runs.environments import make_env, make_eval_envs, make_probe
+from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate_splits
+from torchrl_glam.runs.files import replace_file
+from torchrl_glam.runs.interrupt import Rescue, StopSignal
+from torchrl_glam.runs.memory import bound_kernel_caches, describe_memory, memory_report
+from torchrl_glam.runs.out_of_memory import HalvingPasses
+from torchrl_glam.runs.probe import GoalCoverage
+from torchrl_glam.runs.processes.ranks import Ranks
+from torchrl_glam.runs.program import how_to_resume, program
+from torchrl_glam.runs.records.metrics import EpisodeStatistics, MetricsTable, pace, policy_lag
+from torchrl_glam.runs.results import save_results
+from torchrl_glam.runs.run_folder import RunFolder
+from torchrl_glam.text import describe_env
 
 register("sac_glam", SACGLAMConfig, Path(__file__).parent / "config")
 
@@ -70,12 +70,13 @@ def main(cfg: SACGLAMConfig) -> None:
     mine = ranks.share(config)  # environments, batches and replay of this process
     folder = Path(config.resume or config.output)
     checkpoints = CheckpointManager(folder, keep=config.keep_checkpoints, ranks=ranks)
-    checkpoints.prepare(resume=config.resume is not None)
+    claimed = RunFolder(folder)
+    with ranks.together():
+        if ranks.first:
+            claimed.claim(resume=config.resume is not None)
     device = choose_device(config.device)
     bound_kernel_caches()
     seed_everything(config.seed)
-    if ranks.first:
-        print("Memory:", check_memory(config, device))
 
     # 2. Language model, environments, policy
     autocast = choose_autocast(config.autocast, device)

@@ -5,7 +5,7 @@
     python recipes/sac_glam_ray.py ray_address=auto         # collectors on a cluster's machines
 
 It needs pip install "torchrl_glam[ray]". The keys are those of sac_glam.py, and of
-torchrl_glam/training/config/sac_glam_ray.py. As there, the learner makes num_updates updates with
+torchrl_glam/runs/config/sac_glam_ray.py. As there, the learner makes num_updates updates with
 each batch of update_every steps; the collectors play on, with weights at most max_policy_lag old.
 A run leaves what sac_glam.py does. Ctrl-C saves a checkpoint, from which resume=FOLDER goes on.
 """
@@ -27,10 +27,8 @@ from tqdm import tqdm
 
 from torchrl_glam.models import CandidateActor, score_error
 from torchrl_glam.objectives import WeightAverage
-from torchrl_glam.text import describe_env
-from torchrl_glam.training.async_collection import AsyncCollectors
-from torchrl_glam.training.buffer import make_buffer
-from torchrl_glam.training.build import (
+from torchrl_glam.runs.buffer import make_buffer
+from torchrl_glam.runs.build import (
     choose_autocast,
     choose_device,
     make_language_model,
@@ -38,23 +36,25 @@ from torchrl_glam.training.build import (
     make_trunk_and_critic,
     seed_everything,
 )
-from torchrl_glam.training.checkpointing import CheckpointManager
-from torchrl_glam.training.config import SACGLAMRayConfig, read_config, register
-from torchrl_glam.training.config.sac_glam_ray import RAY_MAY_CHANGE_ON_RESUME
-from torchrl_glam.training.divergence import check_rewards, diverged
-from torchrl_glam.training.environments import make_env, make_eval_envs, make_probe
-from torchrl_glam.training.evaluation import EVAL_SEED, evaluate_splits
-from torchrl_glam.training.files import replace_file
-from torchrl_glam.training.interrupt import Rescue, StopSignal
-from torchrl_glam.training.memory import bound_kernel_caches, describe_memory, memory_report
-from torchrl_glam.training.memory_check import check_memory
-from torchrl_glam.training.metrics import EpisodeStatistics, MetricsTable, pace, policy_lag
-from torchrl_glam.training.out_of_memory import HalvingPasses
-from torchrl_glam.training.probe import GoalCoverage
-from torchrl_glam.training.program import how_to_resume, program
-from torchrl_glam.training.ray_pool import RayPool, import_ray
-from torchrl_glam.training.ray_worker import make_collector, make_policy, trained_weights
-from torchrl_glam.training.results import save_results
+from torchrl_glam.runs.checkpoints.manager import CheckpointManager
+from torchrl_glam.runs.config import SACGLAMRayConfig, read_config, register
+from torchrl_glam.runs.config.sac_glam_ray import RAY_MAY_CHANGE_ON_RESUME
+from torchrl_glam.runs.divergence import check_rewards, diverged
+from torchrl_glam.runs.environments import make_env, make_eval_envs, make_probe
+from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate_splits
+from torchrl_glam.runs.files import replace_file
+from torchrl_glam.runs.interrupt import Rescue, StopSignal
+from torchrl_glam.runs.memory import bound_kernel_caches, describe_memory, memory_report
+from torchrl_glam.runs.out_of_memory import HalvingPasses
+from torchrl_glam.runs.probe import GoalCoverage
+from torchrl_glam.runs.processes.async_collection import AsyncCollectors
+from torchrl_glam.runs.processes.ray_pool import RayPool, import_ray
+from torchrl_glam.runs.processes.ray_worker import make_collector, make_policy, trained_weights
+from torchrl_glam.runs.program import how_to_resume, program
+from torchrl_glam.runs.records.metrics import EpisodeStatistics, MetricsTable, pace, policy_lag
+from torchrl_glam.runs.results import save_results
+from torchrl_glam.runs.run_folder import RunFolder
+from torchrl_glam.text import describe_env
 
 register("sac_glam", SACGLAMRayConfig, Path(__file__).parent / "config")
 
@@ -68,11 +68,11 @@ def main(cfg: SACGLAMRayConfig) -> None:
     # 1. Folder, device, seeds
     folder = Path(config.resume or config.output)
     checkpoints = CheckpointManager(folder, keep=config.keep_checkpoints)
-    checkpoints.prepare(resume=config.resume is not None)
+    claimed = RunFolder(folder)
+    claimed.claim(resume=config.resume is not None)
     device = choose_device(config.device)
     bound_kernel_caches()
     seed_everything(config.seed)
-    print("Memory:", check_memory(config, device))
 
     # 2. Language model, environments, policy
     autocast = choose_autocast(config.autocast, device)

@@ -15,9 +15,9 @@ import hydra
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
+from torchrl_glam.runs.config import WatchConfig, read_config
+from torchrl_glam.runs.program import program
 from torchrl_glam.text import describe_env
-from torchrl_glam.training.config import WatchConfig, read_config
-from torchrl_glam.training.program import program
 from torchrl_glam.viewing import (
     choose_game,
     make_game,

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing import start_processes
 
-from torchrl_glam.training.parallel import Ranks
+from torchrl_glam.runs.processes.ranks import Ranks
 
 
 def run_processes(function, size=2, timeout=300):

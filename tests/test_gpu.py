@@ -25,10 +25,10 @@ from torchrl_glam.models import (
     load_tokenizer,
     make_trunk,
 )
-from torchrl_glam.training.checkpoint_adapters import CollectorState
-from torchrl_glam.training.config import SACGLAMRayConfig
-from torchrl_glam.training.ray_pool import CollectorWorker
-from torchrl_glam.training.ray_worker import make_collector, trained_weights
+from torchrl_glam.runs.checkpoints.adapters import CollectorState
+from torchrl_glam.runs.config import SACGLAMRayConfig
+from torchrl_glam.runs.processes.ray_pool import CollectorWorker
+from torchrl_glam.runs.processes.ray_worker import make_collector, trained_weights
 
 NEEDS_CARD = [
     pytest.mark.gpu,

@@ -1,4 +1,4 @@
-"""The README's "Your own environment" is tests/stranger.py, and what it trains learns."""
+"""The page "Your own environment" shows parts of tests/stranger.py, and what it trains learns."""
 
 import ast
 import json
@@ -17,10 +17,9 @@ from torchrl_glam.envs import check_text_env
 FILE = Path(stranger.__file__)
 
 
-def test_the_readme_shows_parts_of_the_file():
-    readme = (FILE.parents[1] / "README.md").read_text(encoding="utf-8")
-    section = re.search(r"^## Your own environment$(.*?)^## ", readme, re.S | re.M)[1]
-    blocks = re.findall(r"```python\n(.*?)```", section, re.S)
+def test_the_page_shows_parts_of_the_file():
+    page = FILE.parents[1] / "recipes" / "docs" / "environment.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
     assert blocks and all(block in FILE.read_text(encoding="utf-8") for block in blocks)
 
 

@@ -30,6 +30,8 @@ include_patterns = [
     "CHANGELOG.md",
     "recipes/README.md",
     "recipes/docs/**",
+    "recipes/results/README.md",
+    "recipes/results/*/README.md",
     "torchrl_glam/models/architectures.md",
 ]
 exclude_patterns = ["recipes/docs/tutorials/index.rst"]  # pictures of all: the menu has their names
@@ -39,6 +41,8 @@ html_theme = "furo"
 html_title = f"torchrl_glam {release}"
 html_copy_source = False
 html_extra_path = ["index.html"]
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 
@@ -66,7 +70,10 @@ nitpick_ignore_regex = [
     ("py:.*", r"(nn|os|scienceworld|textworld_express|torchrl|transformers|typing)\..*"),
     ("py:class", r"[^.]*"),  # the types of signatures, as they stand there
     ("py:.*", r"torchrl_glam\.(.*\.)?_.*"),  # private ones have no page
-    ("py:class", r"torchrl_glam\.training\.(config\.base|interrupt|parallel)\.(Batch|Config|T)"),
+    (
+        "py:class",
+        r"torchrl_glam\.runs\.(config\.base|interrupt|processes\.ranks)\.(Batch|Config|T)",
+    ),
     ("py:class", r"torchrl_glam\.envs\.playground\.rendering\.Rendering"),  # nor has a part
 ]
 

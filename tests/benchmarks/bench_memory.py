@@ -20,8 +20,8 @@ from torchrl.envs import TransformedEnv
 
 from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import load_language_model, make_trunk
+from torchrl_glam.runs.memory import bound_kernel_caches
 from torchrl_glam.text import TokenizeText
-from torchrl_glam.training.memory import bound_kernel_caches
 
 
 def resident():

@@ -33,14 +33,14 @@ from tensordict.nn import TensorDictSequential
 from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly, ValueHead, make_trunk
 from torchrl_glam.objectives import PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, close_rollout
-from torchrl_glam.training.build import (
+from torchrl_glam.runs.build import (
     choose_autocast,
     choose_device,
     make_language_model,
     seed_everything,
 )
-from torchrl_glam.training.config import PPOGLAMConfig
-from torchrl_glam.training.environments import make_env
+from torchrl_glam.runs.config import PPOGLAMConfig
+from torchrl_glam.runs.environments import make_env
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

@@ -37,18 +37,18 @@ from torchrl.collectors import Collector
 
 from torchrl_glam.models import CandidateActor, ScoresOnly
 from torchrl_glam.objectives import GradientReducer
-from torchrl_glam.text import describe_env
-from torchrl_glam.training.buffer import make_buffer
-from torchrl_glam.training.build import (
+from torchrl_glam.runs.buffer import make_buffer
+from torchrl_glam.runs.build import (
     choose_autocast,
     make_language_model,
     make_sac,
     make_trunk_and_critic,
     seed_everything,
 )
-from torchrl_glam.training.config import SACGLAMConfig
-from torchrl_glam.training.environments import make_env
-from torchrl_glam.training.parallel import Ranks
+from torchrl_glam.runs.config import SACGLAMConfig
+from torchrl_glam.runs.environments import make_env
+from torchrl_glam.runs.processes.ranks import Ranks
+from torchrl_glam.text import describe_env
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from forked_processes import run_processes  # noqa: E402

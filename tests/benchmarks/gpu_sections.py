@@ -132,7 +132,7 @@ def resume(options: Namespace, report: Report) -> None:
     recipe(options, "sac_glam.py", *settings, f"output={whole}")
     shutil.copytree(whole, broken)
     shutil.rmtree(broken / "model", ignore_errors=True)
-    shutil.rmtree(broken / "checkpoints" / "step_00000240")
+    shutil.rmtree(broken / "checkpoints" / "step-000000000240")
     recipe(options, "sac_glam.py", *settings, f"resume={broken}", f"output={broken}")
     ours, expected = (weights(folder / "model") for folder in (broken, whole))
     start = weights(ROOT / "torchrl_glam" / "assets" / "tiny")

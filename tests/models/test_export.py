@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from torchrl_glam.models import (
+    AgentCard,
     CandidateActor,
     CandidateCritic,
     ObservationCritic,
@@ -188,3 +189,24 @@ def test_heads_are_read_by_safetensors_alone(critic, folders, tmp_path):
         critics[index].load_state_dict(
             {k: v for k, v in names.items() if not k.startswith("critic.")}
         )
+
+
+def test_another_agent_is_not_overwritten_nor_mixed(folders, tmp_path):
+    model, tokenizer = load(folders["gpt2"], "gpt2")
+    export_agent(tmp_path, model, tokenizer, card=AgentCard(num_critics=0))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(FileExistsError, match=r"holds a model or an agent .*overwrite=True"):
+        export_agent(tmp_path, model, tokenizer, kind="merged")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    export_agent(tmp_path, model, tokenizer, kind="merged", overwrite=True)
+    assert not (tmp_path / "agent.json").exists() and (tmp_path / "config.json").exists()
+
+
+def test_an_export_writes_through_no_link(folders, tmp_path):
+    (tmp_path / "mine.json").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "tokenizer.json").symlink_to(tmp_path / "mine.json")
+    with pytest.raises(ValueError, match=r"tokenizer.json' is a symbolic link"):
+        export_agent(tmp_path / "out", *load(folders["gpt2"], "gpt2"))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["tokenizer.json"]
+    assert (tmp_path / "mine.json").read_text() == "mine"

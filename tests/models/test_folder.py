@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import warnings
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
 from torchrl_glam.models import export_agent, load_language_model, load_tokenizer
+from torchrl_glam.models.folder import without_current_folder
 
 
 @pytest.fixture
@@ -154,10 +156,90 @@ def test_a_second_export_leaves_nothing_of_the_first(folder, tmp_path, kinds):
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / "notes.txt").write_text("mine")
     for kind in kinds:
-        export_agent(tmp_path / "out", model, tokenizer, kind=kind)
+        export_agent(tmp_path / "out", model, tokenizer, kind=kind, overwrite=True)
     export_agent(tmp_path / "alone", model, tokenizer, kind=kinds[-1])
     names = [{path.name for path in (tmp_path / name).iterdir()} for name in ("out", "alone")]
     assert names[0] - {"README.md"} == names[1] - {"README.md"}  # which nothing reads
+
+
+@pytest.fixture
+def adapters(folder, tmp_path):
+    lora = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    return export_agent(tmp_path / "adapters", *load_language_model(folder, lora=lora))
+
+
+EVIL = """
+import os
+os.mkdir(os.environ["PAYLOAD"])
+"""
+
+
+def test_adapters_that_are_not_lora_import_nothing(adapters, payload, monkeypatch):
+    """XLoRA's sub-adapters may name a module of the folder that Python was started in."""
+    (adapters / "megatron").mkdir()
+    (adapters / "megatron" / "evil.py").write_text(EVIL)
+    lora = json.loads((adapters / "adapter_config.json").read_text())
+    (adapters / "sub").mkdir()
+    evil = lora | {"megatron_config": {}, "megatron_core": "megatron.evil"}
+    (adapters / "sub" / "adapter_config.json").write_text(json.dumps(evil))
+    xlora = {"peft_type": "XLORA", "adapters": {"a": str(adapters / "sub")}, "hidden_size": 32}
+    monkeypatch.chdir(adapters)
+    monkeypatch.syspath_prepend("")
+    for changes, name in ((xlora, "peft_type"), (evil, "megatron_core")):
+        (adapters / "adapter_config.json").write_text(json.dumps(lora | changes))
+        with pytest.raises(ValueError, match=rf"has {name} \(.*expected"):
+            load_language_model(".")
+    assert not payload.exists()
+
+
+def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "kernels_of_mine.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    for entry in ("", ".", str(tmp_path)):
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(entry)
+            with without_current_folder():
+                assert find_spec("kernels_of_mine") is None
+            assert find_spec("kernels_of_mine") is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target_modules": "(a+)+$"}, r"target_modules \('\(a\+\)\+\$'\).*expected list"),
+        ({"target_modules": ["(a+)+$"]}, "target_modules .*expected plain names of modules"),
+        ({"rank_pattern": {"(a|a)*b": 2}}, "rank_pattern .*expected plain names of modules"),
+        ({"layers_pattern": "(a+)+"}, "layers_pattern .*expected it to be off"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights .*others change the base model"),
+        ({"r": 10**9}, "r .1000000000. .*expected from 1 to 65536"),
+        ({"r": "8"}, "r .'8'. .*expected int"),
+        ({"trainable_token_indices": [1]}, "trainable_token_indices .*expected it to be off"),
+    ],
+)
+def test_adapters_have_plain_fields(adapters, changes, message):
+    edit(adapters / "adapter_config.json", **changes)
+    with pytest.raises(ValueError, match=message):
+        load_language_model(adapters)
+
+
+@pytest.mark.parametrize("changes", [{"n_layer": 10**7}, {"text": {"num_experts": 10**7}}])
+def test_a_configuration_of_absurd_size_is_refused(folder, changes):
+    edit(folder / "config.json", **changes)
+    with pytest.raises(ValueError, match=r"of 10000000 in its config.json, expected at most 4,096"):
+        load_language_model(folder)
+
+
+def test_json_that_is_nested_deeply_is_refused(folder):
+    (folder / "config.json").write_text("[" * 10**5)
+    with pytest.raises(ValueError, match=r"config.json' is not JSON \(nested too deeply\)"):
+        load_tokenizer(folder)
+
+
+def test_a_large_file_is_refused_before_it_is_read(folder):
+    with (folder / "vocab.json").open("wb") as file:
+        file.truncate(2**40)  # a sparse file
+    with pytest.raises(ValueError, match=r"'vocab.json' of 1,099,511,627,776 bytes, expected at"):
+        load_tokenizer(folder)
 
 
 def test_adapters_beside_a_whole_model_are_refused(folder, tmp_path):

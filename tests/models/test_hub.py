@@ -24,9 +24,9 @@ from torchrl_glam.models import (
     push_agent,
     write_model_card,
 )
-from torchrl_glam.training.config import SACGLAMConfig
-from torchrl_glam.training.metrics import MetricsTable
-from torchrl_glam.training.results import save_results
+from torchrl_glam.runs.config import SACGLAMConfig
+from torchrl_glam.runs.records.metrics import MetricsTable
+from torchrl_glam.runs.results import save_results
 from torchrl_glam.viewing import Result
 
 GAME = {"env_class": "torchrl_glam.envs:PlaygroundTextEnv", "env": {"num_objects": 3}}
@@ -47,7 +47,10 @@ def blocks(path, language):
 def test_the_metadata_are_what_hubs_read(tmp_path):
     export(tmp_path, model="google/flan-t5-base")
     origin = {"command": "python recipes/sac_glam.py seed=1", "commit": "0123abc"}
-    path = write_model_card(tmp_path, results=[GREEDY], origin=origin, license="apache-2.0")
+    options = {"results": [GREEDY], "origin": origin, "license": "apache-2.0"}
+    with pytest.raises(FileExistsError, match="README.md' is there: remove it, or give overwrite"):
+        write_model_card(tmp_path, **options)
+    path = write_model_card(tmp_path, **options, overwrite=True)
     front = yaml.safe_load(path.read_text(encoding="utf-8").split("---")[1])
     assert front["base_model"] == "google/flan-t5-base" and front["license"] == "apache-2.0"
     assert front["library_name"] == "torchrl_glam"
@@ -101,7 +104,7 @@ def test_a_base_model_that_no_hub_has_is_not_named_to_hubs(model, tmp_path, monk
     assert card.data.base_model is None and card.data.eval_results is None
     assert "here/" not in card.text
     assert (card.data.license == "mit") == (model == "tiny")
-    assert ("That of the base model applies" in card.text) == (model != "tiny")
+    assert ("The licence of the base model applies" in card.text) == (model != "tiny")
 
 
 def test_an_export_without_agent_json_gets_no_card(tmp_path):
@@ -114,7 +117,7 @@ def test_an_export_without_agent_json_gets_no_card(tmp_path):
 
 def test_another_export_replaces_the_card(tmp_path):
     export(tmp_path)
-    export_agent(tmp_path, *load_language_model("tiny"))
+    export_agent(tmp_path, *load_language_model("tiny"), overwrite=True)
     assert not (tmp_path / "README.md").exists()
 
 
@@ -183,6 +186,19 @@ def test_what_is_pushed_is_the_export_and_nothing_else(hub, tmp_path):
     assert {"README.md", "agent.json", "model.safetensors", "tokenizer.json"} <= hub.files.keys()
 
 
+def test_a_linked_file_is_neither_pushed_nor_written_through(hub, tmp_path):
+    folder = export(tmp_path / "agent")
+    (tmp_path / "secrets").write_text("mine")
+    (folder / "README.md").unlink()
+    (folder / "README.md").symlink_to(tmp_path / "secrets")
+    with pytest.raises(ValueError, match=r"holds 'README.md', which is a symbolic link"):
+        push_agent(folder, "me/agent")
+    with pytest.raises(ValueError, match=r"README.md' is a symbolic link"):
+        write_model_card(folder, overwrite=True)
+    assert not hub.files and (tmp_path / "secrets").read_text() == "mine"
+
+
+@pytest.mark.slow
 def test_a_run_ends_with_card_and_push(hub, tmp_path):
     model, tokenizer = load_language_model("tiny")
     critic = CandidateCritic(make_trunk(model, tokenizer).embedding_dim, (8,))
@@ -229,7 +245,7 @@ def test_what_is_no_repository_is_refused_before_a_run(repo_id, hub, tmp_path):
 def test_push_needs_a_token_and_an_export(hub, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"export \(none\) must not be none with push=me/agent"):
         SACGLAMConfig(push="me/agent", export="none").check()
-    monkeypatch.setattr("torchrl_glam.models.push.get_token", lambda: None)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     with pytest.raises(PermissionError, match=r"push \('me/agent'\) needs a token.*HF_TOKEN"):
         SACGLAMConfig(push="me/agent").check()
     with pytest.raises(PermissionError, match=r"repo_id \('me/agent'\) needs a token"):

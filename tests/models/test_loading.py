@@ -118,6 +118,17 @@ def test_adapters_change_the_scores(folder):
     assert not torch.allclose(trunk(batch.clone())["log_likelihood"], before)
 
 
+def test_without_a_network_the_answer_comes_at_once(monkeypatch):
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    # The client asks again and again, with growing pauses.
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits to ask again"))
+    with pytest.raises(FileNotFoundError, match="could not be loaded.*no network"):
+        load_language_model("no/such-model")
+
+
 @pytest.mark.parametrize("name", ["no/such-model", "nowhere", "./not/a/folder"])
 def test_an_unknown_name_is_explained(name, offline):
     with pytest.raises(FileNotFoundError, match=r"could not be loaded.*'tiny'"):
@@ -179,7 +190,7 @@ def test_a_platform_without_4_bit_weights_is_named(folder, monkeypatch):
         with pytest.raises(ValueError, match=r"load_in_4bit .* device 'cpu' \(no kernel"):
             load_language_model(folder, lora=lora, load_in_4bit=True)
     monkeypatch.setitem(sys.modules, "bitsandbytes.functional", None)
-    with pytest.raises(ValueError, match="load_in_4bit .* bitsandbytes cannot be imported"):
+    with pytest.raises(ValueError, match=r"needs bitsandbytes: pip install 'torchrl_glam\[quant"):
         load_language_model(folder, lora=lora, load_in_4bit=True)
 
 

@@ -54,7 +54,7 @@ def unbroken(recipe, arguments, tmp_path_factory):
 
 
 def checkpoints(run):
-    return sorted((run / "checkpoints").glob("step_*"))
+    return sorted((run / "checkpoints").glob("step-*"))
 
 
 def beginning(run):
@@ -70,7 +70,7 @@ def beginning(run):
 
 def newest_step(run):
     found = checkpoints(run)
-    return int(found[-1].name.removeprefix("step_")) if found else 0
+    return int(found[-1].name.removeprefix("step-")) if found else 0
 
 
 def wait_until_saved(run, step):

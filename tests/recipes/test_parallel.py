@@ -41,12 +41,12 @@ def ppo():
 
 
 def checkpoints(run):
-    return sorted(path.name for path in (run / "checkpoints").glob("step_*"))
+    return sorted(path.name for path in (run / "checkpoints").glob("step-*"))
 
 
 def stored(run, step):
     """How many rows each process has in a checkpoint."""
-    folder = run / "checkpoints" / f"step_{step:08d}"
+    folder = run / "checkpoints" / f"step-{step:012d}"
     return [len(TensorDict.load_memmap(rows)) for rows in sorted(folder.glob("**/rows"))]
 
 
@@ -67,7 +67,7 @@ def test_two_processes_leave_the_results_of_one_run(unbroken):
     assert float(rows[-1]["hindsight_in_batch"]) == 0.5
     assert float(rows[-1]["buffer_size"]) == sum(stored(unbroken / "run", 160))
     assert sum(float(row["episodes"]) for row in rows[1:]) >= 16, "of 8 environments, not of 4"
-    assert checkpoints(unbroken / "run") == ["step_00000080", "step_00000160"]
+    assert checkpoints(unbroken / "run") == ["step-000000000080", "step-000000000160"]
     log = (unbroken / "log").read_text()
     for line in ("Success after 160 steps", "Memory: needs about", "Memory: language model"):
         assert log.count(line) == 1, "one writer"
@@ -77,7 +77,7 @@ def as_of_step_80(unbroken, folder):
     """A copy of that run as if it had been stopped half-way."""
     run = folder / "run"
     shutil.copytree(unbroken / "run", run)
-    shutil.rmtree(run / "checkpoints" / "step_00000160")
+    shutil.rmtree(run / "checkpoints" / "step-000000000160")
     return run
 
 
@@ -145,12 +145,12 @@ def test_a_killed_process_ends_the_run_whose_last_checkpoint_resumes(sac, tmp_pa
     for process in processes.values():
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
-    last = int(checkpoints(run)[-1].removeprefix("step_"))
+    last = int(checkpoints(run)[-1].removeprefix("step-"))
     assert "another process of this run has ended" in log.read_text()
     options = [f"resume={run}", f"total_steps={last + 16}"]
     ended = sac.run(*SAC, *SELDOM, *options, log=log)
     assert ended == 0, log.read_text()
-    assert checkpoints(run)[-1] == f"step_{last + 16:08d}"
+    assert checkpoints(run)[-1] == f"step-{last + 16:012d}"
 
 
 def test_a_signal_to_torchrun_stops_all_processes_after_the_same_round(sac, tmp_path):
@@ -160,7 +160,7 @@ def test_a_signal_to_torchrun_stops_all_processes_after_the_same_round(sac, tmp_
     assert sac.wait() != 0, "torchrun says that it was stopped"
     stopped = re.search(r"Stopped at step (\d+); go on with: resume=", log.read_text())
     assert stopped, log.read_text()
-    assert checkpoints(run)[-1] == f"step_{int(stopped[1]):08d}"
+    assert checkpoints(run)[-1] == f"step-{int(stopped[1]):012d}"
 
 
 @pytest.mark.parametrize(

@@ -106,5 +106,5 @@ def test_a_diverging_run_stops_and_names_its_last_checkpoint(recipe, tmp_path):
     )
     assert ended == 1
     [message] = [row for row in log.read_text().splitlines() if "FloatingPointError: up" in row]
-    newest = max((run / "checkpoints").glob("step_*"))
+    newest = max((run / "checkpoints").glob("step-*"))
     assert f"last good checkpoint is {newest}" in message

@@ -64,9 +64,9 @@ def test_a_run_leaves_its_results(unbroken):
         assert 0 <= float(last[f"policy_lag/{name}/mean"]) <= float(last[f"policy_lag/{name}/max"])
         assert float(last[f"policy_lag/{name}/max"]) <= updates
     assert (folder / "report.html").stat().st_size > 20_000
-    assert [path.name for path in sorted((folder / "checkpoints").glob("step_*"))] == [
-        "step_00000160",
-        "step_00000320",
+    assert [path.name for path in sorted((folder / "checkpoints").glob("step-*"))] == [
+        "step-000000000160",
+        "step-000000000320",
     ]
     assert "Success after 320 steps" in result.stdout
     model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
@@ -99,7 +99,7 @@ def test_what_a_run_stored_can_be_learned_from_again(unbroken, tmp_path):
     keys = ("gamma=0.7", "tau=0.5", "sampling=prior", "probe_episodes=2", "warmup_updates=1")
     result = offline(unbroken[0], *keys, "--updates=3", "--every=2", "--out=off", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    [rows] = (unbroken[0] / "checkpoints" / "step_00000320").glob("**/rows")
+    [rows] = (unbroken[0] / "checkpoints" / "step-000000000320").glob("**/rows")
     stored = len(TensorDict.load_memmap(rows)["is_hindsight"])
     assert f"{stored:,} transitions, stored by step 320" in result.stdout
     learned = metrics(tmp_path / "off")
@@ -142,7 +142,7 @@ def test_the_share_of_hindsight_in_the_buffer_is_that_of_its_rows_whatever_the_s
         cwd=tmp_path,
     )
     assert result.returncode == 0, result.stderr
-    [rows] = (tmp_path / "run" / "checkpoints").glob("step_00000080/**/rows")
+    [rows] = (tmp_path / "run" / "checkpoints").glob("step-000000000080/**/rows")
     share = TensorDict.load_memmap(rows)["is_hindsight"].float().mean().item()
     assert share > 0
     logged = float(metrics(tmp_path / "run")[-1]["hindsight_in_buffer"])
@@ -168,7 +168,7 @@ def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(tmp_path):
     assert process.returncode == 0
     assert "go on with: resume=run --config-name quickstart" in output
     assert "sampling=ratio+prior" in output.splitlines()[-1]  # what was given must be given again
-    assert list((tmp_path / "run" / "checkpoints").glob("step_*"))
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
 
 
 def test_a_mistake_ends_a_run_before_any_work(tmp_path):
@@ -187,7 +187,7 @@ def test_a_diverging_run_stops_and_names_its_last_checkpoint(tmp_path):
     )
     assert result.returncode != 0
     [message] = [row for row in result.stderr.splitlines() if "FloatingPointError: up" in row]
-    newest = max((tmp_path / "run" / "checkpoints").glob("step_*"))
+    newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
     assert f"last good checkpoint is {newest.relative_to(tmp_path)}" in message
 
 

@@ -16,9 +16,9 @@ import pytest
 from run_metrics import metrics
 
 from torchrl_glam.models import load_agent
-from torchrl_glam.training import ray_pool
-from torchrl_glam.training.config import SACGLAMConfig, register
-from torchrl_glam.training.pool import WorkerLost
+from torchrl_glam.runs.config import SACGLAMConfig, register
+from torchrl_glam.runs.processes import ray_pool
+from torchrl_glam.runs.processes.pool import WorkerLost
 
 pytestmark = pytest.mark.slow
 
@@ -124,9 +124,9 @@ def test_a_run_without_collectors_ends_with_a_checkpoint_that_others_go_on_from(
     status, said = run("output=run", "total_steps=320", lost={0: 6, 1: 6, 2: 0, 3: 0, 4: 0, 5: 0})
     assert status == 1
     assert "ConnectionError: all collectors are lost, 6 of them" in said
-    assert re.search(r"The run ends by an error; saved as .*step_00000096", said)
-    [checkpoint] = (tmp_path / "run" / "checkpoints").glob("step_*")
-    assert checkpoint.name == "step_00000096"  # six batches of each, of eight steps
+    assert re.search(r"The run ends by an error; saved as .*step-000000000096", said)
+    [checkpoint] = (tmp_path / "run" / "checkpoints").glob("step-*")
+    assert checkpoint.name == "step-000000000096"  # six batches of each, of eight steps
 
     numbers = []
     status, said = run("resume=run", "total_steps=160", "num_collectors=1", started=numbers)
@@ -142,7 +142,7 @@ def test_a_run_without_collectors_ends_with_a_checkpoint_that_others_go_on_from(
 def test_ctrl_c_saves_a_checkpoint(run, tmp_path):
     status, said = run("output=run", "total_steps=320", stopped=5)
     assert status == 0 and "Stopped at step 40; go on with: resume=run" in said
-    assert (tmp_path / "run" / "checkpoints" / "step_00000040").exists()
+    assert (tmp_path / "run" / "checkpoints" / "step-000000000040").exists()
 
 
 @pytest.mark.parametrize(

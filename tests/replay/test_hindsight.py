@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensordict import NonTensorStack, TensorDict
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs import Compose, TransformedEnv
 
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
@@ -224,6 +226,36 @@ def tree_equal(one, other):
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(tree_equal(one[k], other[k]) for k in one)
     return one.equal(other) if isinstance(one, torch.Tensor) else one == other
+
+
+def test_strings_are_left_out_with_a_warning():
+    batch = good_batch()
+    batch["next", "note"] = "text"
+    batch["names"] = NonTensorStack.from_list([["a"] * 3, ["b"] * 3])
+    transform = HindsightTransform()
+    with pytest.warns(UserWarning, match=r"\('next', 'note'\).* hold no tensors") as caught:
+        transform.inv(batch)
+        transform.inv(batch)
+    assert len(caught) == 1 and "names" in str(caught[0].message)
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_single_steps_are_refused_by_name(numbered):
+    """A step that ends an episode gives many rows, and ``add`` can store one."""
+    line = toy.make_stream([3], ["success"], [[], [(7, 2)], []], first_observation=0)
+    steps = toy.to_batch([line])[0]
+    if numbered:
+        steps["collector"] = TensorDict({"traj_ids": torch.zeros(3).long()}, [3])
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(20), transform=HindsightTransform(), batch_size=2
+    )
+    if numbered:
+        buffer.extend(steps[:2])
+    with pytest.raises(ValueError, match=r"extend\(step.unsqueeze\(0\)\)"):
+        buffer.add(steps[2])
+    if numbered:
+        buffer.extend(steps[2].unsqueeze(0))
+        assert len(buffer) == 5
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from tensordict import TensorDict
 from torchrl.envs import Compose
 
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
-from torchrl_glam.training.async_collection import AsyncCollectors
-from torchrl_glam.training.ray_pool import RayPool, import_ray
-from torchrl_glam.training.ray_worker import trained_weights
+from torchrl_glam.runs.processes.async_collection import AsyncCollectors
+from torchrl_glam.runs.processes.ray_pool import RayPool, import_ray
+from torchrl_glam.runs.processes.ray_worker import trained_weights
 
 from . import toy
 from .remote_toy import make_policy, make_toy_collector

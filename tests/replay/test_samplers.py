@@ -1,5 +1,7 @@
 """Exact shares of hindsight in a batch, and the row lists behind them against plain sets."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, ListStorage, RandomSampler, TensorDictReplayBuffer
 
-from torchrl_glam.replay import HindsightRatioSampler
+from torchrl_glam.replay import GoalBalancedSampler, GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.replay._row_groups import RowGroups
 
 
@@ -132,6 +134,52 @@ def test_sampler_attached_late_reads_the_storage():
     buffer.set_sampler(HindsightRatioSampler(0.25))
     buffer.sampler._rng = buffer._rng
     assert int(buffer.sample()["is_hindsight"].sum()) == 4
+
+
+def full_rows(kinds):
+    """Rows that every sampler can read; the goal is the row's number."""
+    content = rows(kinds)
+    number = content["number"]
+    return content.update({"goal_kind": number % 2, "goal_tokens": number.unsqueeze(-1)})
+
+
+SAMPLERS = [
+    HindsightRatioSampler(0.5),
+    GoalKindSampler([1, 1], 0.5),
+    GoalBalancedSampler([1, 1], 0.5),
+]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: type(sampler).__name__)
+@pytest.mark.parametrize("way", ["index", "other sampler", "then another write"])
+def test_rows_written_past_the_sampler_are_read(sampler, way):
+    """Half of the 20 hindsight rows become original: batches stay half and half."""
+    buffer = make_buffer(copy.deepcopy(sampler), capacity=60, batch_size=20)
+    buffer.extend(full_rows([True] * 20 + [False] * 40))
+    buffer.sample()
+    changed = full_rows([True] * 10 + [False] * 50)
+    if way == "other sampler":
+        own = buffer.set_sampler(RandomSampler())
+        buffer.extend(changed)
+        buffer.set_sampler(own)
+    else:
+        buffer[torch.arange(60)] = changed.set("index", torch.arange(60))
+    if way == "then another write":
+        buffer.extend(full_rows([True, False]))
+    for _ in range(20):
+        assert int(buffer.sample()["is_hindsight"].sum()) == 10
+
+
+def test_a_row_without_a_kind_written_by_index_is_refused_once():
+    buffer = make_buffer(GoalKindSampler([1, 1]), batch_size=8)
+    buffer.extend(full_rows([True, False] * 4))
+    wrong = (
+        full_rows([True]).set("goal_kind", torch.tensor([7])).set("index", torch.zeros(1).long())
+    )
+    buffer[torch.tensor([0])] = wrong
+    with pytest.raises(ValueError, match="'goal_kind' of 1 rows is from 7 to 7"):
+        buffer.sample()
+    assert (buffer.sample()["index"] > 0).all()
 
 
 def test_emptied_buffer_starts_again():

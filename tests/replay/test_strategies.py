@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torchrl.envs.transforms import Compose
 
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
-from torchrl_glam.replay._strategies import draw_from_each
+from torchrl_glam.replay.strategies import draw_from_each, future
 
 from . import toy
 from .test_hindsight import streams
@@ -93,6 +93,19 @@ def test_where_goals_are_named_once_the_episode_strategy_is_refused():
         with pytest.raises(ValueError, match=r'strategy \("episode"\) .* PlaygroundTextEnv'):
             HindsightTransform(strategy="episode", **naming)
     HindsightTransform("none", strategy="episode")  # nothing is relabelled
+
+
+def test_a_strategy_can_be_a_function():
+    """The goals that were named first, by hand: 8, after the first step."""
+
+    def first(named, episodes):
+        copies = future(named, episodes)
+        return copies.where(named.place == named.place.min())
+
+    line = toy.make_stream([3], ["timeout"], [[(8, 1)], [(7, 2)], []], first_observation=10)
+    rows = relabelled_rows(HindsightTransform(strategy=first), toy.to_batch([line]))
+    assert rows["observation"].flatten().tolist() == [10]
+    assert rows["goal_tokens"][:, 1].tolist() == [8]
 
 
 def counted(rows):

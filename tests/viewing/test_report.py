@@ -10,9 +10,9 @@ from torchrl_glam.report import Chart, Line, Run, make_page, read_run
 from torchrl_glam.report.__main__ import main
 from torchrl_glam.report.charts import HEIGHT, WIDTH, draw
 from torchrl_glam.report.contents import sections
-from torchrl_glam.training import run_record
-from torchrl_glam.training.metrics import MetricsTable
-from torchrl_glam.training.run_record import RunRecord
+from torchrl_glam.runs.records import run_record
+from torchrl_glam.runs.records.metrics import MetricsTable
+from torchrl_glam.runs.records.run_record import RunRecord
 
 from .browser import Reader, contrast, themes
 

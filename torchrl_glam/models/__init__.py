@@ -16,13 +16,12 @@ from torchrl_glam.models.exactness import InexactTrunkError, score_error
 from torchrl_glam.models.export import export_agent
 from torchrl_glam.models.factory import make_trunk
 from torchrl_glam.models.gradients import check_gradients
+from torchrl_glam.models.hub import push_agent, write_model_card
 from torchrl_glam.models.judge import GoalJudge
 from torchrl_glam.models.loading import load_language_model, load_tokenizer
-from torchrl_glam.models.model_card import write_model_card
 from torchrl_glam.models.on_device import OnDevice
 from torchrl_glam.models.passes import split_by_tokens
 from torchrl_glam.models.protocol import Trunk
-from torchrl_glam.models.push import push_agent
 from torchrl_glam.models.repeated import RepeatedTrunk
 from torchrl_glam.models.repeated_decoder_only import RepeatedDecoderOnlyTrunk
 from torchrl_glam.models.scores_only import ScoresOnly

@@ -14,11 +14,11 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from torchrl_glam._files import kind_of, shorten
 from torchrl_glam.models.actor import CandidateActor
-from torchrl_glam.models.card import CARD, HEADS, AgentCard
+from torchrl_glam.models.card import CARD, HEADS, AgentCard, find_export
 from torchrl_glam.models.critic import make_critic
 from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
-from torchrl_glam.models.export_folder import find_export
 from torchrl_glam.models.factory import make_trunk
 from torchrl_glam.models.loading import load_language_model
 from torchrl_glam.models.on_device import OnDevice
@@ -201,7 +201,8 @@ def _make_agent(
         score_eos=card.score_eos,
         **options,
     )
-    trunk, critics = _make_critics(card, trunk)
+    with torch.device("meta"):  # until their weights are known to have the sizes that it tells
+        trunk, critics = _make_critics(card, trunk)
     if critics:
         _load_heads(folder, card, critics)
     critics = [critic.to(device).requires_grad_(False).eval() for critic in critics]
@@ -229,7 +230,7 @@ def _make_critics(
 
 def _load_heads(folder: Path, card: AgentCard, critics: list[TensorDictModule]) -> None:
     path = folder / HEADS
-    if not path.is_file():
+    if kind_of(path) != "file":
         raise FileNotFoundError(
             f"folder ({str(folder)!r}) holds no {HEADS}, and its {CARD} tells of "
             f"{card.num_critics} value heads: copy the export again, or set num_critics to 0 to go "
@@ -240,13 +241,12 @@ def _load_heads(folder: Path, card: AgentCard, critics: list[TensorDictModule]) 
         for index, critic in enumerate(critics):
             start = f"critic.{index}."
             own = {k.removeprefix(start): heads.pop(k) for k in list(heads) if k.startswith(start)}
-            critic.load_state_dict(own)
+            critic.load_state_dict(own, assign=True)
         if heads:
             raise ValueError(f"it holds {sorted(heads)[0]!r} as well")
     except (SafetensorError, RuntimeError, ValueError) as error:
-        words = " ".join(str(error).split())
         raise ValueError(
             f"{str(path)!r} does not hold the value heads that {CARD} tells of ({card.num_critics} "
-            f"of input {card.critic!r} with hidden_sizes {list(card.hidden_sizes)}): {words}; copy "
-            "the export again, or mend its card"
+            f"of input {card.critic!r} with hidden_sizes {list(card.hidden_sizes)}): "
+            f"{shorten(error)}; copy the export again, or correct its card"
         ) from None

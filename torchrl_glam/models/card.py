@@ -1,12 +1,16 @@
-"""What an export's weights do not say of an agent, in a small JSON file beside them."""
+"""The agent card: what an export's weights do not say of an agent, in a small JSON file; and where
+an export lies."""
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from torchrl_glam._files import open_below, read_json, shorten
 from torchrl_glam.models._likelihood import Normalisation
 from torchrl_glam.models.critic import CriticInput
 from torchrl_glam.text import PromptTemplate
@@ -14,6 +18,7 @@ from torchrl_glam.text import PromptTemplate
 CARD = "agent.json"
 HEADS = "heads.safetensors"
 README = "README.md"
+_LARGEST = 2**20  # bytes
 
 Head = Literal[CriticInput, "state"]
 """What the value heads read; ``"state"`` is PPO's: the prompt alone, one value."""
@@ -25,7 +30,7 @@ class AgentCard:
 
     Args:
         environment: the environment's settings, by name; text, numbers, truth values, lists and
-            dictionaries of them only. Default: none.
+            dictionaries of them only, at most eight deep. Default: none.
         template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
         normalisation, score_eos: those of the trunk. Defaults: ``"sum"``, False.
         critic: input of the value heads, as in :func:`~torchrl_glam.models.make_critic`, or
@@ -41,7 +46,8 @@ class AgentCard:
         dtype: of the other weights. Default: ``"float32"``.
 
     Raises:
-        ValueError: for a value of another type or out of range; names the entry.
+        ValueError: for a value of another type, out of range or too long, and for text with
+            control characters; names the entry.
 
     Examples:
         >>> import tempfile
@@ -53,7 +59,7 @@ class AgentCard:
         >>> AgentCard(num_critics=-1)
         Traceback (most recent call last):
             ...
-        ValueError: num_critics (-1) must be a whole number of at least 0
+        ValueError: num_critics (-1) must be a whole number from 0 to 64
     """
 
     environment: dict[str, Any] = field(default_factory=dict)
@@ -70,37 +76,24 @@ class AgentCard:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        sizes = self.hidden_sizes
-        _require(isinstance(self.environment, dict), self, "environment", "be a dictionary")
-        kind = PromptTemplate
-        _require(isinstance(self.template, kind), self, "template", f"be a {kind.__name__}")
-        inputs = (*get_args(CriticInput), "state")
-        for key, choices in (
-            ("normalisation", get_args(Normalisation)),
-            ("critic", inputs),
-            ("compute_dtype", ("float32", "bfloat16")),
-            ("dtype", ("float32", "bfloat16")),
-        ):
-            _require(getattr(self, key) in choices, self, key, f"be one of {choices}")
-        for key in ("score_eos", "load_in_4bit"):
-            _require(isinstance(getattr(self, key), bool), self, key, "be true or false")
-        _require(isinstance(self.model, str), self, "model", "be text")
-        whole = isinstance(sizes, (list, tuple)) and all(_is_whole(size, 1) for size in sizes)
-        _require(whole, self, "hidden_sizes", "be a list of whole numbers of at least 1")
-        self.hidden_sizes = tuple(sizes)
-        known = self.num_actions is None and self.critic != "observation"
-        whole = known or _is_whole(self.num_actions, 1)
-        _require(whole, self, "num_actions", "be a whole number of at least 1")
-        whole = _is_whole(self.num_critics, 0)
-        _require(whole, self, "num_critics", "be a whole number of at least 0")
+        for key, (holds, expected) in _SCHEMA.items():
+            if not holds(getattr(self, key)):
+                value = shorten(repr(getattr(self, key)), 80)
+                raise ValueError(f"{key} ({value}) must be {expected}")
+        self.hidden_sizes = tuple(self.hidden_sizes)
+        if self.num_actions is None and self.critic == "observation":
+            raise ValueError(
+                "num_actions (None) must be a whole number with critic 'observation', whose heads "
+                "have so many outputs"
+            )
 
     def write(self, folder: str | Path) -> None:
         """Writes ``agent.json``; what has no place in JSON raises TypeError."""
         values = asdict(self)
-        names = ("text", "action_lead", "special_tokens")
-        values["template"] = {name: getattr(self.template, name) for name in names}
+        values["template"] = {name: getattr(self.template, name) for name in _TEMPLATE}
         text = json.dumps({"format": 1} | values, indent=2, ensure_ascii=False)
-        Path(folder, CARD).write_text(text + "\n", encoding="utf-8")
+        with open_below(folder, CARD) as file:
+            file.write(text + "\n")
 
     @classmethod
     def read(cls, folder: str | Path) -> AgentCard:
@@ -111,10 +104,10 @@ class AgentCard:
             ValueError: if it is damaged, or of a later format; names the entry.
         """
         path = Path(folder, CARD)
-        if path.is_symlink() or not path.is_file():
+        if not path.is_file():
             raise FileNotFoundError(f"folder {str(folder)!r} holds no {CARD}")
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = read_json(path, _LARGEST)
             if not isinstance(values, dict):
                 raise ValueError(f"it holds a {type(values).__name__}, expected entries by name")
             if (written := values.pop("format", None)) != 1:
@@ -122,18 +115,156 @@ class AgentCard:
             known = {entry.name for entry in fields(cls)}
             if unknown := sorted(set(values) ^ known):
                 raise ValueError(f"the entries {unknown} are missing or unknown")
-            if not isinstance(values["template"], dict):
-                raise ValueError(f"template ({values['template']!r}) must be a dictionary")
-            values["template"] = PromptTemplate(**values["template"])
+            values["template"] = _read_template(values["template"])
             return cls(**values)
         except (ValueError, TypeError) as error:
-            raise ValueError(f"{str(path)!r} is damaged ({error}): export the agent anew") from None
+            reason = shorten(error)
+            raise ValueError(
+                f"{str(path)!r} is damaged ({reason}): export the agent anew"
+            ) from None
 
 
-def _is_whole(value: Any, low: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+def _read_template(values: Any) -> PromptTemplate:
+    """A template by its entries, looked at before they are searched for slots."""
+    if not isinstance(values, dict) or set(values) - set(_TEMPLATE):
+        raise ValueError(f"template ({shorten(repr(values), 80)}) must have entries of {_TEMPLATE}")
+    for key, value in values.items():
+        fits = isinstance(value, bool) if key == "special_tokens" else _is_text(20_000)(value)
+        if not fits:
+            kind = "true or false" if key == "special_tokens" else "text of 20,000 characters"
+            raise ValueError(f"template.{key} ({shorten(repr(value), 80)}) must be {kind} at most")
+    return PromptTemplate(**values)
 
 
-def _require(holds: bool, card: AgentCard, key: str, expected: str) -> None:
-    if not holds:
-        raise ValueError(f"{key} ({getattr(card, key)!r}) must {expected}")
+def _is_whole(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    )
+
+
+def _is_text(most: int) -> Callable[[Any], bool]:
+    """Text that a terminal shows as it is: control characters would be obeyed."""
+    return lambda value: (
+        isinstance(value, str)
+        and len(value) <= most
+        and not any(ord(c) < 32 and c not in "\n\t" or 127 <= ord(c) < 160 for c in value)
+    )
+
+
+def _is_plain(value: Any, depth: int = 8) -> bool:
+    """Whether settings are text, numbers, truth values, and lists and dictionaries of them."""
+    if isinstance(value, dict):
+        return all(_is_plain(key, 1) for key in value) and _is_plain(list(value.values()), depth)
+    if isinstance(value, (list, tuple)):
+        return depth > 0 and all(_is_plain(entry, depth - 1) for entry in value)
+    return value is None or isinstance(value, (bool, int, float)) or _is_text(20_000)(value)
+
+
+def _one_of(*choices: str) -> tuple[Callable[[Any], bool], str]:
+    return lambda value: isinstance(value, str) and value in choices, f"one of {choices}"
+
+
+def _are_sizes(value: Any) -> bool:
+    return (
+        isinstance(value, (list, tuple))
+        and len(value) <= 64
+        and all(map(_is_whole(1, 2**20), value))
+    )
+
+
+_TEMPLATE = ("text", "action_lead", "special_tokens")
+_TRUE = (lambda value: isinstance(value, bool), "true or false")
+_DTYPE = _one_of("float32", "bfloat16")
+# What each entry must be: a test, and its words.
+_SCHEMA: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "environment": (
+        lambda value: isinstance(value, dict) and _is_plain(value),
+        "a dictionary of text without control characters, numbers, truth values, lists and "
+        "dictionaries, at most eight deep",
+    ),
+    "template": (lambda value: isinstance(value, PromptTemplate), "a PromptTemplate"),
+    "normalisation": _one_of(*get_args(Normalisation)),
+    "score_eos": _TRUE,
+    "critic": _one_of(*get_args(CriticInput), "state"),
+    "hidden_sizes": (_are_sizes, "a list of at most 64 whole numbers from 1 to 1048576"),
+    "num_actions": (
+        lambda value: value is None or _is_whole(1, 2**20)(value),
+        "a whole number from 1 to 1048576",
+    ),
+    "num_critics": (_is_whole(0, 64), "a whole number from 0 to 64"),
+    "model": (_is_text(4_096), "text of at most 4096 characters, none of them control characters"),
+    "load_in_4bit": _TRUE,
+    "compute_dtype": _DTYPE,
+    "dtype": _DTYPE,
+}
+
+
+def find_export(folder: Path) -> Path:
+    """The folder that holds an agent's card: the one given, or that of a run's export.
+
+    Raises:
+        FileNotFoundError: naming what is missing and the remedy.
+
+    Examples:
+        >>> import tempfile
+        >>> run = Path(tempfile.mkdtemp())
+        >>> (run / "model").mkdir()
+        >>> _ = (run / "model" / CARD).write_text("{}")
+        >>> find_export(run) == run / "model"
+        True
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"folder ({str(folder)!r}) is not there: give the folder of a run, or its export "
+            "(<run>/model)"
+        )
+    for place in (folder, folder / "model"):
+        if (place / CARD).is_file():
+            return place
+    run = next((p for p in (folder, folder.resolve().parent) if _is_run(p)), None)
+    name = f"folder ({str(folder)!r})"
+    if run is not None and _at_work(run):
+        raise FileNotFoundError(
+            f"{name} belongs to a run that is still at work, and holds no {CARD} yet: the agent is "
+            "written at the run's end, wait for it"
+        )
+    exported = any(
+        (place / "tokenizer_config.json").exists() for place in (folder, folder / "model")
+    )
+    if not exported and run is not None:
+        raise FileNotFoundError(
+            f"{name} is a run's that exported no agent (no model/{CARD}): it was stopped before "
+            "its end, or ran with export=none; resume it (resume=...), and it writes one"
+        )
+    if exported:
+        raise FileNotFoundError(
+            f"{name} holds a language model and no {CARD}, which says how the agent reads and "
+            "scores: export it with a card (export_agent(..., card=AgentCard(...))), write one "
+            "beside it (AgentCard(...).write(folder)), or load the language model alone "
+            "(load_language_model, or model= of a recipe)"
+        )
+    raise FileNotFoundError(
+        f"{name} holds no agent: it has no {CARD}; give the folder of a run, or its export "
+        "(<run>/model)"
+    )
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.yaml").is_file() or (folder / "run.lock").is_file()
+
+
+def _at_work(run: Path) -> bool:
+    """Whether another process holds the lock of a run's folder."""
+    try:
+        import fcntl
+
+        lock = os.open(run / "run.lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (ImportError, OSError):  # no such locks, or no such file
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(lock)

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import copy
+import os
+import shutil
 from pathlib import Path
-from typing import Literal, get_args
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Literal, get_args
 
-from peft import (
-    PeftModel,
-    get_peft_model,
-    get_peft_model_state_dict,
-    set_peft_model_state_dict,
-)
 from safetensors.torch import save_file
 from tensordict import TensorDictBase
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from torchrl_glam._files import kind_of, path_below
 from torchrl_glam.models.card import CARD, HEADS, README, AgentCard
-from torchrl_glam.models.model_card import write_model_card
+from torchrl_glam.models.hub import write_model_card
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ExportKind = Literal["auto", "adapter", "merged"]
-# What an export is read by, of either kind.
+# Files that make a folder an export, of either kind: two exports must not mix.
 _EXPORTED = (
-    *(
-        "config.json",
-        "generation_config.json",
-        "model*.safetensors",
-        "model.safetensors.index.json",
-    ),
-    *("adapter_config.json", "adapter_model*.safetensors", HEADS, CARD, README),
+    "config.json",
+    "generation_config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "adapter_config.json",
+    "adapter_model*.safetensors",
+    HEADS,
+    CARD,
+    README,
 )
 
 
@@ -41,31 +44,31 @@ def export_agent(
     *,
     card: AgentCard | None = None,
     kind: ExportKind = "auto",
+    overwrite: bool = False,
 ) -> Path:
     """Writes language model, tokenizer, critic heads and card to a folder.
 
-    With a card, :func:`~torchrl_glam.models.load_agent` makes trunk, actor and critics of it again.
+    With a card, :func:`~torchrl_glam.models.load_agent` loads trunk, actor and critics again.
 
     The model is read back without this package: ``"merged"`` by
     ``AutoModelForSeq2SeqLM.from_pretrained(folder)`` (or ``AutoModelForCausalLM``), ``"adapter"``
-    by ``PeftModel.from_pretrained(base, folder)`` on the base model that the agent was made of,
-    whose name is in ``adapter_config.json``. (On CPUs with AVX512-BF16, ``bitsandbytes`` reads
-    4-bit weights in bfloat16 at inference, with scores a little apart from those of the agent,
-    which does not let it.)
+    by ``PeftModel.from_pretrained(base, folder)`` on the agent's base model, whose name is in
+    ``adapter_config.json``. (On CPUs with AVX512-BF16, plain ``bitsandbytes`` reads 4-bit weights
+    in bfloat16 at inference, so its scores differ a little from the agent's.)
 
     ``heads.safetensors`` holds ``critic.0.<parameter>``, ``critic.1.<parameter>`` and so on, under
     the names that :class:`~torchrl_glam.models.CandidateCritic` and
     :class:`~torchrl_glam.models.ObservationCritic` have in their ``state_dict``.
 
     Args:
-        folder: where to write; made if it is not there. An earlier export in it is replaced,
-            whatever its kind; other files are left alone.
+        folder: where to write; made if it is not there. Files that are not part of an export are
+            left alone.
         model: the trained model, with or without adapters. It is not changed.
         tokenizer: its tokenizer.
         critics: the critics' parameters, stacked: ``loss.qvalue_network_params``. Default: None,
             no heads.
-        card: how the agent reads and scores, and where it was trained. It is written last, so that
-            a folder with a card is complete; after it only the ``README.md`` made of it, see
+        card: how the agent reads and scores, and where it was trained. It appears last, so that
+            a folder with a card is complete. A ``README.md`` is made of it, see
             :func:`~torchrl_glam.models.write_model_card`. Default: None, the language model and
             heads alone.
         kind: ``"adapter"`` writes the adapters alone, a few MB; ``"merged"`` adds them to the base
@@ -73,12 +76,15 @@ def export_agent(
             (they keep the values that they had in 4 bits, so it scores as the agent did);
             ``"auto"`` is ``"adapter"`` for a model with adapters, else ``"merged"``. Default:
             ``"auto"``.
+        overwrite: whether to replace an export in the folder, whatever its kind. Default: False.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: for an unknown ``kind``, or for ``"adapter"`` with a model that has none.
+        FileExistsError: if the folder holds an export, unless ``overwrite``.
+        ValueError: for an unknown ``kind``, for ``"adapter"`` with a model that has none, or if a
+            file that would be written is a link.
 
     Examples:
         >>> import tempfile
@@ -91,34 +97,63 @@ def export_agent(
     """
     if kind not in get_args(ExportKind):
         raise ValueError(f"kind ({kind!r}) must be one of {get_args(ExportKind)}")
-    adapted = isinstance(model, PeftModel)
+    adapted = hasattr(model, "peft_config") and hasattr(model, "get_base_model")
     if kind == "adapter" and not adapted:
         raise ValueError(
             f"kind ({kind!r}) needs a model with adapters, and every weight of this "
             f"{type(model).__name__} was trained: use 'merged', which writes it whole"
         )
     folder = Path(folder)
+    if not overwrite:
+        check_no_export(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _remove_earlier(folder)
-    written = _merged(model) if adapted and kind == "merged" else model
-    written.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    if critics is not None:
-        save_file(_head_weights(critics), folder / HEADS)
-    if card is not None:
-        card.write(folder)
-        write_model_card(folder)
+    with TemporaryDirectory(prefix=".export-", dir=folder) as part:
+        written = _merged(model) if adapted and kind == "merged" else model
+        written.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        Path(part, README).unlink(missing_ok=True)  # of peft, with a path of this machine
+        if critics is not None:
+            save_file(_head_weights(critics), Path(part, HEADS))
+        if card is not None:
+            card.write(part)
+            write_model_card(part, overwrite=True)
+        _move(Path(part), folder)
     return folder
 
 
-def _remove_earlier(folder: Path) -> None:
-    """Removes an earlier export: adapters beside a merged model would be added to it once more.
+def check_no_export(folder: str | Path) -> None:
+    """Refuses a folder that holds a model or an agent, to be called before hours of work.
 
-    Before anything is written, so that whatever interrupts leaves no two that mix.
+    Raises:
+        FileExistsError: naming a file of it.
+
+    Examples:
+        >>> check_no_export("runs/not/there")
     """
+    found = [path for pattern in _EXPORTED for path in Path(folder).glob(pattern)]
+    found = [path.name for path in found if path.name != README]
+    if found:
+        raise FileExistsError(
+            f"folder ({str(folder)!r}) holds a model or an agent ({found[0]}): choose another "
+            "folder, or remove it first (export_agent has overwrite=True)"
+        )
+
+
+def _move(part: Path, folder: Path) -> None:
+    """Puts a finished export in place of an earlier one, the card last.
+
+    The earlier one goes first, so that whatever interrupts leaves no two that mix.
+    """
+    names = sorted((path.name for path in part.iterdir()), key=lambda name: (name == CARD, name))
+    for name in names:
+        path_below(folder, name)
     for pattern in _EXPORTED:
         for path in folder.glob(pattern):
             path.unlink()
+    for name in names:
+        if kind_of(folder / name) == "folder":
+            shutil.rmtree(folder / name)
+        os.replace(part / name, folder / name)
 
 
 def _head_weights(critics: TensorDictBase) -> dict[str, Tensor]:
@@ -134,9 +169,11 @@ def _head_weights(critics: TensorDictBase) -> dict[str, Tensor]:
 def _merged(model: PeftModel) -> PreTrainedModel:
     """A plain model, on the CPU, with the adapters added to the base weights.
 
-    Merging in place would change the agent, and merge a 4-bit weight by rounding it to 4 bits
-    once more: both are avoided by putting base weights and adapters into a new model.
+    Merging in place would change the agent, and would round a 4-bit weight to 4 bits once more. So
+    base weights and adapters go into a new model.
     """
+    from peft import get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+
     base = model.get_base_model()
     plain = type(base)(_plain_config(base)).eval()
     plain.load_state_dict(_base_weights(base, plain.state_dict().keys()))
@@ -167,7 +204,6 @@ def _base_weights(base: PreTrainedModel, names) -> dict[str, Tensor]:
 
 
 def _dequantised(parameter: nn.Parameter, state) -> Tensor:
-    # Here, because importing it writes a message about kernels, whoever needs 4-bit or not.
     from bitsandbytes.functional import dequantize_4bit
 
     return dequantize_4bit(parameter.data, state)

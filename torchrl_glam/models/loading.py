@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from peft import (
-    LoraConfig,
-    get_peft_model,
-    prepare_model_for_kbit_training,
-)
+import transformers
 from safetensors import SafetensorError
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    BitsAndBytesConfig,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
 
-from torchrl_glam.models._folder import check_folder
+from torchrl_glam._files import shorten
 from torchrl_glam.models._gradient_checkpointing import checkpoint_layers
 from torchrl_glam.models._reach import text_config
-from torchrl_glam.models.adapters import adapter_base, find_adapters, put_adapters
+from torchrl_glam.models.folder import (
+    adapter_base,
+    check_folder,
+    find_adapters,
+    put_adapters,
+    without_current_folder,
+)
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 EMBEDDED = ("tiny",)
 
@@ -52,9 +47,9 @@ def load_language_model(
     Dropout is off (the model is in eval mode): the log-likelihoods that act, and those that are
     trained, are then the same function.
 
-    What is loaded runs no code of its own: weights are read from safetensors only, never from
-    pickles, models that bring Python code are refused, and so are folders with links, pipes, or
-    files that lie elsewhere.
+    Loading runs no code of the model's: weights are read from safetensors only, never from
+    pickles; models that bring Python code are refused, and so are folders with links, pipes, or
+    files that lie elsewhere. Adapters are LoRA's alone.
 
     Args:
         name: ``"tiny"`` (embedded: no network is needed), a folder written by
@@ -116,18 +111,17 @@ def load_language_model(
         name = adapter_base(adapters, EMBEDDED)
     kwargs = {"attn_implementation": attention}
     if load_in_4bit:
-        kwargs["quantization_config"] = BitsAndBytesConfig(
+        kwargs["quantization_config"] = transformers.BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=compute_dtype,
         )
         kwargs["device_map"] = str(device)
-    with _source(name) as source:
-        kind = choose_kind(name)[0]
-        options = {"use_safetensors": True, "output_loading_info": True}
-        model, report = _load(kind, name, source, dtype=dtype, **options, **kwargs)
-        _check_complete(name, report["missing_keys"])
+    kind = choose_kind(name)[0]
+    options = {"use_safetensors": True, "output_loading_info": True}
+    model, report = _load(kind, name, dtype=dtype, **options, **kwargs)
+    _check_complete(name, report["missing_keys"])
     if attention is None and (chosen := text_config(model)._attn_implementation) != "sdpa":
         warnings.warn(
             f"{type(model).__name__} has no attention 'sdpa' and is read by {chosen!r}, which is "
@@ -165,8 +159,7 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
         >>> load_tokenizer("tiny").tokenize(" Go to red lion")
         [' Go to', ' red lion']
     """
-    with _source(name) as source:
-        tokenizer = _load(AutoTokenizer, name, source)
+    tokenizer = _load(transformers.AutoTokenizer, name)
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             raise ValueError(
@@ -191,11 +184,11 @@ def choose_kind(name: str | Path) -> tuple[type, PretrainedConfig]:
         >>> choose_kind("tiny")[0].__name__
         'AutoModelForSeq2SeqLM'
     """
-    with _source(name) as source:
-        config = _load(AutoConfig, name, source)
-    kind, known = AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING
+    config = _load(transformers.AutoConfig, name)
+    kind, known = transformers.AutoModelForCausalLM, transformers.MODEL_FOR_CAUSAL_LM_MAPPING
     if config.is_encoder_decoder:
-        kind, known = AutoModelForSeq2SeqLM, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+        kind = transformers.AutoModelForSeq2SeqLM
+        known = transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
     if type(config) not in known:
         raise ValueError(
             f"name ({str(name)!r}) is a {config.model_type} model, which has no language-model "
@@ -205,26 +198,43 @@ def choose_kind(name: str | Path) -> tuple[type, PretrainedConfig]:
     return kind, config
 
 
-def _source(name: str | Path):
-    """A context manager that gives the folder or hub id to load from."""
+@contextmanager
+def _source(name: str | Path, weights: bool) -> Iterator[tuple[str | Path, dict[str, bool]]]:
+    """The folder or hub id to load from, looked at, and options of ``from_pretrained``."""
     if str(name) in EMBEDDED:
-        return as_file(files("torchrl_glam") / "assets" / str(name))
-    return nullcontext(str(name))
+        with as_file(files("torchrl_glam") / "assets" / str(name)) as folder:
+            yield folder, {}
+    elif Path(name).is_dir():
+        check_folder(Path(name), weights=weights)
+        yield str(name), {}
+    else:
+        yield str(name), {} if _hub_answers(str(name)) else {"local_files_only": True}
 
 
-def _load(kind: type, name: str | Path, source: str | Path, **kwargs):
-    path, embedded = Path(source), str(name) in EMBEDDED
-    if path.is_dir() and not embedded:
-        weights = kind in (AutoModelForCausalLM, AutoModelForSeq2SeqLM)
-        check_folder(path, weights=weights)
+def _hub_answers(name: str) -> bool:
+    """Asks the hub once: ``from_pretrained`` asks for half a minute where there is no network."""
+    from huggingface_hub import HfApi
+
     try:
-        return kind.from_pretrained(source, trust_remote_code=False, **kwargs)
+        HfApi().model_info(name, timeout=10, files_metadata=False)
+    except Exception as error:  # refusals have a response, and from_pretrained puts them in words
+        return getattr(error, "response", None) is not None
+    return True
+
+
+def _load(kind: type, name: str | Path, **kwargs):
+    weights = kind in (transformers.AutoModelForCausalLM, transformers.AutoModelForSeq2SeqLM)
+    try:
+        with _source(name, weights) as (source, where), without_current_folder():
+            return kind.from_pretrained(source, trust_remote_code=False, **where, **kwargs)
+    except FileNotFoundError as error:
+        if Path(name).is_dir():  # check_folder names what is missing
+            raise
+        raise _not_loaded(name, error) from error
     except (OSError, ConnectionError) as error:
-        raise FileNotFoundError(
-            f"name ({str(name)!r}) could not be loaded: it is none of the embedded models "
-            f"{EMBEDDED}, no folder with a model and its tokenizer, and the hub gave none of that "
-            f"id (no network, or no such model). Reason given: {_first_line(error)}"
-        ) from error
+        raise _not_loaded(name, error) from error
+    except RecursionError as error:
+        raise ValueError(f"name ({str(name)!r}) has JSON files nested too deeply") from error
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(
             f"name ({str(name)!r}) has damaged weights, or those of another configuration "
@@ -239,8 +249,16 @@ def _load(kind: type, name: str | Path, source: str | Path, **kwargs):
         ) from error
 
 
+def _not_loaded(name: str | Path, error: Exception) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"name ({str(name)!r}) could not be loaded: it is none of the embedded models {EMBEDDED}, "
+        "no folder with a model and its tokenizer, and the hub gave none of that id (no network, "
+        f"or no such model). Reason given: {_first_line(error)}"
+    )
+
+
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return shorten((str(error).splitlines() or [type(error).__name__])[0])
 
 
 def _check_complete(name: str | Path, missing: Collection[str]) -> None:
@@ -260,7 +278,8 @@ def _check_4bit(device: torch.device) -> None:
         from bitsandbytes.functional import quantize_4bit
     except ImportError as error:
         raise ValueError(
-            why.format(f"bitsandbytes cannot be imported ({error}), install it")
+            "load_in_4bit (True) needs bitsandbytes: pip install 'torchrl_glam[quantised]', or set "
+            f"load_in_4bit=False ({_first_line(error)})"
         ) from error
     try:
         quantize_4bit(
@@ -277,7 +296,6 @@ def _keep_differentiable(model: PreTrainedModel) -> None:
     It does so at the first pass without gradient, for good, and the kernel for repacked weights
     passes no gradient on: adapters below would silently get none.
     """
-    # Here, because importing it writes a message about kernels, whoever needs 4-bit or not.
     from bitsandbytes.nn import Linear4bit
 
     for module in model.modules():
@@ -286,6 +304,8 @@ def _keep_differentiable(model: PreTrainedModel) -> None:
 
 
 def _with_lora(model: PreTrainedModel, lora: LoraConfig, quantised: bool) -> PreTrainedModel:
+    from peft import get_peft_model, prepare_model_for_kbit_training
+
     if quantised:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     try:

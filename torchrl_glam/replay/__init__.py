@@ -27,24 +27,10 @@ episodes. With :class:`torchrl.checkpoint.Checkpoint`, register the buffer with
 ``StateDictCheckpointAdapter()``: the default, ``buffer.dumps``, fails before the first episode has
 ended and uses pickle.
 
-The strategies of :class:`HindsightTransform` are those of Hindsight Experience Replay (Andrychowicz
-et al., 2017, section 4.5), with goals that a partner names instead of goals read off states:
-
-- ``"future"``: every step with the goals named after it or after a later one. If the same goal was
-  named before, after step s, a copy begins at s + 1: step s has reached it, so no reward of 0 would
-  be true there.
-- ``"final"``: every step with the goals reached at the end. A partner does not name a goal after
-  every step, so the end is the last step after which any goal but the pursued one was named; the
-  steps after it are not repeated.
-- ``"episode"``: as "future" and, for a goal that is not named again after step t, the steps from
-  t + 1 to the episode's end too, where this goal is not reached: at the end ``truncated``, or
-  ``terminated`` if the episode ended in a terminal state without reward. It needs a partner that
-  names a goal after every step that reaches it.
-
-The goal pursued is no hindsight, even if it is named, and a goal is used once with a step.
-TorchRL's HERReplayBuffer relabels when it samples, one step with one achieved goal: it cannot be
-followed by n-step returns, leaves ``terminated`` False on relabelled successes, and knows no social
-partner.
+Goal strategies are functions in :mod:`torchrl_glam.replay.strategies`, samplers classes in
+:mod:`torchrl_glam.replay.samplers`. TorchRL's HERReplayBuffer relabels when it samples, one step
+with one achieved goal: it cannot be followed by n-step returns, leaves ``terminated`` False on
+relabelled successes, and knows no social partner.
 """
 
 from torchrl_glam.replay.goal_sampler import GoalBalancedSampler
@@ -52,7 +38,7 @@ from torchrl_glam.replay.hindsight import HindsightTransform
 from torchrl_glam.replay.multi_step import SegmentMultiStepTransform
 from torchrl_glam.replay.rollout import SubgoalFilter, close_rollout
 from torchrl_glam.replay.samplers import GoalKindSampler, HindsightRatioSampler
-from torchrl_glam.replay.workers import number_trajectories, unfinished_trajectories
+from torchrl_glam.replay.trajectories import number_trajectories, unfinished_trajectories
 
 __all__ = [
     "GoalBalancedSampler",

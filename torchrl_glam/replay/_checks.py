@@ -7,27 +7,31 @@ and what was expected.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 
 import torch
-from tensordict import NestedKey, TensorDictBase
+from tensordict import NestedKey, TensorDictBase, is_leaf_nontensor
 
-# of the distance between the rewards of a step that reaches its goal and one that does not
-REWARD_SLACK = 1e-4
+from torchrl_glam.replay._rows import REWARD_SLACK
+from torchrl_glam.replay.strategies import STRATEGIES
 
 
-def check_strategy(
+def check_settings(
     relabel: str,
-    strategy: str,
+    strategy: str | Callable,
     goals_per_episode: int | None,
     goals_per_transition: int | None,
     naming: str,
+    scale: tuple[float, float],
 ) -> None:
-    """Refuses unknown names, numbers of goals below 1, two limits at once, and false failures."""
+    """Refuses unknown names, numbers out of range, two limits at once, and false failures."""
     if relabel not in ("all", "failed", "none"):
         raise ValueError(f'relabel ({relabel!r}) must be "all", "failed" or "none".')
-    if strategy not in ("future", "final", "episode"):
-        raise ValueError(f'strategy ({strategy!r}) must be "future", "final" or "episode".')
+    if strategy not in STRATEGIES and not callable(strategy):
+        raise ValueError(
+            f"strategy ({strategy!r}) must be one of {list(STRATEGIES)}, or a function like them."
+        )
     if naming not in ("first", "every"):
         raise ValueError(f'naming ({naming!r}) must be "first" or "every".')
     if strategy == "episode" and naming == "first" and relabel != "none":
@@ -49,6 +53,11 @@ def check_strategy(
         raise ValueError(
             f"goals_per_episode ({goals_per_episode}) and goals_per_transition "
             f"({goals_per_transition}) must not both be given: choose one limit."
+        )
+    if len(scale) != 2 or not -math.inf < scale[0] < scale[1] < math.inf:
+        raise ValueError(
+            f"reward_scale ({scale}) must be two finite numbers: the reward of a step that does "
+            "not reach its goal, and a larger one of a step that does."
         )
 
 
@@ -136,15 +145,6 @@ def check_rewards(reward: torch.Tensor, scale: tuple[float, float]) -> None:
         raise ValueError(f"reward_scale ({scale}) must be whole numbers, as rewards are.")
 
 
-def check_scale(scale: tuple[float, float]) -> None:
-    """Refuses a reward scale that is not two finite numbers, the second above the first."""
-    if len(scale) != 2 or not -math.inf < scale[0] < scale[1] < math.inf:
-        raise ValueError(
-            f"reward_scale ({scale}) must be two finite numbers: the reward of a step that does "
-            "not reach its goal, and a larger one of a step that does."
-        )
-
-
 def check_capacity(rows: int, capacity: int | None) -> None:
     """Refuses more rows in one call than the replay buffer holds; None for no limit."""
     if capacity is not None and rows > capacity:
@@ -173,3 +173,15 @@ def check_same_entries(
                 f"Entry {key!r} is {value.dtype} of shape {list(value.shape[1:])} a row, and was "
                 f"{dtype} of shape {list(shape)} in the first call: entries must keep their layout."
             )
+
+
+def warn_of_strings(batch: TensorDictBase) -> None:
+    """Says which entries of a batch cannot be stored."""
+    tensors = set(batch.keys(True, True))
+    strings = [k for k in batch.keys(True, True, is_leaf=is_leaf_nontensor) if k not in tensors]
+    if strings:
+        warnings.warn(
+            f"The entries {strings} hold no tensors and are left out of the replay buffer: encode "
+            "what is to be stored as numbers (text as bytes), or drop them with ExcludeTransform.",
+            stacklevel=7,
+        )

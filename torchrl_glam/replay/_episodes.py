@@ -12,38 +12,11 @@ import torch
 from tensordict import NestedKey
 
 from torchrl_glam.replay._checks import check_same_entries
+from torchrl_glam.replay.strategies import Spans
 
 _SMALLEST_LOG = 64
 _GROWTH = 4  # slots for each pending step: the more, the seldomer pending steps are moved
 _PATIENCE = 256  # calls; more than a slow worker of an asynchronous collector may lag behind
-
-
-class Spans(NamedTuple):
-    """Runs of neighbours in a line, one per entry; every field has shape [E], int64."""
-
-    first: torch.Tensor
-    last: torch.Tensor
-
-    @property
-    def lengths(self) -> torch.Tensor:
-        """Number of places in each span, [E]."""
-        return self.last - self.first + 1
-
-    def places(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Enumerates the places of all spans, one span after another.
-
-        Returns:
-            The span's index and every place, both int64 of shape [sum of lengths].
-
-        Examples:
-            >>> spans = Spans(torch.tensor([5, 0]), torch.tensor([7, 0]))
-            >>> spans.places()
-            (tensor([0, 0, 0, 1]), tensor([5, 6, 7, 0]))
-        """
-        lengths = self.lengths
-        span = torch.repeat_interleave(lengths)
-        offset = self.first - (lengths.cumsum(0) - lengths)
-        return span, torch.arange(span.shape[0], device=span.device) + offset[span]
 
 
 class Episodes(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,19 @@ from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage, TensorStorage
 
 from torchrl_glam.replay._row_groups import RowGroups
-from torchrl_glam.replay._state_file import StateFile
 
 
-class GroupSampler(StateFile, Sampler):
+class GroupSampler(Sampler):
     """Draws batches group by group; subclasses name the groups and how many rows to take of each.
 
     Rows are drawn uniformly and with replacement within a group, and a batch is in random order.
-    Storing k rows costs O(k) and drawing a batch O(B), whatever the size of the buffer. The
-    generator is the replay buffer's.
+    Storing k rows costs O(k) and drawing a batch O(B), whatever the size of the buffer. If rows
+    were written that the sampler was not told of (``buffer[index] = rows``, or while another
+    sampler was in use), it reads them all once, O(M). The generator is the replay buffer's.
 
     Args:
-        num_groups: Number of groups G.
+        num_groups: number of groups G.
     """
-
-    _file = "group_sampler.pt"
 
     def __init__(self, num_groups: int) -> None:
         self._num_groups = num_groups
@@ -48,8 +47,8 @@ class GroupSampler(StateFile, Sampler):
         """Rows of each group in a batch; none of a group that is empty.
 
         Args:
-            batch_size: What the counts add up to.
-            sizes: Rows of each group that are stored, G numbers, not all 0.
+            batch_size: sum of the counts.
+            sizes: stored rows of each group, G numbers, not all 0.
         """
 
     def _sides(self, batch_size: int, ratio: float, stored: list[int]) -> list[int]:
@@ -63,7 +62,7 @@ class GroupSampler(StateFile, Sampler):
         return wanted
 
     def _warn(self, what: str) -> None:
-        """Says once that batches are not as this sampler was told."""
+        """Says once that batches do not have the shares that were asked for."""
         if not self._warned:
             self._warned = True
             warnings.warn(
@@ -73,17 +72,10 @@ class GroupSampler(StateFile, Sampler):
             )
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict]:
-        """Draws the rows of a batch.
-
-        Args:
-            storage: The buffer's storage.
-            batch_size: Number of rows B.
-
-        Returns:
-            Rows, int64 [B], and an empty dictionary.
+        """Draws the rows of a batch, int64 [B]; the second result is an empty dictionary.
 
         Raises:
-            RuntimeError: if the storage is empty.
+            RuntimeError: if the storage is empty, or no stored row has a group.
         """
         if len(storage) == 0:
             raise RuntimeError("Cannot sample from an empty storage: no episode has ended yet.")
@@ -105,36 +97,49 @@ class GroupSampler(StateFile, Sampler):
         """Takes note of rows that were written; the replay buffer calls it on every write."""
         if storage is None:
             return
-        rows = torch.as_tensor(index).reshape(-1).cpu()
-        if rows.shape[0] > storage.max_size:  # some were written twice in one call
-            rows = rows.unique()
-        refused = self._note(storage, rows)
+        if self._groups is None or self._missed(storage, writes=1):
+            refused = self._read_all(storage)
+        else:
+            rows = torch.as_tensor(index).reshape(-1).cpu()
+            if rows.shape[0] > storage.max_size:  # some were written twice in one call
+                rows = rows.unique()
+            refused = self._note(storage, rows)
+        self._revision = storage._mutation_revision
         if refused.numel():
             self._refuse(storage, refused)
 
+    def _keep_up_with(self, storage: Storage) -> None:
+        """Reads all rows, if some were written that this sampler was not told of."""
+        if self._groups is None or self._missed(storage, writes=0):
+            known = self._left_out
+            refused = self._read_all(storage)
+            if refused.shape[0] > known:
+                self._refuse(storage, refused)
+        self._revision = storage._mutation_revision
+
+    def _missed(self, storage: Storage, writes: int) -> bool:
+        """Whether the storage has changed more often than by the writes that are told of now."""
+        if self._groups.capacity != storage.max_size:
+            return True
+        if self._revision is None:  # just restored: the storage is as it was
+            return writes == 0 and len(self._groups) + self._left_out != len(storage)
+        return storage._mutation_revision > self._revision + writes
+
+    def _read_all(self, storage: Storage) -> torch.Tensor:
+        """Puts all stored rows into groups anew, and returns those that belong to none."""
+        self._groups = RowGroups(self._num_groups, storage.max_size)
+        return self._note(storage, torch.arange(len(storage)))
+
     def _note(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
         """Puts rows, int64 [k], into their groups, and returns those that belong to none."""
-        if self._groups is None or self._groups.capacity != storage.max_size:
-            self._groups = RowGroups(self._num_groups, storage.max_size)
         groups = self._groups_of(storage, rows).long().cpu()
         self._groups.assign(rows, groups)
         self._noted(storage, rows, groups)
-        refused = rows[groups < 0]
-        if refused.numel():
-            self._left_out = len(storage) - len(self._groups)
-        return refused
+        self._left_out = len(storage) - len(self._groups)
+        return rows[groups < 0]
 
     def _noted(self, storage: Storage, rows: torch.Tensor, groups: torch.Tensor) -> None:
         """Told of rows, int64 [k], and the groups that they were put into, int64 [k]."""
-
-    def _keep_up_with(self, storage: Storage) -> None:
-        """Reads all rows, if some were written before this sampler was attached."""
-        if self._groups is None or len(self._groups) + self._left_out != len(storage):
-            unseen = self._groups is None
-            self._groups, self._left_out = None, 0
-            refused = self._note(storage, torch.arange(len(storage)))
-            if unseen and refused.numel():
-                self._refuse(storage, refused)
 
     def _stored(
         self, storage: Storage, rows: torch.Tensor, key: NestedKey, writer: str
@@ -155,14 +160,28 @@ class GroupSampler(StateFile, Sampler):
     def _empty(self) -> None:
         self._groups: RowGroups | None = None
         self._left_out = 0  # rows stored that belong to no group
+        self._revision: int | None = None  # of the storage, when its rows were last looked at
         self._warned = False
 
     def state_dict(self) -> dict[str, Any]:
         """Rows of each group, in the order that draws depend on; {} while nothing is stored."""
-        return {} if self._groups is None else self._groups.state_dict()
+        if self._groups is None:
+            return {}
+        return {**self._groups.state_dict(), "left_out": self._left_out}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores what :meth:`state_dict` returned."""
         self._empty()
         if state_dict:
             self._groups = RowGroups.from_state_dict(state_dict)
+            self._left_out = state_dict["left_out"]
+
+    def dumps(self, path: str | Path) -> None:
+        """Writes the state into the folder ``path``; reading it back runs no code from the file."""
+        path = Path(path)
+        path.mkdir(exist_ok=True)
+        torch.save(self.state_dict(), path / "sampler.pt")
+
+    def loads(self, path: str | Path) -> None:
+        """Reads the state from the folder ``path``."""
+        self.load_state_dict(torch.load(Path(path) / "sampler.pt", weights_only=True))

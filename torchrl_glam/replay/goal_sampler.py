@@ -16,16 +16,14 @@ from torchrl_glam.replay.samplers import GoalKindSampler
 class GoalBalancedSampler(GoalKindSampler):
     """Draws hindsight transitions of each goal as often as of any other goal of its kind.
 
-    What is reached by chance, or on the way, is named in nearly every episode, and the goals that
-    the environment asks for are rare among the goals named: under a
-    :class:`~torchrl_glam.replay.GoalKindSampler` a critic sees many successes of a few goals, and
-    takes them for those of all. Here a hindsight row of a kind is drawn by its goal, uniformly
-    among those that have rows, and then uniformly among the goal's rows. Original rows are drawn as
-    there, and so are the numbers of rows of each kind and side. It goes beyond SAC-GLAM (Gaven et
-    al., 2024, Appendix E), which balances kinds.
+    Goals that are reached by chance, or on the way, are named in nearly every episode, and those
+    that the environment asks for seldom: under a :class:`~torchrl_glam.replay.GoalKindSampler` a
+    critic sees many successes of a few goals. Here a hindsight row of a kind is drawn by its goal,
+    uniformly among the goals that have rows, and then uniformly among the goal's rows. Original
+    rows are drawn as there, and so are the numbers of rows of each kind and side. SAC-GLAM (Gaven
+    et al., 2024, Appendix E) balances kinds only.
 
-    Storing k rows costs O(k), amortised, and drawing B of them O(B) and a look at the number of
-    rows of each different goal.
+    Storing k rows costs O(k), amortised, and drawing B of them O(B + number of different goals).
 
     Args:
         prior: weight of each goal kind, K numbers.
@@ -61,8 +59,6 @@ class GoalBalancedSampler(GoalKindSampler):
         tensor(True)
     """
 
-    _file = "goal_sampler.pt"
-
     def __init__(
         self,
         prior: Sequence[float],
@@ -77,10 +73,12 @@ class GoalBalancedSampler(GoalKindSampler):
         )
         self.goal_key = goal_key
 
+    def _read_all(self, storage: Storage) -> torch.Tensor:
+        self._forget_goals()
+        self._by_goal = RowGroups(0, storage.max_size)
+        return super()._read_all(storage)
+
     def _noted(self, storage: Storage, rows: torch.Tensor, groups: torch.Tensor) -> None:
-        if self._by_goal is None or self._by_goal.capacity != storage.max_size:
-            self._forget_goals()
-            self._by_goal = RowGroups(0, storage.max_size)
         numbers = torch.full_like(groups, -1)
         is_hindsight = groups >= len(self.prior)
         if is_hindsight.any():

@@ -1,7 +1,6 @@
 """Hindsight relabelling with the goals that a social partner names.
 
-Notation: *B batch size of a collector's tensordict, K steps in it, H slots for named goals, R steps
-of the finished episodes, S relabelled segments, M rows let out, Tg tokens of a goal.
+Notation: *B batch size of a collector's tensordict, H slots for named goals, M rows emitted.
 """
 
 from __future__ import annotations
@@ -19,53 +18,55 @@ from torchrl_glam.replay._checks import (
     check_named,
     check_rewards,
     check_same_goal,
-    check_scale,
-    check_strategy,
+    check_settings,
     rows_differ,
+    warn_of_strings,
 )
-from torchrl_glam.replay._collected import check_order, mask_key, trajectories
 from torchrl_glam.replay._episodes import Episodes, StepLog
-from torchrl_glam.replay._layout import Layout, under_next
-from torchrl_glam.replay._strategies import (
-    Namings,
-    choose,
+from torchrl_glam.replay._rows import EndKeys, Layout, under_next, without_success, write_ends
+from torchrl_glam.replay.strategies import (
+    STRATEGIES,
+    Copies,
+    Spans,
+    Strategy,
     draw_from_each,
-    namings,
-    relabelled_spans,
-    without_success,
-    write_ends,
+    draw_goals,
+    named_goals,
 )
+from torchrl_glam.replay.trajectories import check_order, mask_key, trajectories
 
 
 class HindsightTransform(Transform):
-    """Lets finished episodes into a replay buffer, with copies under the goals they reached.
+    """Adds finished episodes to a replay buffer, with copies under the goals they reached.
 
-    Works on ``extend``. It gathers a trajectory's steps, in any split into calls; until the episode
-    ends, nothing is stored. Then it lets out rows [M]: the episode as it was and, for every goal
-    that the social partner named after step t, the steps up to t once more under that goal, reached
-    there (SAC-GLAM, Gaven et al., 2024, section 2.3; :mod:`torchrl_glam.replay` has
-    the others). Each is a run of rows up to its ``("next", "done")``, marked ``is_hindsight``.
+    Works on ``extend``. Steps are held back until their episode ends, however they are split into
+    calls. Rows [M] then go to the buffer: the episode as it was and, for every goal that the social
+    partner named after step t, the steps up to t again under that goal, which step t reaches
+    (SAC-GLAM, Gaven et al., 2024, section 2.3; :mod:`torchrl_glam.replay.strategies` has other
+    choices). Each copy is a run of rows up to its ``("next", "done")``, marked ``is_hindsight``.
 
-    Rows hold what came in but the ``"hindsight"`` entries and the root's ends. Every entry that
-    says which goal is pursued, at the root and under ``"next"``, is replaced by the one of its name
-    in ``"hindsight"``; where that does not exist, it is left out of all rows.
+    Rows hold every tensor that came in, except the ``"hindsight"`` entries and the root's ends. An
+    entry that says which goal is pursued, at the root or under ``"next"``, is replaced by the one
+    of its name in ``"hindsight"``, and left out of all rows where there is none. Entries without
+    tensors, such as strings, are left out with a warning.
 
     Trajectories are told apart by the numbers that collectors write; without them, row i of a batch
-    [N, T] goes on where row i of the last one ended. Those that a reset cuts off without ``done``
-    never get in, and a warning says so. In a ``Compose``, put TorchRL's own transforms, which do
-    not expect the None of unfinished episodes, after this one.
+    [N, T] continues row i of the last one. A trajectory that a reset cuts off without ``done`` is
+    never stored, and a warning says so. In a ``Compose``, put TorchRL's own transforms after this
+    one: they do not expect the None of unfinished episodes.
 
     Args:
         relabel: ``"all"`` episodes (the paper), ``"failed"`` ones, whose last reward is that of a
             step that reaches nothing, or ``"none"``. Default: ``"all"``.
-        strategy: ``"future"`` (the paper), ``"final"`` or ``"episode"``. Default: ``"future"``.
+        strategy: ``"future"`` (the paper), ``"final"`` or ``"episode"``, or a function like those
+            of :mod:`torchrl_glam.replay.strategies`. Default: ``"future"``.
         goals_per_episode: most goals of an episode, drawn at random. Default: None, all.
-        goals_per_transition: most goals of a transition; rows that were not drawn are let out with
-            ``is_context`` set, for the windows of others. Default: None, all.
+        goals_per_transition: most goals of a transition, drawn at random; the other rows come with
+            ``is_context`` set, for the n-step windows of these. Default: None, all.
         seed: of the generator that draws both of these. Default: 0.
         capacity: of the replay buffer, to refuse a larger batch. Default: None, no check.
-        naming: goals are named once an episode (``"first"``) or after ``"every"`` step that reaches
-            them, which the "episode" strategy needs. Default: ``"first"``.
+        naming: whether goals are named once an episode (``"first"``) or after ``"every"`` step that
+            reaches them, which the "episode" strategy needs. Default: ``"first"``.
         reward_scale: reward of a relabelled step that misses its goal, and of one that reaches it;
             the environment's must lie between. Default: ``(0.0, 1.0)``.
         goal_key, kind_key: goal pursued, and its kind. Default: ``"goal_tokens"``, ``"goal_kind"``.
@@ -108,7 +109,7 @@ class HindsightTransform(Transform):
         self,
         relabel: Literal["all", "failed", "none"] = "all",
         *,
-        strategy: Literal["future", "final", "episode"] = "future",
+        strategy: Literal["future", "final", "episode"] | Strategy = "future",
         goals_per_episode: int | None = None,
         goals_per_transition: int | None = None,
         seed: int = 0,
@@ -131,10 +132,12 @@ class HindsightTransform(Transform):
         step_count_key: NestedKey | None = None,
     ) -> None:
         super().__init__()
-        check_strategy(relabel, strategy, goals_per_episode, goals_per_transition, naming)
-        check_scale(reward_scale)
+        check_settings(
+            relabel, strategy, goals_per_episode, goals_per_transition, naming, reward_scale
+        )
         self.relabel = relabel
         self.strategy = strategy
+        self._copies_of = STRATEGIES.get(strategy, strategy)
         self.goals_per_episode = goals_per_episode
         self.goals_per_transition = goals_per_transition
         self._rng = torch.Generator().manual_seed(seed)
@@ -147,14 +150,12 @@ class HindsightTransform(Transform):
         self.hindsight_kind_key = under_next(hindsight_kind_key)
         self.is_hindsight_key = is_hindsight_key
         self.is_context_key = is_context_key
-        self.reward_key = under_next(reward_key)
-        self.done_key = under_next(done_key)
-        self.terminated_key = under_next(terminated_key)
-        self.truncated_key = under_next(truncated_key)
+        ends = (done_key, terminated_key, truncated_key)
+        self.end_keys = EndKeys(*map(under_next, (reward_key, *ends)))
         self.trajectory_key = unravel_key(trajectory_key)
         self.step_count_key = step_count_key
-        ends, mask = (done_key, terminated_key, truncated_key), mask_key(trajectory_key)
-        self._left_out = [hindsight_key, under_next(hindsight_key), *ends, *filter(None, [mask])]
+        mask = [] if (key := mask_key(trajectory_key)) is None else [key]
+        self._left_out = [hindsight_key, under_next(hindsight_key), *ends, *mask]
         # by which entry of the goals named each entry of the pursued one is replaced
         self._replaced: dict[NestedKey, NestedKey] = {}
         if relabel != "none":
@@ -163,18 +164,23 @@ class HindsightTransform(Transform):
                 self.goal_key: self.hindsight_goal_key,
                 self.kind_key: self.hindsight_kind_key,
             }
-        # the entries it reads, with who writes them
-        tokenizer, env = "the environment's text and the TokenizeText transform", "the environment"
-        self._writers = {self.goal_key: tokenizer, self.kind_key: env, self.reward_key: env}
-        self._writers |= {self.done_key: env, self.terminated_key: env}
-        if relabel != "none":
-            self._writers[self.hindsight_goal_key] = f"the social partner, through {tokenizer},"
-            self._writers[self.hindsight_kind_key] = "the environment's social partner"
-        if step_count_key is not None:
-            self._writers[step_count_key] = "a StepCounter transform in the environment"
+        self._writers = self._who_writes()
         self._layout: Layout | None = None
         self._log = StepLog()
         self._num_envs: int | None = None  # where rows stand for environments
+
+    def _who_writes(self) -> dict[NestedKey, str]:
+        """The entries that this transform reads, with who writes them."""
+        tokenizer = "the environment's text and the TokenizeText transform"
+        written = {self.goal_key: tokenizer}
+        for key in (self.kind_key, *self.end_keys[:3]):  # truncated need not exist
+            written[key] = "the environment"
+        if self.relabel != "none":
+            written[self.hindsight_goal_key] = f"the social partner, through {tokenizer},"
+            written[self.hindsight_kind_key] = "the environment's social partner"
+        if self.step_count_key is not None:
+            written[self.step_count_key] = "a StepCounter transform in the environment"
+        return written
 
     @property
     def pending(self) -> int:
@@ -182,18 +188,18 @@ class HindsightTransform(Transform):
         return self._log.pending
 
     def clear(self) -> None:
-        """Forgets the pending steps: to be called when the environments are reset midway."""
+        """Forgets the pending steps. Call it when the environments are reset in mid-episode."""
         self._log.clear()
         self._num_envs = None
 
     def forget(self, trajectories: torch.Tensor) -> int:
-        """Drops the pending steps of trajectories that nobody goes on with; returns how many."""
+        """Drops the pending steps of trajectories that nobody continues; returns how many."""
         return self._log.drop(trajectories)
 
     def cut_off(self) -> TensorDictBase | None:
-        """Lets the pending steps out, their episodes ended as by a time limit: nothing gets lost.
+        """Ends the pending episodes as by a time limit, so that no step is lost.
 
-        To be called when the environments will not go on with them.
+        Call it when the environments will not continue them.
 
         Returns:
             Rows [M], as they would go into the buffer, or None if nothing is pending.
@@ -202,8 +208,8 @@ class HindsightTransform(Transform):
             return None
         if self._layout is None:  # restored, and not called since
             self._layout = Layout.of(self._log.steps.keys(), self._left_out, self._replaced)
-        self._log.end_all(self.done_key, self.truncated_key)
-        rows = self._let_out(self._log.finished())
+        self._log.end_all(self.end_keys.done, self.end_keys.truncated)
+        rows = self._rows_of(self._log.finished())
         self.clear()
         return rows
 
@@ -217,7 +223,7 @@ class HindsightTransform(Transform):
     def get_extra_state(self) -> dict[str, Any]:
         """The pending steps and the generator's state, for ``state_dict``."""
         own = {"generator": self._rng.get_state(), "num_envs": self._num_envs}
-        return self._log.state_dict() | own
+        return {**self._log.state_dict(), **own}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restores what :meth:`get_extra_state` returned."""
@@ -246,7 +252,7 @@ class HindsightTransform(Transform):
         try:
             self._gather(tensordict)
             episodes = self._log.finished()
-            rows = None if episodes is None else self._let_out(episodes)
+            rows = None if episodes is None else self._rows_of(episodes)
         except BaseException:
             self._log.take_back()
             self._rng.set_state(drawn_from)
@@ -257,7 +263,7 @@ class HindsightTransform(Transform):
 
     def _gather(self, batch: TensorDictBase) -> None:
         """Adds a batch's steps to the pending ones."""
-        done = batch.get(self.done_key).reshape(-1)
+        done = batch.get(self.end_keys.done).reshape(-1)
         track, counted = trajectories(batch, self.trajectory_key, done)
         num_envs = batch.shape[0] if batch.get(self.trajectory_key, None) is None else None
         if None not in (self._num_envs, num_envs) and num_envs != self._num_envs:
@@ -269,6 +275,7 @@ class HindsightTransform(Transform):
         entries = dict(batch.items(True, True))
         if self._layout is None or self._layout.given != entries.keys():
             self._layout = Layout.of(entries, self._left_out, self._replaced)
+            warn_of_strings(batch)
         steps = {
             key: entries[key].to(done.device).flatten(0, batch.ndim - 1)
             for key in self._layout.gathered
@@ -277,7 +284,7 @@ class HindsightTransform(Transform):
             steps = {key: value[counted] for key, value in steps.items()}
             track, done = track[counted], done[counted]
         if self.relabel != "none":
-            check_rewards(steps[self.reward_key], self.reward_scale)
+            check_rewards(steps[self.end_keys.reward], self.reward_scale)
             kinds = steps[self.hindsight_kind_key]
             for named, places in self._layout.goals.items():
                 for key in places:
@@ -288,8 +295,8 @@ class HindsightTransform(Transform):
             check_order(step_count, counted, self._log.places(), batch.shape)
         self._num_envs = num_envs
 
-    def _let_out(self, episodes: Episodes) -> TensorDictBase:
-        """Makes rows of finished episodes."""
+    def _rows_of(self, episodes: Episodes) -> TensorDictBase:
+        """Rows [M] of finished episodes, and of their copies under the goals they reached."""
         slots, episode, spans = episodes
         steps = self._log.steps
         pursued = steps[self.goal_key].index_select(0, slots)
@@ -298,58 +305,53 @@ class HindsightTransform(Transform):
             return self._copy(slots, slots.shape[0])
         filled = steps[self.hindsight_kind_key].index_select(0, slots) >= 0
         if self.relabel == "failed":
-            end = steps[self.reward_key][slots[spans.last]]
+            end = steps[self.end_keys.reward][slots[spans.last]]
             filled &= without_success(end, self.reward_scale)[episode].unsqueeze(-1)
         step, slot = filled.nonzero(as_tuple=True)
-        named = steps[self.hindsight_goal_key][slots[step], slot].to(pursued.dtype)
-        other = rows_differ(named, pursued[step])
-        step, slot, named = step[other], slot[other], named[other]
-        found = namings(spans, episode[step], step, named)
-        limit = self.goals_per_episode
-        chosen = choose(found, spans.first.shape[0], self.strategy, limit, self._rng)
-        named_at, slot = slots[chosen.place], slot[chosen.source]
-        goals = {key: steps[key][named_at, slot] for key in self._layout.goals}
-        return self._relabel(episodes, chosen, goals)
+        goals = steps[self.hindsight_goal_key][slots[step], slot].to(pursued.dtype)
+        other = rows_differ(goals, pursued[step])
+        step, slot = step[other], slot[other]
+        named = named_goals(spans, episode[step], step, goals[other])
+        copies = self._copies_of(named, spans)
+        if self.goals_per_episode is not None:
+            copies = draw_goals(copies, named, self.goals_per_episode, self._rng)
+        source = named.source[copies.goal]
+        return self._relabel(slots, copies, (slots[step[source]], slot[source]))
 
     def _relabel(
-        self, episodes: Episodes, found: Namings, goals: dict[NestedKey, torch.Tensor]
+        self, slots: torch.Tensor, copies: Copies, named_at: tuple[torch.Tensor, torch.Tensor]
     ) -> TensorDictBase:
-        """Copies episodes and, under the goals that they reached, parts of them out of the log.
+        """Rows of episodes and of copies of parts of them under other goals.
 
         Args:
-            episodes: What the log finished.
-            found: The goals they reached, S of them.
-            goals: Their entries, [S].
+            slots: where in the log the episodes' steps are, int64 [R].
+            copies: parts to repeat, C of them.
+            named_at: where the log has the goal of each, step and slot, each int64 [C].
         """
-        spans, goal, num_reached = relabelled_spans(
-            found, episodes.spans, unreached=self.strategy == "episode"
-        )
-        span, place = spans.places()
-        goal = goal[span]
-        begin, copies = episodes.slots.shape[0], episodes.slots[place]
-        total = begin + copies.shape[0]
+        spans = Spans(copies.first, copies.last)
+        copy, place = spans.places()
+        begin, repeated = slots.shape[0], slots[place]
+        total = begin + repeated.shape[0]
         is_context = None
         if self.goals_per_transition is not None:
-            is_context = torch.zeros(total, dtype=torch.bool, device=copies.device)
-            is_context[begin:] = ~draw_from_each(copies, self.goals_per_transition, self._rng)
+            is_context = torch.zeros(total, dtype=torch.bool, device=slots.device)
+            is_context[begin:] = ~draw_from_each(repeated, self.goals_per_transition, self._rng)
             total -= int(is_context.sum())
         check_capacity(total, self.capacity)
-        rows = self._copy(torch.cat([episodes.slots, copies]), begin)
-        for key, entries in self._layout.goals.items():
-            values = goals[key].index_select(0, goal)
-            for replaced in entries:
-                entry = rows.get(replaced)
+        rows = self._copy(torch.cat([slots, repeated]), begin)
+        for key, replaced in self._layout.goals.items():
+            values = self._log.steps[key][named_at].index_select(0, copy)
+            for entry in map(rows.get, replaced):
                 entry[begin:] = values.to(entry.dtype)
         last = begin + spans.lengths.cumsum(0) - 1
-        ends = (self.done_key, self.terminated_key, self.truncated_key)
-        write_ends(rows, begin, last, num_reached, self.reward_scale, self.reward_key, *ends)
+        write_ends(rows, begin, last, copies.reaches, self.reward_scale, self.end_keys)
         return rows if is_context is None else rows.set(self.is_context_key, is_context)
 
     def _copy(self, slots: torch.Tensor, begin: int) -> TensorDict:
         """Rows [M] of the steps in these slots, int64 [M], hindsight from the row ``begin`` on."""
         steps = self._log.steps
         rows = TensorDict(
-            {key: steps[key].index_select(0, slots) for key in self._layout.let_out},
+            {key: steps[key].index_select(0, slots) for key in self._layout.emitted},
             batch_size=slots.shape,
             device=slots.device,
         )

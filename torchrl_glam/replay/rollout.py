@@ -22,7 +22,7 @@ from tensordict import NestedKey, TensorDictBase, unravel_key
 from torchrl.envs.transforms import Transform
 
 from torchrl_glam.replay._checks import check_entries
-from torchrl_glam.replay._layout import under_next
+from torchrl_glam.replay._rows import under_next
 
 
 def close_rollout(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torchrl_glam.report.page import make_page
 from torchrl_glam.report.run import PAGE, read_run
-from torchrl_glam.training.files import replace_file
+from torchrl_glam.runs.files import replace_file
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

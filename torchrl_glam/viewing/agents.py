@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchrl_glam.models import Agent, AgentCard, load_agent, zero_shot_agent
-from torchrl_glam.models.export_folder import find_export
-from torchrl_glam.training.build import choose_device
-from torchrl_glam.training.config.viewing import ViewConfig
+from torchrl_glam.models.card import find_export
+from torchrl_glam.runs.build import choose_device
+from torchrl_glam.runs.config.viewing import ViewConfig
 
 
 def open_agent(config: ViewConfig, folder: str | None) -> Agent | None:

@@ -13,9 +13,9 @@ from scipy.stats import binomtest
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
+from torchrl_glam.report.comparison import interval
+from torchrl_glam.runs.evaluation import play_episodes
 from torchrl_glam.text import describe_env
-from torchrl_glam.training.comparison import interval
-from torchrl_glam.training.evaluation import play_episodes
 
 ALL = "all"
 """The goal kind that stands for all of them together."""

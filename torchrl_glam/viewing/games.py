@@ -8,10 +8,10 @@ from typing import Any
 from torchrl.envs import EnvBase, TransformedEnv
 
 from torchrl_glam.models import Agent, AgentCard
+from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
+from torchrl_glam.runs.config.viewing import ViewConfig
+from torchrl_glam.runs.environments import OWN_ENV, make_bare_env, refuse_named_env
 from torchrl_glam.text import TokenizeText, token_lengths
-from torchrl_glam.training.config import ENVIRONMENT, RecipeConfig
-from torchrl_glam.training.config.viewing import ViewConfig
-from torchrl_glam.training.environments import OWN_ENV, make_bare_env, refuse_named_env
 
 _LENGTHS = ("goal_length", "observation_length", "action_length")
 
@@ -83,7 +83,7 @@ def make_game(
 
     Raises:
         ValueError: if there is no such split, or as
-            :func:`~torchrl_glam.training.environments.make_bare_env` raises it.
+            :func:`~torchrl_glam.runs.environments.make_bare_env` raises it.
 
     Examples:
         >>> make_game(choose_game(ViewConfig(), None), num_envs=2).num_objects

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchrl_glam.envs.playground.drawings import DRAWINGS
 from torchrl_glam.models import Agent
-from torchrl_glam.training.files import replace_file
+from torchrl_glam.runs.files import replace_file
 
 _SLOT = re.compile(r"/\*\{(style|data|script)\}\*/")
 

@@ -11,8 +11,8 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import step_mdp
 
 from torchrl_glam.models import Agent
+from torchrl_glam.runs.records.metrics import goals_reached
 from torchrl_glam.text import decode_text, describe_env
-from torchrl_glam.training.metrics import goals_reached
 
 _HELP = "a number or the words of an action; h: what the agent would do; q: quit"
 

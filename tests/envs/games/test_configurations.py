@@ -8,8 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from torchrl_glam.envs import TextEnvWrapper
-from torchrl_glam.training.config import RecipeConfig
-from torchrl_glam.training.environments import import_env
+from torchrl_glam.runs.config import RecipeConfig
+from torchrl_glam.runs.environments import import_env
 
 FOLDER = Path(__file__).parents[3] / "recipes" / "config" / "env"
 GAMES = [file for file in sorted(FOLDER.glob("*.yaml")) if "envs.games" in file.read_text()]

@@ -1,0 +1,146 @@
+"""Tables of results in Markdown, made from the measurements in this folder.
+
+    python recipes/results/tables.py            # rewrites the tables of all pages
+    python recipes/results/tables.py --check    # names the tables that differ from their data
+
+A table stands between two comments. The first says what it is made of:
+
+    <!-- table: sequential/comparison.csv
+    head: agent | success after 16,000 steps | steps to 0.8
+    where: label = SAC-GLAM; PPO-GLAM
+    row: {label} | {iqm:.3f} ({iqm_low:.3f} to {iqm_high:.3f}) | {steps_to_0.8:,.0f}
+    -->
+    <!-- end -->
+
+The files, separated by commas, are CSVs or JSON objects in this folder; objects in objects have
+names such as ``train/success``, and ``folder`` is the name of the file's folder. ``row`` is written
+for every row of the files, with the columns in braces formatted as Python does; several rows may be
+given. ``where`` keeps the rows in which a column has one of several values, and may be given
+several times. What is not a finite number is shown as a dash.
+
+Measurements along a column become columns of one row by
+
+    group: label, run
+    across: step
+
+so that ``{success@3200}`` is the success at step 3200 of a label and run, and ``{success@last}``
+that of its last row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent
+REPOSITORY = RESULTS.parents[1]
+PAGES = ("README.md", "recipes/**/*.md")
+_TABLE = re.compile(r"(<!-- table: ([^\n]+)\n(.*?)-->\n)(.*?)(<!-- end -->)", re.S)
+_FIELD = re.compile(r"\{([^{}:]+)(?::([^{}]+))?\}")
+_KEYS = ("head", "row", "where", "group", "across")
+
+
+def pages() -> list[Path]:
+    """The Markdown files that may have tables."""
+    return sorted(path for pattern in PAGES for path in REPOSITORY.glob(pattern))
+
+
+def rewrite(text: str) -> str:
+    """The text of a page with all of its tables made anew."""
+    return _TABLE.sub(lambda t: t[1] + "\n" + "\n".join(_table(t[2], t[3])) + "\n\n" + t[5], text)
+
+
+def _table(files: str, description: str) -> Iterator[str]:
+    said: dict[str, list[str]] = {key: [] for key in _KEYS}
+    for line in filter(None, description.splitlines()):
+        key, colon, value = line.partition(": ")
+        if not colon or key not in said:
+            raise ValueError(f"table of {files}: {line!r} must begin with one of {_KEYS} and ': '")
+        said[key].append(value.strip())
+    [head] = said["head"]
+    yield f"| {head} |"
+    yield "|" + "---|" * len(head.split("|"))
+    rows = [row for file in files.split(", ") for row in read(RESULTS / file)]
+    records = [row for row in rows if all(_holds(row, where) for where in said["where"])]
+    if said["across"]:
+        records = list(_spread(records, said["group"][0].split(", "), said["across"][0]))
+    if not records:
+        raise ValueError(f"table of {files}: where {said['where']} leaves no rows")
+    for record in records:
+        for row in said["row"]:
+            try:
+                yield f"| {_FIELD.sub(lambda field: _format(record, *field.groups()), row)} |"  # noqa: B023
+            except KeyError as error:
+                raise KeyError(f"table of {files}: {error} is none of {list(record)}") from None
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a CSV, or the one object of a JSON file."""
+    folder = {"folder": path.parent.name}
+    if path.suffix == ".json":
+        return [folder | dict(_flat(json.loads(path.read_text(encoding="utf-8"))))]
+    with path.open(newline="", encoding="utf-8") as file:
+        return [folder | row for row in csv.DictReader(file)]
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (dict, list)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield from _flat(item, f"{name}/{key}" if name else str(key))
+    else:
+        yield name, value
+
+
+def _holds(row: dict[str, Any], where: str) -> bool:
+    column, _, values = where.partition(" = ")
+    return row[column] in values.split("; ")
+
+
+def _spread(rows: list[dict[str, Any]], group: list[str], across: str) -> Iterator[dict[str, Any]]:
+    """One record for each group, with the measurements of all of its rows."""
+    groups: dict[tuple, dict[str, Any]] = {}
+    for row in rows:
+        record = groups.setdefault(tuple(row[name] for name in group), {})
+        places = (_place(row[across]), "last")
+        record |= row | {f"{name}@{place}": row[name] for name in row for place in places}
+    yield from groups.values()
+
+
+def _place(value: str) -> str:
+    """A step as tables name it: 3200 for 3200.0."""
+    try:
+        return f"{float(value):g}" if abs(float(value)) < 1e5 else f"{float(value):.0f}"
+    except ValueError:
+        return value
+
+
+def _format(record: dict[str, Any], name: str, form: str | None) -> str:
+    if form is None:
+        return str(record[name])
+    number = float(record[name])
+    return format(number, form) if math.isfinite(number) else "–"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing, name what differs")
+    check = parser.parse_args().check
+    old = {path: path.read_text(encoding="utf-8") for path in pages()}
+    changed = [path for path, text in old.items() if rewrite(text) != text]
+    for path in changed:
+        print(path.relative_to(REPOSITORY))
+        if not check:
+            path.write_text(rewrite(old[path]), encoding="utf-8")
+    sys.exit(bool(changed) and check)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,523 @@
+"""Checkpoints: what comes back, and what a crash, damage or a mix-up does."""
+
+import copy
+import errno
+import os
+import random
+import resource
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torchrl.checkpoint import Checkpoint, CheckpointError
+from torchrl.collectors import Collector
+from torchrl.data import (
+    Binary,
+    Categorical,
+    Composite,
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    TensorDictReplayBuffer,
+    Unbounded,
+)
+from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
+from torchrl.envs import EnvBase, StepCounter, Transform, TransformedEnv
+
+from torchrl_glam.runs.checkpoints.manager import CheckpointManager
+
+CONFIG = {"seed": 3, "hindsight": {"fraction": 0.5, "names": ("a", "b")}, "total_steps": 100}
+
+
+def model_and_optimizer(seed):
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8))
+    return model, torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def step_once(model, optimizer):
+    loss = model(torch.randn(16, 4)).square().sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def save_counters(folder, *steps, keep=2):
+    manager = CheckpointManager(folder, keep=keep)
+    for step in steps:
+        manager.save(step, {"counters": {"frames": 10 * step}}, CONFIG)
+    return manager
+
+
+def load_counters(folder, config=CONFIG, **options):
+    counters = {"frames": -1}
+    step = CheckpointManager(folder).load({"counters": counters}, config, **options)
+    return step, counters["frames"]
+
+
+def names(folder):
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+# What comes back
+
+
+def test_training_goes_on_as_if_unbroken(tmp_path):
+    model, optimizer = model_and_optimizer(seed=0)
+    step_once(model, optimizer)
+    metrics = {"loss": [1.5, float("inf")], "best": None}
+    objects = {"model": model, "optimizer": optimizer, "metrics": metrics}
+    CheckpointManager(tmp_path).save(1, objects, CONFIG)
+    unbroken = [step_once(model, optimizer) for _ in range(3)]
+
+    model, optimizer = model_and_optimizer(seed=1)
+    loaded = {"old": True}
+    objects = {"model": model, "optimizer": optimizer, "metrics": loaded}
+    assert CheckpointManager(tmp_path).load(objects, CONFIG) == 1
+    assert [step_once(model, optimizer) for _ in range(3)] == unbroken
+    assert loaded == metrics
+
+
+def test_global_generators_come_back(tmp_path):
+    def draw():
+        return random.random(), np.random.rand(), torch.rand(()).item()
+
+    random.seed(0)
+    np.random.seed(0)
+    save_counters(tmp_path, 1)
+    expected = draw()
+    load_counters(tmp_path)
+    assert draw() == expected
+
+
+class Delay(Transform):
+    """Keeps every other batch back until the next, as n-step and hindsight do."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = None
+
+    def _inv_call(self, batch):
+        if self.kept is None:
+            self.kept = batch
+            return None
+        batch, self.kept = torch.cat([self.kept, batch]), None
+        return batch
+
+    def get_extra_state(self):
+        return {} if self.kept is None else {"kept": self.kept.to_dict()}
+
+    def set_extra_state(self, state):
+        self.kept = TensorDict.from_dict(state["kept"], auto_batch_size=True) if state else None
+
+
+def replay_buffer(storage, seed=0):
+    return TensorDictReplayBuffer(
+        storage=storage(10),
+        sampler=SamplerWithoutReplacement(),
+        transform=Delay(),
+        generator=torch.Generator().manual_seed(seed),
+        batch_size=4,
+    )
+
+
+def rows(start, count):
+    tokens = torch.arange(start, start + count, dtype=torch.int16)[:, None].repeat(1, 3)
+    reward = torch.rand(count, 1)
+    return TensorDict({"tokens": tokens, "next": {"reward": reward}}, [count])
+
+
+@pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])
+@pytest.mark.parametrize("batches", [0, 3, 4, 7], ids=["empty", "partly", "even", "wrapped"])
+def test_replay_buffer_goes_on_as_if_unbroken(tmp_path, storage, batches):
+    buffer = replay_buffer(storage)
+    for start in range(batches):
+        buffer.extend(rows(3 * start, 3))
+    if batches:
+        buffer.sample()
+    CheckpointManager(tmp_path).save(1, {"buffer": buffer}, CONFIG)
+
+    resumed = replay_buffer(storage, seed=1)
+    resumed.extend(rows(100, 2))
+    resumed.extend(rows(100, 2))
+    CheckpointManager(tmp_path).load({"buffer": resumed}, CONFIG)
+    assert len(resumed) == len(buffer)
+    for start in range(20, 23):
+        batch = rows(3 * start, 3)
+        buffer.extend(batch.clone())
+        resumed.extend(batch.clone())
+        if len(buffer):
+            assert (buffer[:] == resumed[:]).all()
+            assert (buffer.sample() == resumed.sample()).all()
+
+
+def test_loaded_rows_are_the_buffers_own(tmp_path):
+    buffer = replay_buffer(LazyTensorStorage)
+    buffer.extend(rows(0, 2))
+    buffer.extend(rows(2, 2))
+    manager = CheckpointManager(tmp_path)
+    manager.save(1, {"buffer": buffer}, CONFIG)
+    for _ in range(2):  # writing into the buffer must not write into the checkpoint
+        manager.load({"buffer": buffer}, CONFIG)
+        assert buffer[:]["tokens"][:, 0].tolist() == [0, 1, 2, 3]
+        buffer.storage.get(slice(0, 4))["tokens"].fill_(-1)
+
+
+def test_only_rows_in_use_are_written(tmp_path):
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100_000), batch_size=4)
+    buffer.extend(rows(0, 20))
+    path = CheckpointManager(tmp_path).save(1, {"buffer": buffer}, CONFIG)
+    [written] = path.rglob("rows.tdc")
+    assert written.stat().st_size < 20 * (3 * 2 + 4 + 8) + 2_000  # tokens, reward, index, names
+
+
+class Walk(EnvBase):
+    """Two random walks with a generator of their own; the position lives in the tensordict."""
+
+    def __init__(self, seed=0):
+        super().__init__(batch_size=[2])
+        self.observation_spec = Composite(position=Unbounded((2, 1)), shape=(2,))
+        self.action_spec = Categorical(2, (2,))
+        self.reward_spec = Unbounded((2, 1))
+        self.done_spec = Composite(done=Binary(1, (2, 1), dtype=torch.bool), shape=(2,))
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def _reset(self, tensordict):
+        position = torch.rand(2, 1, generator=self.generator)
+        return TensorDict({"position": position, "done": torch.zeros(2, 1, dtype=bool)}, [2])
+
+    def _step(self, tensordict):
+        noise = torch.rand(2, 1, generator=self.generator)
+        position = tensordict["position"] + tensordict["action"][:, None] + noise
+        done = position > 5
+        content = {"position": position, "reward": noise.clone(), "done": done}
+        return TensorDict(content, [2])
+
+    def _set_seed(self, seed):
+        self.generator.manual_seed(seed)
+
+    def get_extra_state(self):
+        return {"generator": self.generator.get_state()}
+
+    def set_extra_state(self, state):
+        self.generator.set_state(state["generator"])
+
+
+def collector(seed):
+    policy = TensorDictModule(
+        lambda position: torch.randint(2, position.shape[:1]), ["position"], ["action"]
+    )
+    env = TransformedEnv(Walk(seed), StepCounter(max_steps=7))
+    quiet = {"auto_register_policy_transforms": False}
+    return Collector(env, policy, frames_per_batch=6, total_frames=60, **quiet)
+
+
+def flat(batches):
+    keys = ["position", "action", "step_count", ("next", "reward"), ("next", "done")]
+    keys.append(("collector", "traj_ids"))
+    return [batch.select(*keys).clone() for batch in batches]
+
+
+def test_collector_goes_on_in_the_middle_of_an_episode(tmp_path):
+    source, batches = collector(seed=0), []
+    for count, batch in enumerate(source, start=1):
+        batches += flat([batch])
+        if count == 4:
+            CheckpointManager(tmp_path).save(4, {"collector": source}, CONFIG)
+    resumed = collector(seed=1)
+    assert CheckpointManager(tmp_path).load({"collector": resumed}, CONFIG) == 4
+    rest = flat(resumed)
+    assert len(batches) == 10 and len(rest) == 6
+    assert all((a == b).all() for a, b in zip(batches[4:], rest, strict=True))
+    assert batches[4]["step_count"][:, 0].any()  # no new episode, there would be nothing to see
+
+
+# Folders
+
+
+def test_the_newest_are_kept(tmp_path):
+    manager = save_counters(tmp_path, 5, 10, 15, 100_000_000, keep=2)
+    assert names(tmp_path) == ["step-000000000015", "step-000100000000"]
+    assert manager.latest().name == "step-000100000000"
+    assert load_counters(tmp_path) == (100_000_000, 1_000_000_000)
+    save_counters(tmp_path, 100_000_001, keep=6)
+    assert len(names(tmp_path)) == 3
+
+
+def test_same_step_is_replaced(tmp_path):
+    manager = save_counters(tmp_path, 5, 10)
+    manager.save(10, {"counters": {"frames": 7}}, CONFIG)
+    assert names(tmp_path) == ["step-000000000005", "step-000000000010"]
+    assert load_counters(tmp_path) == (10, 7)
+
+
+def test_keep_must_be_positive(tmp_path):
+    with pytest.raises(ValueError, match="keep_last must be greater"):
+        CheckpointManager(tmp_path, keep=0)
+    with pytest.raises(ValueError, match="step must be non-negative"):
+        CheckpointManager(tmp_path).save(-1, {}, {})
+
+
+class Breaks:
+    """Fails while it is being saved, once other objects have been written."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def state_dict(self):
+        raise self.error
+
+    def load_state_dict(self, state):
+        raise AssertionError("never saved")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()])
+@pytest.mark.parametrize("step", [5, 6], ids=["same step", "new step"])
+def test_failing_save_leaves_the_earlier_one(tmp_path, error, step):
+    manager = save_counters(tmp_path, 5, keep=1)
+    with pytest.raises(type(error)):
+        manager.save(step, {"counters": {"frames": 0}, "zzz": Breaks(error)}, CONFIG)
+    assert names(tmp_path) == ["step-000000000005"]
+    assert load_counters(tmp_path) == (5, 50)
+
+
+# Damage
+
+
+def cut_short(folder):
+    for file in folder.rglob("*.tdc"):
+        os.truncate(file, file.stat().st_size // 2)
+        return
+    next(folder.rglob("value.json")).write_text("{")
+
+
+def manifest_gone(folder):
+    (folder / "manifest.json").unlink()
+
+
+def rows_cut_short(folder):
+    [rows] = folder.rglob("rows.tdc")
+    os.truncate(rows, rows.stat().st_size - 8)
+
+
+def counters_cut_short(folder):
+    next(folder.rglob("value.json")).write_text("{")
+
+
+def link_added(folder):
+    (folder / "more").symlink_to("/etc/passwd")
+
+
+def deeply_nested(folder):
+    next(folder.rglob("value.json")).write_text("[" * 100_000)
+
+
+DAMAGES = [cut_short, manifest_gone, rows_cut_short, counters_cut_short, link_added, deeply_nested]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_checkpoint_is_passed_over(tmp_path, damage):
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=2)
+    objects = {"counters": {"frames": 50}, "buffer": buffer}
+    manager = CheckpointManager(tmp_path)
+    for step in (5, 10):
+        buffer.extend(rows(step, 2))
+        manager.save(step, objects, CONFIG)
+    damage(manager.latest())
+    other = {
+        "counters": {},
+        "buffer": TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=2),
+    }
+    if damage is manifest_gone:  # it counts as none
+        assert CheckpointManager(tmp_path).load(other, CONFIG) == 5
+    else:
+        with pytest.warns(UserWarning, match=r"resuming from step-000000000005, as later .*00010"):
+            assert CheckpointManager(tmp_path).load(other, CONFIG) == 5
+    assert other["counters"] == {"frames": 50} and len(other["buffer"]) == 2
+    manager.save(10, objects, CONFIG)
+    assert CheckpointManager(tmp_path).load(other, CONFIG) == 10
+
+
+def test_all_damaged(tmp_path):
+    manager = save_counters(tmp_path, 5, 10)
+    for path in (tmp_path / "checkpoints").iterdir():
+        counters_cut_short(path)
+    with pytest.raises(CheckpointError, match="no checkpoint .* can be read: .*00010: .*00005: "):
+        load_counters(tmp_path)
+    assert manager.latest().name == "step-000000000010"
+
+
+def test_nothing_is_unpickled(tmp_path, monkeypatch):
+    model, optimizer = model_and_optimizer(seed=0)
+    step_once(model, optimizer)
+    buffer, source = replay_buffer(LazyTensorStorage), collector(seed=0)
+    buffer.extend(rows(0, 4))
+    buffer.extend(rows(4, 4))
+    objects = {"model": model, "optimizer": optimizer, "buffer": buffer, "collector": source}
+    CheckpointManager(tmp_path).save(1, objects, CONFIG)
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("unpickles")
+
+    for name in ("pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load"):
+        monkeypatch.setattr(name, refuse)
+    assert CheckpointManager(tmp_path).load(objects, CONFIG) == 1
+
+
+# What cannot be gone on from
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("of", ["weight", "buffer", "moment"])
+def test_poisoned_weights_are_not_saved(tmp_path, value, of):
+    model, optimizer = model_and_optimizer(seed=0)
+    step_once(model, optimizer)
+    manager = CheckpointManager(tmp_path)
+    objects = {"model": model, "optimizer": optimizer}
+    manager.save(1, objects, CONFIG)
+    poisoned = {
+        "weight": model[0].weight.data,
+        "buffer": model[1].running_mean,
+        "moment": optimizer.state[model[0].weight]["exp_avg_sq"],
+    }[of]
+    poisoned.view(-1)[3] = value
+    name, place = {
+        "weight": ("model", "0.weight"),
+        "buffer": ("model", "1.running_mean"),
+        "moment": ("optimizer", "exp_avg_sq"),
+    }[of]
+    if (of, value) == ("buffer", float("inf")):  # masks are buffers, with -inf in them
+        manager.save(2, objects, CONFIG)
+        return
+    with pytest.raises(FloatingPointError, match=rf"{name} holds values .*{place}.*: not .*01$"):
+        manager.save(2, objects, CONFIG)
+    assert names(tmp_path) == ["step-000000000001"]
+
+
+# Mix-ups
+
+
+def test_other_configuration(tmp_path):
+    save_counters(tmp_path, 5)
+    other = copy.deepcopy(CONFIG)
+    other["hindsight"]["fraction"] = 0.25
+    other["total_steps"] = 200
+    other["new"] = True
+    listing = (
+        "hindsight.fraction was 0.5, is 0.25; new was not set, is true; "
+        "total_steps was 100, is 200. Resume"
+    )
+    with pytest.raises(ValueError, match=listing):
+        load_counters(tmp_path, other)
+    with pytest.raises(
+        ValueError, match=r"step-000000000005': hindsight.fraction was 0.5, is 0.25\."
+    ):
+        load_counters(tmp_path, other, allow_changed=["total_steps", "new"])
+    allowed = ["total_steps", "new", "hindsight"]
+    assert load_counters(tmp_path, other, allow_changed=allowed) == (5, 50)
+
+
+def test_many_differences_are_cut_short(tmp_path):
+    save_counters(tmp_path, 5)
+    other = CONFIG | {f"key{i:02d}": i for i in range(12)}
+    with pytest.raises(ValueError, match="key09 was not set, is 9; and 2 more. Resume"):
+        load_counters(tmp_path, other)
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tmp_path):
+    counters = {"frames": 0}
+    assert CheckpointManager(tmp_path).load({"counters": counters}, CONFIG) == 0
+    assert counters == {"frames": 0}
+    with pytest.raises(FileNotFoundError, match="has saved no checkpoint"):
+        CheckpointManager(tmp_path).load_some({"counters": counters})
+
+
+def test_other_objects(tmp_path):
+    save_counters(tmp_path, 5)
+    with pytest.raises(CheckpointError, match=r"\['counters'\], only in the run \['m'\]"):
+        CheckpointManager(tmp_path).load({"m": torch.nn.Linear(2, 2)}, CONFIG)
+
+
+def test_object_of_another_shape(tmp_path):
+    manager = CheckpointManager(tmp_path)
+    manager.save(1, {"model": torch.nn.Linear(2, 2)}, CONFIG)
+    with pytest.raises(CheckpointError, match="(?s)component 'model': .*size mismatch for weight"):
+        manager.load({"model": torch.nn.Linear(3, 2)}, CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("objects", "error", "message"),
+    [
+        ({"x": 3}, TypeError, r"objects\['x'\] is a int, expected something with state_dict"),
+        ({"generators": {}}, ValueError, "choose another name"),
+        ({"x": {"a": object()}}, TypeError, "object is not JSON-compatible"),
+    ],
+)
+def test_object_that_cannot_be_saved(tmp_path, objects, error, message):
+    with pytest.raises(error, match=message):
+        CheckpointManager(tmp_path).save(1, objects, CONFIG)
+
+
+def test_state_that_cannot_be_saved(tmp_path):
+    class Odd(torch.nn.Module):
+        def get_extra_state(self):
+            return object()
+
+    with pytest.raises(TypeError, match="state_dict of Odd holds something other than tensors"):
+        CheckpointManager(tmp_path).save(1, {"odd": Odd()}, CONFIG)
+
+
+# Folders that cannot be written to
+
+
+def test_read_only_folder(tmp_path, monkeypatch):
+    def read_only(*args, **kwargs):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    manager = save_counters(tmp_path, 5)
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    with pytest.raises(OSError, match=r"cannot write \(Read-only file system\)"):
+        manager.save(10, {"counters": {"frames": 0}}, CONFIG)
+    assert load_counters(tmp_path) == (5, 50)
+
+
+@pytest.mark.parametrize("size", [100, 2_000])
+def test_full_disk(tmp_path, monkeypatch, size):
+    usage = namedtuple("usage", "total used free")
+    manager = save_counters(tmp_path, 5)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**6, 10**6 - size, size))
+    with pytest.raises(OSError, match="no space left: .* bytes needed.*earlier is untouched"):
+        manager.save(10, {"model": torch.nn.Linear(100, 100)}, CONFIG)
+    assert names(tmp_path) == ["step-000000000005"]
+
+
+@pytest.mark.parametrize("large", ["model", "buffer"])
+def test_a_limit_on_files_that_the_free_space_does_not_show(tmp_path, large):
+    """A quota, say: PyTorch then says RuntimeError, for want of an OSError."""
+    manager = save_counters(tmp_path, 5)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100), batch_size=4)
+    buffer.extend(TensorDict({"x": torch.zeros(100, 1000)}, [100]))
+    objects = {"model": torch.nn.Linear(1000, 100), "buffer": buffer}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match=r"cannot write \(File too large\)") as error:
+            manager.save(10, {large: objects[large]}, CONFIG)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert error.value.errno == errno.EFBIG
+    assert names(tmp_path) == ["step-000000000005"]
+    assert load_counters(tmp_path) == (5, 50)
+
+
+def test_is_a_torchrl_checkpoint(tmp_path):
+    manifest = Checkpoint.manifest(save_counters(tmp_path, 5).latest())
+    assert sorted(manifest["components"]) == ["counters", "generators"]
+    assert manifest["metadata"]["config"] == CONFIG | {
+        "hindsight": {"fraction": 0.5, "names": ["a", "b"]}
+    }

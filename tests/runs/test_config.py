@@ -1,0 +1,345 @@
+"""Configurations of the recipes: files, types and ranges."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.errors import ConfigCompositionException
+from omegaconf import OmegaConf
+from torchrl.data import RandomSampler
+
+from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.models import load_language_model, load_tokenizer
+from torchrl_glam.replay import GoalBalancedSampler, GoalKindSampler, HindsightRatioSampler
+from torchrl_glam.runs.buffer import make_sampler
+from torchrl_glam.runs.config import (
+    PPOGLAMConfig,
+    PretrainConfig,
+    RecipeConfig,
+    SACGLAMConfig,
+    register,
+)
+from torchrl_glam.runs.environments import make_env
+from torchrl_glam.text import describe_env
+
+FILES = Path(__file__).parents[2] / "recipes" / "config"
+RECIPES = {"sac_glam": SACGLAMConfig, "ppo_glam": PPOGLAMConfig}
+PAPER = {"num_objects": 6, "sequential": True, "max_steps": 16}
+SCHEMAS = {**RECIPES, "pretrain": PretrainConfig}
+for recipe, schema in SCHEMAS.items():
+    register(recipe, schema, FILES)
+
+
+def load(name, *overrides, recipe="sac_glam") -> RecipeConfig:
+    with initialize_config_dir(str(FILES / recipe), version_base=None):
+        return OmegaConf.to_object(compose(name, overrides=list(overrides)))
+
+
+@pytest.mark.parametrize("recipe", SCHEMAS)
+def test_defaults_of_the_class_are_those_of_quickstart(recipe):
+    config = load("quickstart", f"output=runs/{recipe}", recipe=recipe)
+    assert asdict(config) == asdict(SCHEMAS[recipe]())
+
+
+@pytest.mark.parametrize("recipe", SCHEMAS)
+def test_every_key_of_quickstart_is_explained(recipe):
+    lines = (FILES / recipe / "quickstart.yaml").read_text().splitlines()
+    keys = [i for i, line in enumerate(lines) if line[:1].isalpha() and ":" in line]
+    unexplained = [lines[i] for i in keys if lines[i] != "defaults:" and lines[i - 1][:1] != "#"]
+    assert not unexplained
+
+
+def test_paper_has_the_values_of_the_paper():
+    """Table 3 and Appendix C of SAC-GLAM, without hindsight Table 2."""
+    config = load("paper")
+    config.check()
+    expected = {
+        "total_steps": 400_000,
+        "num_envs": 32,
+        "env": PAPER,
+        "model": "google/flan-t5-base",
+        "load_in_4bit": True,
+        "critic_hidden_sizes": [1024, 1024],
+        "update_every": 32,
+        "num_updates": 2,
+        "batch_size": 256,
+        "gamma": 0.99,
+        "n_step": 3,
+        "lr_trunk_actor": 1e-4,
+        "lr_trunk_critic": 1e-4,
+        "lr_heads": 1e-4,
+        "lr_alpha": 2e-3,
+        "alpha_init": 0.05,
+        "target_entropy": 0.01,
+        "hindsight_ratio": 0.5,
+        "capacity": 100_000,
+    }
+    assert {key: asdict(config)[key] for key in expected} == expected
+    without = load("paper", "hindsight=false")
+    without.check()
+    assert (without.alpha_init, without.target_entropy) == (0.005, 0.0)
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_sequential_plays_the_papers_task_with_the_embedded_model(recipe):
+    config, paper = load("sequential", recipe=recipe), load("paper", recipe=recipe)
+    config.check()
+    for key in ("env_class", "env", "eval_splits", "num_envs"):
+        assert getattr(config, key) == getattr(paper, key)
+    assert config.model == "tiny"
+
+
+def test_the_embedded_model_is_that_of_its_shape_and_the_papers_task():
+    tiny, paper = load("tiny", recipe="pretrain"), load("paper")
+    tiny.check()
+    assert (tiny.env_class, tiny.env) == (paper.env_class, paper.env)
+    assert set(tiny.eval_splits) == {"train", "test", "simple"}
+    model, _ = load_language_model("tiny")
+    shape = ("d_model", "d_ff", "num_heads", "num_layers", "num_decoder_layers")
+    assert {key: getattr(tiny, key) for key in shape} == {
+        key: getattr(model.config, key) for key in shape
+    }
+
+
+@pytest.mark.parametrize("option", ["babyai", "textworld", "textworld_express", "scienceworld"])
+def test_games_is_a_schedule_for_any_of_them(option):
+    config = load("games", f"env={option}")
+    config.check()
+    assert option in config.env_class and config.long_texts == "head"
+    assert config.target_entropy_at(0) > config.target_entropy_at(config.total_steps) > 0
+
+
+def test_the_target_of_the_entropy_falls_in_a_line_and_stays():
+    config = load("quickstart", "target_entropy=1.0", "target_entropy_end=0.5")
+    config.check()
+    assert config.target_entropy_at(0) == 1.0
+    assert config.target_entropy_at(config.target_entropy_steps // 4) == 0.875
+    assert config.target_entropy_at(10 * config.target_entropy_steps) == 0.5
+    paper = load("paper")
+    paper.check()
+    assert paper.target_entropy_at(200_000) == 0.01
+
+
+LARGER = ("model", "gradient_checkpointing", "lora_target_modules")
+
+
+@pytest.mark.parametrize("recipe", ["sac_glam", "ppo_glam"])
+@pytest.mark.parametrize("name", ["paper_large", "qwen"])
+def test_larger_models_learn_as_in_the_paper(name, recipe):
+    config, paper = (asdict(load(which, recipe=recipe)) for which in (name, "paper"))
+    differ = {key for key in paper if config[key] != paper[key]} - {"output"}
+    assert differ <= set(LARGER) and config["gradient_checkpointing"] and config["load_in_4bit"]
+    config = load(name, recipe=recipe)
+    config.check()
+
+
+def test_ppo_has_the_values_of_the_paper():
+    """Table 1 of SAC-GLAM."""
+    config = load("paper", recipe="ppo_glam")
+    config.check()
+    expected = {
+        "env": PAPER,
+        "model": "google/flan-t5-base",
+        "load_in_4bit": True,
+        "objective": "clip",
+        "update_every": 2048,
+        "num_epochs": 16,
+        "batch_size": 256,
+        "entropy_coeff": 0.01,
+        "critic_coeff": 0.5,
+        "gamma": 0.99,
+        "lr_trunk": 1e-4,
+        "lr_heads": 1e-4,
+        "lmbda": 0.99,
+        "clip_epsilon": 0.2,
+        "max_grad_norm": 0.5,
+    }
+    assert {key: asdict(config)[key] for key in expected} == expected
+
+
+def test_both_quickstarts_play_and_measure_the_same():
+    keys = ("num_envs", "env_class", "env", "eval_splits", "model", "eval_episodes")
+    sac, ppo = (asdict(load("quickstart", recipe=recipe)) for recipe in RECIPES)
+    assert {key: sac[key] for key in keys} == {key: ppo[key] for key in keys}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("objective", "trpo", r"objective \(trpo\) must be one of \('clip', 'kl'\)"),
+        ("hindsight", "some", r"hindsight \(some\) must be one of \('none', 'all', 'aligned'\)"),
+        ("clip_center", "zero", r"clip_center \(zero\) must be one of \('one', 'behaviour'\)"),
+        ("clip_center", "behaviour", r"clip_center \(behaviour\) must be one when hindsight is"),
+        ("clip_epsilon", 1.0, r"clip_epsilon \(1.0\) must be in \(0, 1\)"),
+        ("kl_target", 0.0, r"kl_target \(0.0\) must be above 0 and finite, or null"),
+        ("kl_coeff", -1.0, r"kl_coeff \(-1.0\) must be at least 0"),
+        ("lmbda", 1.1, r"lmbda \(1.1\) must be in \[0, 1\]"),
+        ("num_epochs", 0, r"num_epochs \(0\) must be at least 1"),
+        ("batch_size", 4096, r"batch_size \(4096\) must be at most update_every \("),
+        ("lr_trunk", -1.0, r"lr_trunk \(-1.0\) must be"),
+    ],
+)
+def test_values_of_ppo_out_of_range_are_named(key, value, message):
+    config = PPOGLAMConfig(**{key: value})
+    with pytest.raises(ValueError, match=message):
+        config.check()
+
+
+@pytest.mark.parametrize("word", ["true", "false", "auto"])
+def test_truth_values_of_the_command_line_are_words(word):
+    config = load("quickstart", f"autocast={word}")
+    config.check()
+    assert config.autocast == word
+
+
+def describe(config, **options):
+    return describe_env(make_env(config, load_tokenizer("tiny"), **options))
+
+
+def test_hindsight_needs_goals_that_are_named():
+    ids = ("goal_id", ("hindsight", "goal_id"))
+    config = PPOGLAMConfig(num_envs=1, hindsight="aligned")
+    config.check_game(describe(config, keep=ids))
+    with pytest.raises(ValueError, match=r"hindsight \(aligned\) needs .* writes no \['goal_id', "):
+        config.check_game(describe(config))
+    silent = describe_env(PlaygroundTextEnv(num_envs=1, text=False))
+    for config in (PPOGLAMConfig(hindsight="all"), SACGLAMConfig()):
+        config.check()
+        with pytest.raises(
+            ValueError, match=r"all.* goals reached, and this one writes no \[\('hin"
+        ):
+            config.check_game(silent)
+
+
+@pytest.mark.parametrize(
+    ("settings", "unknown", "message"),
+    [
+        ({"target_entropy": 1.7}, {}, r"target_entropy \(1.7\) must be in \[0, 1.60944\]"),
+        ({"target_entropy_end": 5.0}, {}, r"target_entropy_end \(5.0\) must be in \[0, 1.6"),
+        ({"capacity": 639}, {}, r"capacity \(639\) must be at least 640: 32 instances"),
+        (
+            {"sampling": "prior"},
+            {"goal_kind_prior": None},
+            r"sampling \(prior\) must be uniform or ratio, as the environment does not say",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_environment_is_named(settings, unknown, message):
+    """Three objects, so five actions; ten steps of 32 instances, and as much hindsight."""
+    config = SACGLAMConfig(**settings)
+    config.check()
+    game = replace(describe(SACGLAMConfig(num_envs=1)), **unknown)
+    with pytest.raises(ValueError, match=message):
+        config.check_game(game)
+    config = SACGLAMConfig(capacity=640)
+    config.check()
+    config.check_game(game)
+
+
+def test_aligned_goals_need_to_know_which_are_sub_goals():
+    config = PPOGLAMConfig(num_envs=1, hindsight="aligned")
+    game = replace(describe(config, keep=["goal_id", ("hindsight", "goal_id")]), is_subgoal=None)
+    with pytest.raises(ValueError, match=r"hindsight \(aligned\) must be none or all, as the env"):
+        config.check_game(game)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("hindsight_ratio", -0.1, r"hindsight_ratio \(-0.1\) must be in \[0, 1\]"),
+        ("gamma", 1.1, r"gamma \(1.1\) must be in \[0, 1\]"),
+        ("munchausen", 1.0, r"munchausen \(1.0\) must be in \[0, 1\)"),
+        ("tau", 0.0, r"tau \(0.0\) must be in \(0, 1\]"),
+        ("alpha_init", 0.0, r"alpha_init \(0.0\) must be above 0|be above 0"),
+        ("target_entropy", -1.0, r"target_entropy \(-1.0\) must be at least 0"),
+        ("target_entropy_end", float("inf"), r"target_entropy_end \(inf\) must be .* finite"),
+        ("eval_splits", {"test": {}}, r"eval_splits \({'test': {}}\) must have a key train"),
+        ("action_length", 0, r"action_length \(0\) must be at least 1"),
+        ("target_entropy_steps", 0, r"target_entropy_steps \(0\) must be at least 1"),
+        ("probe_episodes", -1, r"probe_episodes \(-1\) must be at least 0"),
+        ("n_step", 0, r"n_step \(0\) must be at least 1"),
+        ("warmup_updates", -1, r"warmup_updates \(-1\) must be at least 0"),
+        ("warmup_updates", 10**6, r"warmup_updates \(1000000\) must be at most the 1600 updates"),
+        ("capacity", 100, r"capacity \(100\) must be at least batch_size \(128\)"),
+        ("update_every", 33, r"update_every \(33\) must be a multiple of num_envs \(32\)"),
+        ("log_every", 100, r"log_every \(100\) must be a multiple of update_every \(32\)"),
+        ("max_tokens_per_pass", 0, r"max_tokens_per_pass \(0\) must be at least 1"),
+        ("hindsight_relabel", "none", r"hindsight_relabel \(none\) must be one of"),
+        ("hindsight_strategy", "past", r"hindsight_strategy \(past\) must be one of"),
+        ("hindsight_strategy", "episode", r"hindsight_strategy \(episode\) must be one of"),
+        ("hindsight_goals_per_episode", 0, r"hindsight_goals_per_episode \(0\) must be at least 1"),
+        ("sampling", "half", r"sampling \(half\) must be one of \('uniform', 'ratio', 'prior'"),
+        ("storage", "tape", r"storage \(tape\) must be one of \('ram', 'memmap'\)"),
+        ("dtype", "float16", r"dtype \(float16\) must be one of"),
+        ("compute_dtype", "float16", r"compute_dtype \(float16\) must be one of"),
+        ("normalisation", "mean", r"normalisation \(mean\) must be one of \('sum', 'token_mean'"),
+        ("critic_input", "action", r"critic_input \(action\) must be one of \('observation-act"),
+        ("export", "onnx", r"export \(onnx\) must be one of \('auto', 'adapter', 'merged', 'none"),
+        ("export", "adapter", r"export \(adapter\) must be .* \(lora_rank: null\)"),
+        ("lr_heads", float("inf"), r"lr_heads \(inf\) must be"),
+    ],
+)
+def test_values_out_of_range_are_named(key, value, message):
+    config = SACGLAMConfig(**{key: value})
+    with pytest.raises(ValueError, match=message):
+        config.check()
+
+
+def test_only_one_limit_on_hindsight_goals():
+    config = SACGLAMConfig(hindsight_goals_per_episode=4, hindsight_goals_per_transition=2)
+    with pytest.raises(ValueError, match=r"hindsight_goals_per_transition \(2\) must be null when"):
+        config.check()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kind", "settings"),
+    [
+        ({}, HindsightRatioSampler, {"ratio": 0.5}),
+        ({"sampling": "uniform"}, RandomSampler, {}),
+        ({"hindsight": False}, RandomSampler, {}),
+        ({"sampling": "prior"}, GoalKindSampler, {"ratio": None}),
+        ({"sampling": "ratio+prior", "hindsight_ratio": 0.2}, GoalKindSampler, {"ratio": 0.2}),
+        ({"sampling": "prior+goals"}, GoalBalancedSampler, {"ratio": None}),
+        ({"sampling": "ratio+prior+goals"}, GoalBalancedSampler, {"ratio": 0.5}),
+    ],
+)
+def test_sampler_is_the_one_asked_for(overrides, kind, settings):
+    sampler = make_sampler(SACGLAMConfig(**overrides), goal_kind_prior=[3, 1])
+    assert type(sampler) is kind
+    assert {name: getattr(sampler, name) for name in settings} == settings
+
+
+def test_prior_is_the_environments():
+    """Every goal is as likely, so the shares are those of the goals drawn by many resets."""
+    env = PlaygroundTextEnv(num_envs=4096, num_objects=4, seed=0, text=False)
+    share = torch.bincount(env.reset()["goal_kind"].long(), minlength=4) / 4096
+    sampler = make_sampler(SACGLAMConfig(sampling="prior"), describe_env(env).goal_kind_prior)
+    prior = torch.tensor(sampler.prior)
+    assert ((share - prior).abs() <= 5 * (prior * (1 - prior) / 4096).sqrt()).all()
+
+
+@pytest.mark.parametrize("override", ["n_step=three", "no_such_key=1"])
+def test_wrong_types_and_unknown_keys_are_refused(override):
+    with pytest.raises(ConfigCompositionException):
+        load("quickstart", override)
+
+
+@pytest.mark.parametrize("option", sorted(file.stem for file in (FILES / "env").glob("*.yaml")))
+def test_every_environment_replaces_the_other_whole(option):
+    config = load("quickstart", f"env={option}", "++env_class=a:B")
+    file = OmegaConf.to_container(OmegaConf.load(FILES / "env" / f"{option}.yaml"))
+    assert (config.env, config.eval_splits) == (file["env"], file["eval_splits"])
+
+
+def test_the_file_of_a_configuration_has_the_last_word():
+    """An environment says what suits it over quickstart; what is the paper's, `paper` says."""
+    store = ConfigStore.instance()
+    node = {"env_class": "a:B", "eval_episodes": 7, "gamma": 0.5}
+    store.store(group="env", name="tested", node=node, package="_global_")
+    assert load("quickstart", "env=tested").gamma == 0.5
+    assert load("quickstart", "env=tested", "gamma=0.6").gamma == 0.6
+    config = load("paper", "env=tested")
+    assert (config.gamma, config.eval_episodes) == (0.99, 7)

@@ -1,0 +1,219 @@
+"""Evaluation against episodes counted by hand."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torchrl.data import Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase
+
+from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
+from torchrl_glam.runs.evaluation import evaluate, evaluate_splits, play_randomly
+from torchrl_glam.runs.records.metrics import EpisodeStatistics, MetricsTable
+
+
+def make_env(num_envs=64, **settings):
+    settings = {"num_objects": 3, "sequential": False, "max_steps": 10, "text": False} | settings
+    return PlaygroundTextEnv(num_envs=num_envs, **settings)
+
+
+def test_the_oracle_needs_two_steps_to_grasp_and_three_to_grow():
+    env = make_env(200)
+    results = evaluate(OraclePolicy(env.goals), env, seed=3)
+    env.set_seed(3)
+    grow = (env.reset()["goal_kind"] == 1).float().mean().item()
+    assert results["success"] == results["success/grasp"] == results["success/grow"] == 1.0
+    assert abs(results["length"] - (2 + grow)) < 1e-5
+
+
+def test_a_policy_that_never_moves_fails_at_the_time_limit():
+    grasp = TensorDictModule(
+        lambda mask: torch.full(mask.shape[:-1], 3), in_keys=["action_mask"], out_keys=["action"]
+    )
+    results = evaluate(grasp, make_env(), seed=0)
+    assert results["success"] == 0.0
+    assert results["length"] == 10.0
+
+
+def test_random_play_equals_episodes_counted_one_by_one():
+    """One episode an instance, without regard to which ends first."""
+    successes, lengths, env = [], [], make_env(1, seed=0)
+    for _ in range(300):
+        steps = env.rollout(10)
+        successes.append(steps["next", "terminated"].any().item())
+        lengths.append(steps.shape[-1])
+    results = evaluate(None, make_env(3000), seed=0)
+    assert abs(results["success"] - sum(successes) / 300) < 0.09  # three standard errors
+    assert abs(results["length"] - sum(lengths) / 300) < 0.6
+
+
+def test_random_play_for_a_report_is_two_thousand_episodes_and_ends_in_time():
+    """What an evaluation's few episodes give may be off by 0.1: their standard error is 0.03."""
+    env = make_env(500)
+    successes, episodes = play_randomly(env)
+    assert episodes == 2000
+    assert abs(successes / episodes - evaluate(None, make_env(3000), seed=0)["success"]) < 0.05
+    assert play_randomly(env) == (successes, episodes)
+    assert play_randomly(make_env(5), seconds=0.0)[1] == 5
+
+
+def test_the_same_seed_gives_the_same_result_and_leaves_the_random_state():
+    env = make_env()
+    before = torch.get_rng_state()
+    first = evaluate(None, env, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)
+    assert evaluate(None, env, seed=1) == first
+    assert evaluate(None, env, seed=2) != first
+
+
+class Lake(EnvBase):
+    """A hole on the left, the goal on the right, and three steps to get to either.
+
+    Rewards are those of FrozenLake, or ``per_step`` more; ``("info", "success")`` tells the truth.
+    """
+
+    LEFT, RIGHT, STAY = range(3)
+
+    def __init__(self, num_envs, per_step=0.0):
+        super().__init__(batch_size=[num_envs])
+        self.per_step, shape = per_step, (num_envs,)
+        flag = Categorical(2, shape=(num_envs, 1), dtype=torch.bool)
+        self.observation_spec = Composite(
+            action_mask=Categorical(2, shape=(num_envs, 3), dtype=torch.bool),
+            goal_kind=Unbounded(shape, dtype=torch.int8),
+            info=Composite(success=flag, shape=shape),
+            shape=shape,
+        )
+        self.action_spec = Categorical(3, shape=shape)
+        self.reward_spec = Unbounded((num_envs, 1))
+        ends = {end: flag.clone() for end in ("done", "terminated", "truncated")}
+        self.done_spec = Composite(ends, shape=shape)
+        self.steps = torch.zeros(num_envs, dtype=torch.int64)
+
+    def _observe(self, success):
+        state = {
+            "action_mask": torch.ones(*self.batch_size, 3, dtype=torch.bool),
+            "goal_kind": torch.zeros(self.batch_size, dtype=torch.int8),
+            "info": {"success": success.unsqueeze(-1)},
+        }
+        return TensorDict(state, self.batch_size)
+
+    def _reset(self, tensordict):
+        reset = None if tensordict is None else tensordict.get("_reset", None)
+        self.steps[slice(None) if reset is None else reset.squeeze(-1)] = 0
+        return self._observe(self.steps < 0)
+
+    def _step(self, tensordict):
+        self.steps = self.steps + 1
+        success, stays = (tensordict["action"] == kind for kind in (self.RIGHT, self.STAY))
+        truncated = stays & (self.steps == 3)
+        ends = {"done": ~stays | truncated, "terminated": ~stays, "truncated": truncated}
+        ends = {end: value.unsqueeze(-1) for end, value in ends.items()}
+        reward = (success + self.per_step).unsqueeze(-1)
+        return self._observe(success).update({"reward": reward, **ends})
+
+    def _set_seed(self, seed):
+        return None
+
+
+def on_the_lake(**options):
+    """Of eight instances five fall into the hole, two reach the goal, and one stays."""
+    fixed = torch.tensor([0, 0, 1, 0, 0, 1, 0, 2])
+    # The running instances only: all of them first, then the one that stays.
+    policy = TensorDictModule(lambda mask: fixed[-len(mask) :], ["action_mask"], ["action"])
+    env = Lake(8, options.pop("per_step", 0.0))
+    statistics = EpisodeStatistics(**options)
+    statistics.add(env.rollout(3, policy, break_when_any_done=False))  # 7 episodes of 1 step twice
+    return evaluate(policy, env, seed=0, **options), statistics.summary()
+
+
+def test_falling_into_a_hole_ends_an_episode_without_success():
+    results, summary = on_the_lake()
+    assert results["success"] == results["success/goal"] == 2 / 8
+    assert results["length"] == (7 * 1 + 3) / 8
+    assert summary["episodes"] == 7 * 3 + 1
+    assert summary["success"] == summary["success/goal"] == 2 * 3 / 22
+
+
+@pytest.mark.parametrize("per_step", [-1.0, 0.1])
+def test_success_may_have_an_entry_of_its_own(per_step):
+    results, summary = on_the_lake(per_step=per_step, success_key=("info", "success"))
+    assert results["success"] == 2 / 8 and summary["success"] == 6 / 22
+
+
+def test_rewards_on_the_way_are_not_taken_for_success():
+    steps = Lake(8, 0.1).rollout(3, break_when_any_done=False)
+    with pytest.raises(ValueError, match=r"'reward' is positive on a step that does not end an"):
+        EpisodeStatistics().add(steps)
+    with pytest.raises(ValueError, match=r"let the environment write a bool entry .* success_key"):
+        on_the_lake(per_step=0.1)
+
+
+def test_a_missing_entry_of_success_is_named():
+    with pytest.raises(KeyError, match=r"key 'solved' is missing: success_key must name"):
+        evaluate(None, Lake(2), seed=0, success_key="solved")
+    with pytest.raises(KeyError, match=r"key \('info', 'solved'\) is missing"):
+        EpisodeStatistics(success_key=("info", "solved")).add(Lake(2).rollout(1))
+
+
+def test_the_policy_sees_running_instances_only():
+    env = make_env()
+    oracle, seen = OraclePolicy(env.goals), []
+
+    def policy(state):
+        seen.append(state.shape[0])
+        return oracle(state)
+
+    evaluate(policy, env, seed=0)
+    assert seen[0] == 64 and seen[1] == 64 and 0 < seen[2] < 64 and len(seen) == 3
+
+
+def test_splits_and_modes_are_named():
+    envs = {"small": make_env(8), "large": make_env(8, num_objects=5)}
+    results = evaluate_splits(OraclePolicy(envs["small"].goals), envs, seed=0)
+    for name in envs:
+        for mode in ("sampled", "greedy"):
+            assert results[f"eval/{name}/{mode}/success"] == 1.0
+
+
+def test_episode_statistics_survive_a_checkpoint():
+    env = make_env(16, seed=0)
+    steps = env.rollout(40, break_when_any_done=False)
+    whole, first, second = (EpisodeStatistics(env.goal_kinds) for _ in range(3))
+    whole.add(steps)
+    first.add(steps[:, :17])
+    second.load_state_dict(first.state_dict())
+    second.add(steps[:, 17:])
+    summary = second.summary()
+    assert summary == whole.summary()
+    assert summary["episodes"] == int(steps["next", "done"].sum())
+    assert second.summary() == {"episodes": 0}
+
+
+def test_kinds_that_nobody_named_are_refused():
+    steps = make_env(16, seed=0).rollout(40, break_when_any_done=False)
+    with pytest.raises(
+        ValueError, match=r"'goal_kind' is from 0 to 1, and must count in the 1 goal"
+    ):
+        EpisodeStatistics().add(steps)
+
+
+def test_a_restored_table_rewrites_its_file(tmp_path):
+    table = MetricsTable(tmp_path / "a")
+    table.add(32, {"success": 0.25})
+    state = table.state_dict()
+    other = MetricsTable(tmp_path / "b")
+    other.add(32, {"success": 0.9})
+    other.add(64, {"success": 0.9})
+    other.load_state_dict(state)
+    other.add(64, {"loss": 0.5})
+    assert other.path.read_text() == "step,success,loss\n32,0.25,\n64,,0.5\n"
+    assert other.column("loss") == ([64], [0.5])
+
+
+def test_torchrl_loggers_are_fed(tmp_path):
+    table = MetricsTable(tmp_path, ["csv"], name="run")
+    table.add(32, {"success": 0.25})
+    written = list(tmp_path.rglob("success.csv"))
+    assert len(written) == 1 and written[0].read_text().strip().endswith("0.25")

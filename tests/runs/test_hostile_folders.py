@@ -1,0 +1,193 @@
+"""A run's folder from elsewhere: nothing in it runs code, leads out of it, or waits for ever."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import tensordict
+import torch
+from tensordict import NonTensorData, TensorDict
+from torchrl.checkpoint import CheckpointError
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+
+from torchrl_glam.runs.checkpoints.adapters import StateDictAdapter
+from torchrl_glam.runs.checkpoints.manager import CheckpointManager
+from torchrl_glam.runs.run_folder import RunFolder
+
+
+class Payload:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return Path.touch, (Path(self.mark),)
+
+
+@pytest.fixture(autouse=True)
+def _ends():
+    """Ends a test that waits at a pipe for ever."""
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+
+
+@pytest.fixture
+def trap(tmp_path):
+    """A memory-mapped tensordict whose loading runs code, and the file that then appears."""
+    folder, mark = tmp_path / "trap", tmp_path / "ran"
+    data = {"a": torch.zeros(2), "tensor_00000000": NonTensorData(Payload(mark))}
+    TensorDict(data, batch_size=[]).memmap(folder)
+    tensordict.load(folder)
+    assert mark.exists(), "no trap: loading it by itself must run its code"
+    mark.unlink()
+    return folder, mark
+
+
+def objects():
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=2)
+    buffer.extend(TensorDict({"x": torch.arange(4)}, [4]))
+    return {"buffer": buffer, "model": torch.nn.Linear(2, 1), "counters": {"frames": 1}}
+
+
+@pytest.fixture
+def run(tmp_path):
+    CheckpointManager(tmp_path / "run").save(1, objects(), {})
+    (tmp_path / "run" / "config.yaml").write_text("seed: 0")
+    return tmp_path / "run"
+
+
+def claim(run):
+    folder = RunFolder(run)
+    folder.claim(resume=True)
+    folder.release()
+
+
+def component(step, name):
+    return next((step / "components").glob(f"*-{name}"))
+
+
+def link_instead(path, target):
+    """Puts a link to the target in the place of a file or folder."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+def with_state(step, trap, name):
+    """The whole component, beside the trap, in a folder elsewhere that is linked to."""
+    elsewhere = trap.parent / "elsewhere"
+    shutil.copytree(component(step, name), elsewhere)
+    shutil.copytree(trap, elsewhere / "state")
+    link_instead(component(step, name), elsewhere)
+
+
+def all_components(step, trap):
+    elsewhere = trap.parent / "elsewhere"
+    shutil.copytree(step / "components", elsewhere)
+    shutil.copytree(trap, next(elsewhere.glob("*-model")) / "state")
+    link_instead(step / "components", elsewhere)
+
+
+def whole_checkpoint(step, trap):
+    elsewhere = trap.parent / "elsewhere"
+    shutil.copytree(step, elsewhere)
+    shutil.copytree(trap, component(elsewhere, "model") / "state")
+    link_instead(step, elsewhere)
+
+
+LINKS = {
+    "state of the model": lambda s, t: link_instead(component(s, "model") / "state", t),
+    "state of the generators": lambda s, t: link_instead(component(s, "generators") / "state", t),
+    "state of the buffer": lambda s, t: link_instead(component(s, "buffer") / "state", t),
+    "rows of the buffer": lambda s, t: link_instead(component(s, "buffer") / "rows.tdc", t),
+    "a component": lambda s, t: with_state(s, t, "model"),
+    "all components": all_components,
+    "the checkpoint": whole_checkpoint,
+    "a file": lambda s, t: link_instead(component(s, "model") / "state.json", t / "meta.json"),
+    "an unknown name": lambda s, t: (s / "more").symlink_to(t),
+}
+
+
+@pytest.mark.parametrize("place", LINKS)
+def test_links_in_a_checkpoint_are_refused_unread(place, run, trap):
+    folder, mark = trap
+    LINKS[place](run / "checkpoints" / "step-000000000001", folder)
+    with pytest.raises(CheckpointError, match="is a symbolic link"):
+        CheckpointManager(run).load(objects(), {})
+    assert not mark.exists()
+
+
+def test_a_linked_folder_of_checkpoints_is_refused(run, tmp_path):
+    (run / "checkpoints").rename(tmp_path / "elsewhere")
+    (run / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="checkpoints is a symbolic link"):
+        claim(run)
+
+
+@pytest.mark.parametrize("name", ["components/pipe", "checksums.json"])
+def test_pipes_in_a_checkpoint_are_refused_unread(name, run):
+    step = run / "checkpoints" / "step-000000000001"
+    (step / name).unlink(missing_ok=True)
+    os.mkfifo(step / name)
+    with pytest.raises(CheckpointError, match="pipe"):
+        CheckpointManager(run).load(objects(), {})
+
+
+@pytest.mark.parametrize("path", ["../../..", "/tmp", "components/../../../.."])
+def test_paths_that_leave_a_checkpoint_are_refused(path, run):
+    step = run / "checkpoints" / "step-000000000001"
+    manifest = (step / "manifest.json").read_text()
+    own = component(step, "model").relative_to(step).as_posix()
+    assert own in manifest
+    (step / "manifest.json").write_text(manifest.replace(own, path))
+    with pytest.raises(CheckpointError, match="manifest.json is damaged"):
+        CheckpointManager(run).load(objects(), {})
+
+
+def test_a_state_in_a_format_with_pickles_is_never_opened(tmp_path, trap):
+    """Where the sums are right and the names too: the adapter itself opens one format only."""
+    folder, mark = trap
+    model = torch.nn.Linear(2, 1)
+    StateDictAdapter().save(model, tmp_path / "saved", args=(), kwargs={})
+    shutil.copytree(folder, tmp_path / "saved" / "state")
+    options = {"map_location": "cpu", "tensor_load_kwargs": {}, "args": (), "kwargs": {}}
+    with pytest.raises(ValueError, match="state is never loaded, expected state.tdc"):
+        StateDictAdapter().load(model, tmp_path / "saved", **options)
+    assert not mark.exists()
+
+
+WRITTEN = ["metrics.csv", "report.html", "run.json", "run.lock", "sac_glam/scalars/loss.csv"]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_a_resumed_run_writes_must_be_plain_files(name, kind, run, tmp_path):
+    target = tmp_path / "target"
+    target.write_text("precious")
+    (run / name).parent.mkdir(parents=True, exist_ok=True)
+    if kind == "link":
+        (run / name).symlink_to(target)
+    else:
+        os.mkfifo(run / name)
+    with pytest.raises(ValueError, match=rf"{Path(name).name} is a .*{kind}"):
+        claim(run)
+    assert target.read_text() == "precious"
+
+
+def test_a_linked_model_is_not_overwritten(run, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (run / "model").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="model is a symbolic link"):
+        claim(run)
+
+
+def test_a_run_given_by_a_link_is_the_users_own_wish(run, tmp_path):
+    (tmp_path / "latest").symlink_to(run)
+    claim(tmp_path / "latest")
+    assert CheckpointManager(tmp_path / "latest").load(objects(), {}) == 1

@@ -1,0 +1,124 @@
+"""The table of metrics: what is in the file whenever a run is killed or the disk is full."""
+
+import csv
+import os
+import warnings
+
+import pytest
+
+from torchrl_glam.runs.records import metrics
+from torchrl_glam.runs.records.metrics import MetricsTable
+
+
+def read(path):
+    with open(path, newline="") as file:
+        return [{k: v for k, v in row.items() if v} for row in csv.DictReader(file)]
+
+
+def test_rows_are_added_to_the_end_and_new_columns_replace_the_file(tmp_path):
+    table = MetricsTable(tmp_path)
+    table.add(8, {"loss": 0.5})
+    inode = table.path.stat().st_ino
+    table.add(16, {"loss": 0.25})
+    assert table.path.stat().st_ino == inode
+    table.add(24, {"success": 1.0})
+    assert table.path.stat().st_ino != inode
+    table.add(32, {"loss": 0.125})
+    assert table.path.read_text() == "step,loss,success\n8,0.5,\n16,0.25,\n24,,1.0\n32,0.125,\n"
+    assert sorted(os.listdir(tmp_path)) == ["metrics.csv", "report.html", "run.json"]
+
+
+def test_a_loaded_table_replaces_the_file(tmp_path):
+    """A killed run has written rows that its checkpoint does not have, the last of them torn."""
+    table = MetricsTable(tmp_path)
+    table.add(8, {"loss": 0.5})
+    state = {"rows": [dict(row) for row in table.rows]}
+    table.add(16, {"loss": 0.25})
+    with open(table.path, "a") as file:
+        file.write("24,0.1")
+    resumed = MetricsTable(tmp_path)
+    resumed.load_state_dict(state)
+    resumed.add(16, {"loss": 0.75})
+    assert table.path.read_text() == "step,loss\n8,0.5\n16,0.75\n"
+
+
+class Full:
+    """A disk that is full while it is told so: every file that is opened then takes 5 bytes."""
+
+    def __init__(self, monkeypatch):
+        self.now = False
+        monkeypatch.setattr(metrics.os, "fsync", self._fsync)
+        self._real = os.fsync
+
+    def _fsync(self, descriptor):
+        if self.now:
+            os.ftruncate(descriptor, max(0, os.fstat(descriptor).st_size - 5))
+            raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("columns", ["same", "new"])
+def test_a_full_disk_is_warned_of_once_and_costs_no_row(columns, tmp_path, monkeypatch):
+    disk = Full(monkeypatch)
+    table = MetricsTable(tmp_path)
+    table.add(8, {"loss": 0.5})
+    disk.now = True
+    key = "loss" if columns == "same" else "success"
+    with pytest.warns(UserWarning, match=r"to .*metrics.csv \(.*No space.*\): the run goes on"):
+        table.add(16, {key: 0.25})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table.add(24, {key: 0.75})
+        disk.now = False
+        table.add(32, {key: 1.0})
+    expected = [{"step": "8", "loss": "0.5"}, {"step": "16", key: "0.25"}]
+    assert read(table.path) == expected + [{"step": "24", key: "0.75"}, {"step": "32", key: "1.0"}]
+
+
+def test_a_file_that_was_taken_away_is_written_whole(tmp_path):
+    table = MetricsTable(tmp_path)
+    table.add(8, {"loss": 0.5})
+    table.path.unlink()
+    with pytest.warns(UserWarning, match="metrics.csv"):
+        table.add(16, {"loss": 0.25})
+    table.add(24, {"loss": 0.125})
+    assert [row["step"] for row in read(table.path)] == ["8", "16", "24"]
+
+
+class Broken:
+    """A logger that fails at some calls."""
+
+    def __init__(self, fails):
+        self.fails, self.calls, self.logged = fails, 0, []
+
+    def log_scalar(self, name, value, step):
+        self.calls += 1
+        if self.calls in self.fails:
+            raise OSError(27, "File too large")
+        self.logged.append((name, step))
+
+
+def test_a_logger_that_fails_is_named_once_and_training_goes_on(tmp_path, monkeypatch):
+    broken, sound = Broken({2, 3}), Broken(set())
+    loggers = {"tensorboard": broken, "csv": sound}
+    monkeypatch.setattr(metrics, "get_logger", lambda kind, **_: loggers[kind])
+    table = MetricsTable(tmp_path, ["tensorboard", "csv"])
+    table.add(8, {"loss": 0.5})
+    what = rf"the logger tensorboard in folder '{tmp_path}' \(.*File too large.*\): the run goes on"
+    with pytest.warns(UserWarning, match=what):
+        table.add(16, {"loss": 0.25})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table.add(24, {"loss": 0.125})
+        table.add(32, {"loss": 0.0})
+    assert broken.logged == [("loss", 8), ("loss", 32)]
+    assert len(sound.logged) == 4
+    assert len(read(table.path)) == 4
+
+
+def test_a_logger_that_cannot_start_is_named(tmp_path, monkeypatch):
+    def no_key(*_, **__):
+        raise RuntimeError("no API key")
+
+    monkeypatch.setattr(metrics, "get_logger", no_key)
+    with pytest.raises(ValueError, match="loggers: wandb could not be started: no API key"):
+        MetricsTable(tmp_path, ["wandb"])

@@ -1,0 +1,232 @@
+"""What the processes of a run agree on, by two that talk, and shares of every size."""
+
+import time
+from dataclasses import dataclass
+
+import pytest
+import torch
+from forked_processes import run_processes
+from hypothesis import given
+from hypothesis import strategies as st
+from tensordict import TensorDict
+from torch import nn
+
+from torchrl_glam.objectives import GradientReducer, LostProcessError
+from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
+from torchrl_glam.runs.probe import GoalCoverage
+from torchrl_glam.runs.processes.ranks import OtherProcessError, Ranks
+from torchrl_glam.runs.records.metrics import EpisodeStatistics
+
+VALUES = [torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[8.0], [16.0]])]
+
+
+def episodes(rank):
+    """Steps of two environments whose episodes end, the first process's with success."""
+    done = torch.ones(2, 1, dtype=torch.bool)
+    tokens = torch.tensor([[[5]], [[6 + rank]]])
+    named = {"goal_tokens": tokens, "kind": torch.zeros(2, 1, dtype=torch.long)}
+    following = {"done": done, "reward": done * (1.0 - rank), "hindsight": named}
+    return TensorDict({"goal_kind": torch.zeros(2, dtype=torch.long), "next": following}, [2])
+
+
+class Model(nn.Module):
+    """A trunk with a frozen weight, and a head, drawn differently on each process."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.trunk = nn.Linear(2, 1)
+        self.trunk.bias.requires_grad_(False).fill_(1.0)
+        self.trunk.weight.data.fill_(rank + 1.0)
+        self.register_buffer("log_alpha", torch.tensor(float(rank)))
+
+
+def caught(act):
+    try:
+        act()
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+def agree(ranks):
+    rank, out = ranks.rank, {}
+    out["any"] = [ranks.any(rank == 1), ranks.any(False)]
+    out["all"] = [ranks.all(rank == 1), ranks.all(True)]
+    out["from_first"] = ranks.from_first(f"of {rank}")
+    terms = TensorDict({"loss": torch.tensor(1.0 + rank), "alpha": torch.tensor([0.5])})
+    out["sum"] = {key: value.item() for key, value in ranks.sum(terms).items()}
+    out["mean"] = ranks.mean({"share": float(rank), "lag/max": 3.0 + rank})
+    out["standardise"] = ranks.standardise(VALUES[rank])
+    out["merge"] = ranks.merge({f"job {job}": job for job in ranks.mine(range(5))})
+    statistics, coverage = EpisodeStatistics(["grasp"]), GoalCoverage()
+    for record in (statistics, coverage):
+        record.add(episodes(rank))
+    ranks.hand_over(statistics, coverage)
+    out["records"] = statistics.summary() | coverage.summary()
+
+    def fail():
+        with ranks.together():
+            if rank == 1:
+                raise PermissionError("no such luck")
+
+    out["together"] = caught(fail)
+    model = Model(rank)
+    out["drifted"] = caught(lambda: ranks.require_alike(model))
+    ranks.align(model, ranks.seed(0))
+    out["aligned"] = {
+        name: value.item() for name, value in model.state_dict().items() if "w" not in name
+    }
+    out["weight"] = model.trunk.weight.tolist()
+    out["drawn"] = torch.rand(()).item()
+    model.trunk.bias.data.fill_(float(rank))
+    out["frozen"] = caught(lambda: ranks.align(model, 0))
+    return out
+
+
+@pytest.fixture(scope="module")
+def two():
+    return run_processes(agree)
+
+
+def test_both_hear_the_same(two):
+    for heard in two:
+        assert heard["any"] == [True, False]
+        assert heard["all"] == [False, True]
+        assert heard["from_first"] == "of 0"
+        assert heard["sum"] == {"loss": 3.0, "alpha": 1.0}
+        assert heard["mean"] == {"share": 0.5, "lag/max": 4.0}
+        assert heard["merge"] == {f"job {job}": job for job in range(5)}
+
+
+def test_values_of_all_are_standardised_together(two):
+    whole = torch.cat(VALUES)
+    expected = (whole - whole.mean()) / whole.std()
+    torch.testing.assert_close(torch.cat([heard["standardise"] for heard in two]), expected)
+    torch.testing.assert_close(Ranks().standardise(whole), expected)
+
+
+def test_records_are_handed_over_to_the_first(two):
+    first, second = (heard["records"] for heard in two)
+    assert first["episodes"] == 4 and first["success"] == 0.5
+    assert first["goals/named"] == 3  # 5 and 6 of one, 5 and 7 of the other
+    assert first["goals/new_per_1000_steps"] == 750.0
+    assert second["episodes"] == 0 and second["goals/named"] == 0
+
+
+def test_what_fails_on_one_process_fails_on_both(two):
+    assert two[1]["together"] == ("PermissionError", "no such luck")
+    kind, words = two[0]["together"]
+    assert kind == OtherProcessError.__name__
+    assert words == "process 1 of 2: PermissionError: no such luck"
+
+
+def test_all_start_from_the_first_ones_weights_with_random_numbers_of_their_own(two):
+    for heard in two:
+        kind, words = heard["drifted"]
+        assert kind == "ValueError" and "trunk.weight on process 1" in words
+        assert heard["weight"] == [[1.0, 1.0]]
+        assert heard["aligned"] == {"trunk.bias": 1.0, "log_alpha": 0.0}
+        assert "bias on process 1 must be what it is on process 0" in heard["frozen"][1]
+    assert two[0]["drawn"] != two[1]["drawn"]
+
+
+def leave(ranks):
+    """What the first process meets when the other one ends."""
+    if ranks.rank == 1:
+        return None
+    weight = nn.Parameter(torch.ones(2))
+
+    def update():
+        with GradientReducer(ranks.group).summing_grad([weight]):
+            weight.sum().backward()
+
+    return [caught(lambda: ranks.any(True)), caught(update), caught(lambda: ranks.gather(1))]
+
+
+def test_a_process_that_ends_is_noticed_at_the_next_message():
+    for kind, words in run_processes(leave)[0]:
+        assert kind == LostProcessError.__name__
+        assert "another process of this run has ended" in words and "with resume" in words
+
+
+def hang(ranks):
+    if ranks.rank == 1:
+        time.sleep(4)
+        return None
+    return caught(lambda: ranks.all(True))
+
+
+def test_a_process_that_hangs_is_given_up_in_time():
+    kind, _ = run_processes(hang, timeout=1)[0]
+    assert kind == LostProcessError.__name__
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 0.5, 1.0])
+def test_shares_add_up(size, ratio):
+    config = SACGLAMConfig(hindsight_ratio=ratio, num_envs=32, batch_size=128)
+    shares = [Ranks(rank, size).share(config) for rank in range(size)]
+    for key in ("num_envs", "batch_size", "update_every", "capacity", "total_steps"):
+        assert {getattr(share, key) * size for share in shares} == {getattr(config, key)}
+    relabelled = [round(share.hindsight_ratio * share.batch_size) for share in shares]
+    assert sum(relabelled) == round(ratio * 128) and max(relabelled) - min(relabelled) <= 1
+    assert len({share.seed for share in shares} | {config.seed}) == size + 1
+    assert all(share.total_steps % share.update_every == 0 for share in shares)
+
+
+def test_seeds_differ_between_numbers_of_processes_too():
+    seeds = [Ranks(rank, size).seed(3) for size in (1, 2, 3, 4) for rank in range(size)]
+    assert len(set(seeds)) == len(seeds) and seeds[0] == 3
+
+
+@pytest.mark.parametrize("key", ["num_envs", "batch_size", "capacity"])
+def test_what_does_not_divide_is_refused(key):
+    values = {"num_envs": 30, "batch_size": 30, "capacity": 30, "update_every": 30, key: 31}
+    values["total_steps"] = values["update_every"] = 30 if key != "num_envs" else 31
+    with pytest.raises(ValueError, match=rf"{key} \(31\) must be a multiple of the 3 processes"):
+        Ranks(0, 3).share(SACGLAMConfig(**values))
+
+
+def test_alone_a_process_has_everything():
+    config = PPOGLAMConfig()
+    assert Ranks().share(config) is config
+
+
+@dataclass(frozen=True)
+class Told(Ranks):
+    """A process that knows what the others would say."""
+
+    said: tuple = ()
+
+    def gather(self, value):
+        return list(self.said)
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.integers(1, 40))
+def test_an_epoch_takes_rows_once_and_all_processes_agree_how_many(counts, batch_size):
+    batch_size = min(batch_size, sum(counts))
+    size = len(counts)
+    epochs = [
+        Told(rank, size, said=tuple(counts)).minibatches(count, batch_size)
+        for rank, count in enumerate(counts)
+    ]
+    updates = min(sum(counts) // batch_size, *counts)
+    assert {len(epoch) for epoch in epochs} == {updates}
+    for count, epoch in zip(counts, epochs, strict=True):
+        taken = torch.cat([rows for rows, _ in epoch])
+        assert len(taken.unique()) == len(taken) and 0 <= taken.min() <= taken.max() < count
+        assert all(len(rows) for rows, _ in epoch)
+    for update in zip(*epochs, strict=True):
+        totals = {total for _, total in update}
+        assert totals == {sum(len(rows) for rows, _ in update)}
+        assert totals.pop() > batch_size - size
+    if len(set(counts)) == 1 and batch_size % size == 0:
+        assert {total for epoch in epochs for _, total in epoch} == {batch_size}
+
+
+def test_alone_an_epoch_is_a_permutation_cut_into_batches():
+    torch.manual_seed(3)
+    order = torch.randperm(10)
+    torch.manual_seed(3)
+    batches = Ranks().minibatches(10, 4)
+    assert torch.cat([rows for rows, _ in batches]).equal(order[:8])
+    assert [total for _, total in batches] == [4, 4]

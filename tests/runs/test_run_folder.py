@@ -1,0 +1,114 @@
+"""Who may write to a run's folder, what must not be there, and what is left behind."""
+
+import os
+import signal
+
+import pytest
+
+from torchrl_glam.runs.files import replace_file
+from torchrl_glam.runs.run_folder import RunFolder
+
+
+@pytest.fixture
+def other_run(tmp_path):
+    """Another process that has claimed the folder "run"; yields its id."""
+    ready, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            folder = RunFolder(tmp_path / "run")
+            folder.claim(resume=False)
+            (tmp_path / "run" / "config.yaml").touch()
+            os.write(tell, b"1")
+            signal.pause()
+        finally:
+            os._exit(1)
+    assert os.read(ready, 1) == b"1"
+    yield child
+    for end in (ready, tell):
+        os.close(end)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_a_second_run_in_the_folder_is_refused_until_the_first_is_gone(other_run, tmp_path):
+    with pytest.raises(BlockingIOError, match="run' is in use by another run: wait"):
+        RunFolder(tmp_path / "run").claim(resume=True)
+    with pytest.raises(FileExistsError, match="holds config.yaml"):
+        RunFolder(tmp_path / "run").claim(resume=False)
+
+
+def test_the_claim_of_a_killed_run_ends(tmp_path):
+    child = os.fork()
+    if child == 0:
+        RunFolder(tmp_path / "run").claim(resume=False)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    (tmp_path / "run" / "checkpoints").rmdir()
+    RunFolder(tmp_path / "run").claim(resume=False)
+
+
+def test_a_run_that_saved_nothing_leaves_nothing(tmp_path):
+    folder = RunFolder(tmp_path / "runs" / "sac" / "run")
+    folder.claim(resume=False)
+    assert (tmp_path / "runs" / "sac" / "run").is_dir()
+    folder.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_were_there_before_stay(tmp_path):
+    (tmp_path / "runs" / "run").mkdir(parents=True)
+    folder = RunFolder(tmp_path / "runs" / "run")
+    folder.claim(resume=False)
+    folder.release()
+    assert list((tmp_path / "runs" / "run").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        *("metrics.csv", "config.yaml", "report.html", "run.json", "model/model.safetensors"),
+        *("model.safetensors", "pytorch_model-00001-of-00002.bin", "adapter_config.json"),
+        "checkpoints/step-000000000010/manifest.json",
+    ],
+)
+def test_a_new_run_does_not_overwrite_what_the_folder_holds(held, tmp_path):
+    (tmp_path / held).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / held).write_text("precious")
+    name = held.split("/")[0]
+    with pytest.raises(FileExistsError, match=rf"output .* holds {name}, which a new run would"):
+        RunFolder(tmp_path).claim(resume=False)
+    assert (tmp_path / held).read_text() == "precious"
+    assert not (tmp_path / "run.lock").exists()
+
+
+def test_a_folder_with_other_things_may_hold_a_run(tmp_path):
+    (tmp_path / "train.log").write_text("a redirected log")
+    RunFolder(tmp_path).claim(resume=False)
+
+
+@pytest.mark.parametrize("place", ["nowhere", "."])
+def test_what_holds_no_run_cannot_be_resumed(place, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"resume \(.*\) must be the folder of a run"):
+        RunFolder(tmp_path / place).claim(resume=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_place_of_the_folder_is_found_at_the_start(tmp_path):
+    (tmp_path / "run").write_text("a file, no folder")
+    with pytest.raises(OSError, match="cannot write .*give as `output` a folder that can be"):
+        RunFolder(tmp_path / "run").claim(resume=False)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.csv"
+    replace_file(path, "old")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        replace_file(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

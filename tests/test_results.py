@@ -1,0 +1,61 @@
+"""Figures in Markdown are those of the committed measurements, whose origin is written down."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "recipes" / "results"
+TABLES = runpy.run_path(str(RESULTS / "tables.py"), run_name="tables")
+PAGES = TABLES["pages"]()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_tables_are_made_from_the_measurements(page):
+    text = page.read_text(encoding="utf-8")
+    assert TABLES["rewrite"](text) == text, "run python recipes/results/tables.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_success_is_nowhere_typed_by_hand(page):
+    text = page.read_text(encoding="utf-8")
+    text = re.sub(r"<!-- table:.*?<!-- end -->|```.*?```", "", text, flags=re.S)
+    assert not re.findall(r"(?<![\d.])[01]\.\d{3}(?!\d)", text)
+
+
+def test_a_table_of_rows_and_one_across_a_column(tmp_path, monkeypatch):
+    monkeypatch.setitem(TABLES["rewrite"].__globals__, "RESULTS", tmp_path)
+    lines = ["label,run,step,success", "a,0,0.0,0.25", "a,0,8.0,0.5", "b,0,0.0,nan", "c,0,0.0,1"]
+    (tmp_path / "success.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "report.json").write_text('{"train": {"success": [0.125, 1]}}')
+
+    def rows(file, *description):
+        text = "\n".join([f"<!-- table: {file}", *description, "-->", "| old |", "<!-- end -->"])
+        return TABLES["rewrite"](text).split("-->\n")[1].split("\n")[3:-2]
+
+    row = "row: {label} | {success:.2f}"
+    assert rows("success.csv", "head: a | b", "where: label = a; b", row) == [
+        *("| a | 0.25 |", "| a | 0.50 |", "| b | – |")
+    ]
+    across = ("group: label, run", "across: step", "where: label = a")
+    row = "row: {success@0:.2f} | {success@8:.2f} | {step@last}"
+    assert rows("success.csv", "head: 0 | 8 | last", *across, row) == ["| 0.25 | 0.50 | 8.0 |"]
+    row = "row: {train/success/0:.3f}, {train/success/1:.1f}"
+    assert rows("report.json", "head: a", row) == ["| 0.125, 1.0 |"]
+    with pytest.raises(KeyError, match="table of report.json: 'steps' is none of"):
+        rows("report.json", "head: a", "row: {steps}")
+    with pytest.raises(ValueError, match="'colour: red' must begin with one of"):
+        rows("report.json", "colour: red")
+    with pytest.raises(ValueError, match="leaves no rows"):
+        rows("success.csv", "head: a", "where: label = d", "row: {label}")
+
+
+def test_measurements_have_a_command_a_commit_seeds_and_a_machine():
+    measured = [path for path in RESULTS.rglob("*") if path.suffix in (".csv", ".json")]
+    assert len(measured) > 20
+    for path in measured:
+        record = json.loads((path.parent / "run.json").read_text(encoding="utf-8"))
+        assert all(record[key] for key in ("commands", "commit", "seeds", "machine")), path

@@ -1,0 +1,148 @@
+"""Statistics over runs against numbers worked out by hand, and the recipe that prints them."""
+
+import csv
+import json
+import math
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from torchrl_glam.report.comparison import (
+    comparison_table,
+    interquartile_mean,
+    interval,
+    probability_of_improvement,
+    summarise,
+)
+from torchrl_glam.report.plotting import mean_and_interval
+from torchrl_glam.runs.config import RecipeConfig
+
+COMPARE = Path(__file__).parents[2] / "recipes" / "compare.py"
+
+
+def test_a_run_between_its_measurements_is_a_straight_line():
+    run = summarise(([0, 10, 30], [0.0, 0.4, 0.8]), [0, 2, 7], end=20, thresholds=[0.4, 0.5, 0.9])
+    assert run.final == pytest.approx(0.6)
+    # Triangle 10 * 0.4 / 2, then a trapezium 10 * (0.4 + 0.6) / 2, over 20 steps.
+    assert run.area == pytest.approx((2 + 5) / 20)
+    assert run.reached == {0.4: (10, 2), 0.5: (30, 7), 0.9: (math.inf, math.inf)}
+    assert summarise(([5], [0.4]), [1], 5, []).area == pytest.approx(0.4)
+
+
+def test_the_interquartile_mean_leaves_out_a_quarter_on_either_side():
+    values = np.array([0.0, 0.1, 0.5, 0.7, 0.9, 1.0, 0.2, 0.3])
+    assert interquartile_mean(values) == pytest.approx((0.2 + 0.3 + 0.5 + 0.7) / 4)
+    assert interquartile_mean(values[:3]) == pytest.approx(0.2)
+
+
+def test_a_bootstrap_interval_of_two_runs_goes_from_one_to_the_other():
+    """Of the four resamples of two runs one is twice the lower, one twice the higher: 25 % each."""
+    low, high = interval([0.25, 0.75])
+    assert (low, high) == (0.25, 0.75)
+    low, high = interval([[0.5, 0.1], [0.5, 0.3]])
+    assert low.tolist() == pytest.approx([0.5, 0.1]) and high.tolist() == pytest.approx([0.5, 0.3])
+    assert np.isnan(interval([0.3])).all()
+
+
+def test_the_curve_of_several_runs_leaves_out_a_quarter_on_either_side():
+    runs = [([0, 10], [0.0, end]) for end in (0.0, 0.1, 0.3, 1.0)]
+    x, middle, low, high = mean_and_interval(runs)
+    assert x.tolist() == [0, 10] and middle.tolist() == pytest.approx([0.0, 0.2])
+    assert low[1] < 0.2 < high[1]
+
+
+def test_one_run_beats_another_as_often_as_pairs_say():
+    assert probability_of_improvement([3, 1], [2, 0]) == 3 / 4
+    assert probability_of_improvement([1, 1], [1, 1]) == 0.5
+
+
+def test_a_threshold_that_half_of_the_runs_miss_has_no_median():
+    curves = [([0, 10], [0.0, 1.0]), ([0, 10], [0.0, 0.2])]
+    runs = [summarise(curve, [0, 3], end=10, thresholds=[0.1, 0.9]) for curve in curves]
+    (row,) = comparison_table({"a": runs}, step=10)
+    assert row["reached_0.9"] == 1 and row["steps_to_0.9"] == row["seconds_to_0.9"] == math.inf
+    assert (row["reached_0.1"], row["steps_to_0.1"], row["seconds_to_0.1"]) == (2, 10, 3)
+    assert row["mean"] == pytest.approx(0.6) and (row["mean_low"], row["mean_high"]) == (0.2, 1.0)
+
+
+def a_run(folder, success, objects=3, old=False, **more):
+    folder.mkdir(parents=True)
+    names = "step,seconds,eval/train/sampled/success,eval/test/sampled/success\n"
+    rows = [f"{100 * i},{i},{value},{value / 2}\n" for i, value in enumerate(success)]
+    (folder / "metrics.csv").write_text(names + "50,0.5,,\n".join(rows))
+    settings = {"num_objects": objects, "sequential": False, "max_steps": 10}
+    settings = json.dumps(settings if old else {"env": settings} | more)
+    (folder / "config.yaml").write_text(settings)
+    return str(folder)
+
+
+@pytest.fixture
+def compare(monkeypatch, capsys):
+    """Runs the recipe in this process; returns its exit status, and what it wrote."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", [str(COMPARE), *arguments])
+        try:
+            runpy.run_path(str(COMPARE), run_name="__main__")
+            status = 0
+        except SystemExit as error:
+            status = error.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_the_recipe_writes_curves_and_tables(tmp_path, compare):
+    whole = {key: getattr(RecipeConfig(), key) for key in ("env_class", "eval_splits")}
+    ends = [(0.9, {}), (1.0, whole)]
+    first = [a_run(tmp_path / f"a{i}", [0.2, 0.9, end], **m) for i, (end, m) in enumerate(ends)]
+    other = a_run(tmp_path / "b", [0.2, 0.3, 0.4, 0.5], old=True)
+    out = str(tmp_path / "out")
+    thresholds = ("--threshold", "0.9", "--threshold", "0.5")
+    status, said, wrong = compare("--out", out, *thresholds, "good", *first, "--", "poor", other)
+    assert status == 0, wrong
+    assert "good (2 runs), at 200 steps: mean 0.950 [0.900, 1.000]" in said
+    assert "good, a0: reached 90% after 100 steps, 1 s; at the end 0.900" in said
+    assert "a run of 'good' beats one of 'poor' in 100% of the pairs" in said
+    for name in ("steps.png", "seconds.png"):
+        assert (tmp_path / "out" / name).stat().st_size > 1000
+    with open(tmp_path / "out" / "comparison.csv", newline="") as file:
+        good, poor = csv.DictReader(file)
+    assert (float(good["area"]), float(poor["iqm"])) == (pytest.approx(0.7375), 0.4)
+    assert "2 of 2 reached 50% (median 100 steps, 1 s), 2 of 2 reached 90%" in said
+    assert (good["steps_to_0.9"], good["seconds_to_0.9"], poor["reached_0.9"]) == (
+        "100.0",
+        "1.0",
+        "0",
+    )
+    assert (poor["reached_0.5"], poor["steps_to_0.5"]) == ("1", "300.0")
+    rows = (tmp_path / "out" / "success.csv").read_text().splitlines()
+    assert rows[0] == "label,run,step,seconds,success,held_out_success"
+    assert rows[1] == "good,0,0.0,0.0,0.2,0.1" and len(rows) == 1 + 3 + 3 + 4
+
+
+def test_a_run_from_elsewhere_makes_no_environment_of_its_choice(tmp_path, compare):
+    """Its configuration would have any function called, with any arguments."""
+    called = {"env_class": "os:system", "env": {"command": f"touch {tmp_path / 'called'}"}}
+    run = a_run(tmp_path / "a", [0.2, 0.9], **called)
+    status, said, wrong = compare("--out", str(tmp_path / "out"), "a", run)
+    assert status == 0, wrong
+    assert "names an environment of its own" in said and not (tmp_path / "called").exists()
+
+
+def test_the_recipe_refuses_what_cannot_be_compared(tmp_path, compare):
+    run, other = a_run(tmp_path / "a", [0.2, 0.9]), a_run(tmp_path / "b", [0.2, 0.9], objects=6)
+    out, begun = str(tmp_path / "out"), a_run(tmp_path / "c", [])
+    for runs, message in (
+        ((run, "--", "b", other), "runs of different environments cannot be compared"),
+        ((begun,), "has no evaluation in its metrics.csv yet"),
+        ((str(tmp_path / "nowhere"),), "no run in"),
+        ((run, "--", "a", run), "every group needs a label of its own"),
+        ((run, "--threshold", "80"), "--threshold ([80.0]) is a success"),
+    ):
+        status, _, wrong = compare("--out", out, "a", *runs)
+        assert status == 2 and message in wrong
+    assert not (tmp_path / "out").exists()

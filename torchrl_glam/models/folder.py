@@ -1,0 +1,316 @@
+"""Model folders from elsewhere, looked at before any file of theirs is opened; and adapters.
+
+Such a folder is data. Nothing in it may run as code, hang what reads it, or lead out of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from torchrl_glam import _files
+from torchrl_glam._files import kind_of, shorten
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+ADAPTERS = "adapter_config.json"
+_WEIGHTS = "adapter_model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+# Most bytes of a file that is no tensors: the largest vocabularies have some 40 MB.
+_LARGEST = 2**28
+# Most layers or experts that a configuration may ask for.
+_MOST_LAYERS = 4_096
+
+# The fields of adapters that are read, and the types of their values. All else must be off.
+_ADAPTER_FIELDS: dict[str, tuple[type, ...]] = {
+    "r": (int,),
+    "lora_alpha": (int, float),
+    "lora_dropout": (int, float),
+    "bias": (str,),
+    "task_type": (str,),
+    "fan_in_fan_out": (bool,),
+    "use_rslora": (bool,),
+    "use_dora": (bool,),
+    "init_lora_weights": (bool, str),
+    "target_modules": (list,),
+    "exclude_modules": (list,),
+    "modules_to_save": (list,),
+    "layers_to_transform": (list, int),
+    "rank_pattern": (dict,),
+    "alpha_pattern": (dict,),
+}
+_NOTED = ("base_model_name_or_path", "peft_type", "peft_version", "auto_mapping", "revision")
+
+
+def check_folder(folder: Path, *, weights: bool) -> None:
+    """Refuses a model folder with anything in it but plain files that stay within it.
+
+    Args:
+        folder: the folder. It may itself be a link.
+        weights: whether weights are to be read too, or the tokenizer alone.
+
+    Raises:
+        FileNotFoundError: if it holds no model.
+        ValueError: naming the entry that is refused, and why.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     _ = Path(name, "config.json").symlink_to("/etc/hostname")
+        ...     check_folder(Path(name), weights=False)
+        Traceback (most recent call last):
+            ...
+        ValueError: name (...) holds 'config.json', which is a symbolic link: ...
+    """
+    folder = folder.resolve()
+    for entry in sorted(folder.iterdir()):
+        _check_plain(folder, entry)
+        if entry.is_dir() and entry.name == "additional_chat_templates":  # which tokenizers read
+            for template in sorted(entry.iterdir()):
+                _check_plain(folder, template)
+    whole, adapters = ((folder / name).exists() for name in ("config.json", ADAPTERS))
+    if not (whole or adapters):
+        raise FileNotFoundError(
+            f"name ({str(folder)!r}) is a folder without a config.json: it must hold a model and "
+            "its tokenizer, both written by save_pretrained"
+        )
+    if whole and adapters:
+        raise ValueError(
+            f"name ({str(folder)!r}) holds a whole model (config.json) and adapters "
+            "(adapter_config.json), which would be added to it: remove the files of one of them"
+        )
+    _check_sizes(folder, _read(folder, "config.json"))
+    for name in ("config.json", "tokenizer_config.json"):
+        for key, value in _read(folder, name).items():
+            if key.endswith("_file") and isinstance(value, str):
+                _check_inside(folder, f"{name}: {key}", value)
+    if weights:
+        _check_weights(folder)
+
+
+@contextmanager
+def without_current_folder() -> Iterator[None]:
+    """Within it, Python imports nothing from the current folder, which may be a downloaded one."""
+    here, path = os.path.realpath(os.getcwd()), sys.path[:]
+    sys.path[:] = [entry for entry in path if os.path.realpath(entry or ".") != here]
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+
+
+def _check_weights(folder: Path) -> None:
+    tensors = _read(folder, _INDEX).get("weight_map", {})
+    for tensor, value in tensors.items() if isinstance(tensors, dict) else [(_INDEX, tensors)]:
+        _check_inside(folder, f"{_INDEX}: {tensor}", value)
+    if any((folder / name).exists() for name in _PICKLES) and not any(folder.glob("*.safetensors")):
+        raise ValueError(
+            f"name ({str(folder)!r}) holds its weights as a pickle (pytorch_model.bin), which may "
+            "run code and is not opened: write it as safetensors, with save_pretrained, where you "
+            "trust it"
+        )
+
+
+def _check_plain(folder: Path, entry: Path) -> None:
+    kind, name = kind_of(entry), entry.relative_to(folder).as_posix()
+    if kind not in ("file", "folder"):
+        raise ValueError(
+            f"name ({str(folder)!r}) holds {name!r}, which is a {kind}: only plain files are read "
+            "(give a model of the hub's cache by its id, or copy its folder with cp -rL)"
+        )
+    tensors = entry.suffix in (".safetensors", ".bin", ".pt", ".gguf")
+    if kind == "file" and not tensors and (size := entry.stat().st_size) > _LARGEST:
+        raise ValueError(
+            f"name ({str(folder)!r}) holds {name!r} of {size:,} bytes, expected at most "
+            f"{_LARGEST:,}: remove it if it is not part of the model"
+        )
+
+
+def _check_inside(folder: Path, where: str, value: object) -> None:
+    if not isinstance(value, str) or PurePath(value).name != value or value in ("", "..", "."):
+        raise ValueError(
+            f"name ({str(folder)!r}) names the file {shorten(repr(value))} ({shorten(where)}), "
+            "which is not in the folder: only those are read"
+        )
+
+
+def _check_sizes(folder: Path, config: dict) -> None:
+    """Refuses a configuration with so many layers that building the model would take hours."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            _check_sizes(folder, value)
+        number = len(value) if isinstance(value, list) else value
+        if not re.search("layer|expert", key) or re.search("size|dim|capacity", key):
+            continue
+        if isinstance(number, int) and number > _MOST_LAYERS:
+            raise ValueError(
+                f"name ({str(folder)!r}) has {shorten(key)} of {shorten(number)} in its "
+                f"config.json, expected at most {_MOST_LAYERS:,}"
+            )
+
+
+def _read(folder: Path, name: str) -> dict:
+    """The entries of a JSON file, none if it is not there."""
+    try:
+        value = _files.read_json(folder / name)
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ValueError(f"{error}: copy the model again") from error
+    return value if isinstance(value, dict) else {}
+
+
+def find_adapters(folder: Path) -> Path | None:
+    """The folder, resolved, if it holds adapters alone; None for anything else.
+
+    Raises:
+        ValueError: as :func:`check_folder` raises it.
+
+    Examples:
+        >>> find_adapters(Path("google/flan-t5-base"))
+    """
+    if not folder.is_dir():
+        return None
+    check_folder(folder, weights=True)
+    return folder.resolve() if (folder / ADAPTERS).exists() else None
+
+
+def adapter_base(folder: Path, embedded: Collection[str] = ()) -> str:
+    """The model that adapters go on, to be loaded from where it is on this machine.
+
+    Args:
+        folder: the adapters'.
+        embedded: names of models that come with this package, wherever it was installed then.
+
+    Raises:
+        FileNotFoundError: if it is a folder that is not there.
+        ValueError: if the adapters name no model, or if their weights are missing or a pickle.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "gpt2"}')
+        >>> _ = (folder / "adapter_model.safetensors").write_text("")
+        >>> adapter_base(folder)
+        'gpt2'
+    """
+    if not (folder / _WEIGHTS).exists():
+        raise ValueError(
+            f"name ({str(folder)!r}) holds adapters without adapter_model.safetensors: copy it "
+            "again; adapters in a pickle (adapter_model.bin), which may run code and is not "
+            "opened, can be written as safetensors with save_pretrained"
+        )
+    base = _read(folder, ADAPTERS).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise ValueError(
+            f"name ({str(folder)!r}) holds adapters that name no base model: write its folder or "
+            f"its id on the hub as base_model_name_or_path into {ADAPTERS}"
+        )
+    path = Path(base)
+    if path.is_dir() or not path.is_absolute():  # a folder, or an id on the hub
+        return base
+    if path.parent.name == "assets" and path.name in embedded:  # of another installation
+        return path.name
+    raise FileNotFoundError(
+        f"name ({str(folder)!r}) holds adapters of the model {shorten(base)!r}, which is not "
+        f"there: write where it is as base_model_name_or_path into {ADAPTERS}"
+    )
+
+
+def adapter_settings(folder: Path) -> dict[str, Any]:
+    """The arguments of a ``peft.LoraConfig`` that adapters were trained with.
+
+    They are read by an allow-list, so that nothing in the folder chooses what is imported.
+
+    Raises:
+        ValueError: for another kind than LoRA, and for a field that is unknown, of another type, or
+            an expression where a list of names belongs.
+    """
+    from peft import LoraConfig
+
+    given, defaults = _read(folder, ADAPTERS), LoraConfig().to_dict()
+
+    def refuse(key: str, expected: str) -> None:
+        raise ValueError(
+            f"name ({str(folder)!r}) has {shorten(key)} ({shorten(repr(given.get(key)), 80)}) in "
+            f"its {ADAPTERS}, expected {expected}"
+        )
+
+    if given.get("peft_type") != "LORA":
+        refuse("peft_type", "LORA: no other adapters are loaded")
+    settings = {}
+    for key, value in given.items():
+        if key in _NOTED or key == "inference_mode" or value is None:
+            continue
+        if key not in _ADAPTER_FIELDS:
+            if value not in (False, [], {}, defaults.get(key)):
+                refuse(key, "it to be off (null): such adapters are not loaded")
+            continue
+        types = _ADAPTER_FIELDS[key]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            refuse(key, " or ".join(kind.__name__ for kind in types))
+        names = value if isinstance(value, (list, dict)) else []
+        if not all(isinstance(name, int) or _is_name(name) for name in names):
+            refuse(key, "plain names of modules")
+        if key == "init_lora_weights" and value not in (True, False, "gaussian"):
+            refuse(key, "true, false or gaussian: others change the base model")
+        settings[key] = value
+    if not 1 <= settings.get("r", 8) <= 65_536:
+        refuse("r", "from 1 to 65536")
+    if not all(isinstance(rank, int) for rank in settings.get("rank_pattern", {}).values()):
+        refuse("rank_pattern", "whole numbers by module")
+    return settings
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[\w.]{1,200}", value) is not None
+
+
+def put_adapters(model: PreTrainedModel, folder: Path, quantised: bool) -> PeftModel:
+    """The model with adapters on it, ready to be trained.
+
+    Args:
+        model: the base model.
+        folder: the adapters'.
+        quantised: whether the model's weights are held in 4 bits.
+
+    Raises:
+        ValueError: if they are those of another model, damaged, or refused by
+            :func:`adapter_settings`.
+    """
+    from peft import (
+        LoraConfig,
+        get_peft_model,
+        get_peft_model_state_dict,
+        prepare_model_for_kbit_training,
+        set_peft_model_state_dict,
+    )
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    settings = adapter_settings(folder)
+    if quantised:
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    others = f"name ({str(folder)!r}) holds adapters of another model than {type(model).__name__}"
+    remedy = "name their own as base_model_name_or_path in adapter_config.json, or copy them again"
+    try:
+        weights = load_file(folder / _WEIGHTS)
+        model = get_peft_model(model, LoraConfig(**settings))
+        with warnings.catch_warnings():  # of missing weights, which are an error here
+            warnings.simplefilter("ignore")
+            set_peft_model_state_dict(model, weights)
+    except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{others}, or damaged ones ({shorten(error)}): {remedy}") from error
+    apart = weights.keys() ^ get_peft_model_state_dict(model).keys()
+    if apart:
+        raise ValueError(f"{others} ({shorten(min(apart))} is in one of them alone): {remedy}")
+    return model

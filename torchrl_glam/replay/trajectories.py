@@ -1,0 +1,192 @@
+"""Trajectories: which one each step of a collector's batch belongs to.
+
+Notation: *B batch size of a collector's tensordict, K steps in it.
+"""
+
+from __future__ import annotations
+
+import torch
+from tensordict import NestedKey, TensorDictBase, unravel_key
+
+from torchrl_glam.replay._rows import under_next
+
+_ROOM = 2**32  # trajectories of one collector
+
+
+def number_trajectories(
+    batch: TensorDictBase,
+    collector: int,
+    *,
+    trajectory_key: NestedKey = ("collector", "traj_ids"),
+) -> TensorDictBase:
+    """Numbers a collector's trajectories so that no two collectors share a number.
+
+    Collectors in processes of their own, as Ray's are, each count their trajectories from 0:
+    :class:`~torchrl_glam.replay.HindsightTransform` would join steps of different ones.
+
+    Args:
+        batch: what the collector gave, ``[*B]``; changed in place.
+        collector: its number, from 0; a collector that replaces a lost one has another.
+        trajectory_key: integers ``[*B]``, -1 for none. Default: ``("collector", "traj_ids")``.
+
+    Returns:
+        The batch.
+
+    Raises:
+        KeyError: if the batch holds no such numbers.
+        ValueError: if ``collector`` is negative, or the batch is numbered already.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> batch = TensorDict({"collector": {"traj_ids": torch.tensor([[0, 1], [-1, 2]])}}, [2, 2])
+        >>> number_trajectories(batch, 3)["collector", "traj_ids"]
+        tensor([[12884901888, 12884901889],
+                [         -1, 12884901890]])
+    """
+    ids = batch.get(trajectory_key, None)
+    if ids is None:
+        raise KeyError(
+            f"key {trajectory_key!r} is missing: the collector must number its trajectories, as "
+            "TorchRL's do unless track_traj_ids=False"
+        )
+    if collector < 0 or (ids >= _ROOM).any():
+        raise ValueError(
+            f"collector ({collector}) must be at least 0, and {trajectory_key!r} (up to "
+            f"{int(ids.max())}) below {_ROOM}: a batch is numbered once"
+        )
+    return batch.set(trajectory_key, torch.where(ids < 0, ids, ids + collector * _ROOM))
+
+
+def unfinished_trajectories(
+    batch: TensorDictBase,
+    *,
+    trajectory_key: NestedKey = ("collector", "traj_ids"),
+    done_key: NestedKey = "done",
+) -> torch.Tensor:
+    """The trajectories of a batch whose episodes continue after it.
+
+    Args:
+        batch: what a collector gave, ``[*B]``.
+        trajectory_key: integers ``[*B]``, -1 for none. Default: ``("collector", "traj_ids")``.
+        done_key: bool ``[*B, 1]`` under ``"next"``. Default: ``"done"``.
+
+    Returns:
+        Their numbers in order, int64.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> done = torch.tensor([[[False], [True]], [[False], [False]]])
+        >>> ids = {"collector": {"traj_ids": torch.tensor([[0, 0], [1, 1]])}}
+        >>> unfinished_trajectories(TensorDict({**ids, "next": {"done": done}}, [2, 2]))
+        tensor([1])
+    """
+    ids = batch.get(trajectory_key).flatten().long()
+    ended = ids[batch.get(under_next(done_key)).flatten()]
+    return ids[(ids >= 0) & ~torch.isin(ids, ended)].unique()
+
+
+def trajectories(
+    batch: TensorDictBase, trajectory_key: NestedKey, done: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The trajectory of each step.
+
+    TorchRL's collectors number trajectories. Without numbers, a row of [N, T] is one environment,
+    which the same row of the next batch continues. A step that the collector did not make is
+    numbered -1, or False in the ``"mask"`` beside the numbers.
+
+    Args:
+        batch: what a collector gave, [*B].
+        trajectory_key: the numbers, integers [*B]; they need not exist.
+        done: whether an episode ends with the step, bool [K].
+
+    Returns:
+        Trajectories, int64 [K], in row-major order; and which steps count, bool [K], or None for
+        all. On the device of ``done``: collectors may leave their numbers in main memory.
+
+    Raises:
+        ValueError: if steps cannot be told apart, or there is a single one without a batch.
+    """
+    if not batch.ndim:
+        raise ValueError(
+            "The data's batch size ([]) must have a dimension: a step may end an episode of many "
+            "rows, so use buffer.extend(step.unsqueeze(0)) instead of buffer.add(step)."
+        )
+    ids = batch.get(trajectory_key, None)
+    if ids is None:
+        if batch.ndim != 2:
+            raise ValueError(
+                f"The data's batch size ({list(batch.shape)}) must be [num_envs, num_steps] where "
+                f"there is no entry {trajectory_key!r}, as TorchRL's collectors write it, to tell "
+                "trajectories apart; add a dimension of size 1 where one is missing."
+            )
+        row = torch.arange(batch.shape[0], device=done.device).unsqueeze(1)
+        return row.expand(batch.shape).reshape(-1), None
+    if ids.is_floating_point() or ids.numel() != done.shape[0]:
+        raise ValueError(
+            f"{trajectory_key!r} is {ids.dtype} of shape {list(ids.shape)}, and must be integers "
+            f"of shape {list(batch.shape)}: the trajectory of each step."
+        )
+    ids = ids.reshape(-1).to(done.device, torch.int64)
+    key = mask_key(trajectory_key)
+    mask = None if key is None else batch.get(key, None)
+    if mask is None:
+        return (ids, ids >= 0) if ids.numel() and int(ids.min()) < 0 else (ids, None)
+    mask = mask.reshape(-1).to(done.device) & (ids >= 0)
+    _check_padded(batch, ids, mask, done)
+    return ids, mask
+
+
+def mask_key(trajectory_key: NestedKey) -> NestedKey | None:
+    """Where collectors write which steps count; None if the numbers stand at the root."""
+    key = unravel_key(trajectory_key)
+    return None if isinstance(key, str) else (*key[:-1], "mask")
+
+
+def check_order(
+    step_count: torch.Tensor,
+    counted: torch.Tensor | None,
+    expected: torch.Tensor,
+    shape: torch.Size,
+) -> None:
+    """Refuses steps that do not follow the steps before.
+
+    Args:
+        step_count: steps made since the last reset, [*B] or [*B, 1].
+        counted: which steps count, bool [K], or None for all.
+        expected: place in their episodes of those that do, integers.
+        shape: *B, for the message.
+    """
+    given = step_count.reshape(-1)
+    place = torch.arange(given.shape[0], device=given.device)
+    place = place if counted is None else place[counted]
+    wrong = (given[place] != expected).nonzero()
+    if wrong.numel():
+        step = int(wrong[0])
+        where = [int(i) for i in torch.unravel_index(place[step], shape)]
+        raise ValueError(
+            f"The step count at {where} is {given[place[step]]}, where {expected[step]} was "
+            "expected: steps are missing, repeated or out of order, or the environment was "
+            "reset in mid-episode (then clear() the transform first)."
+        )
+
+
+def _check_padded(
+    batch: TensorDictBase, ids: torch.Tensor, mask: torch.Tensor, done: torch.Tensor
+) -> None:
+    """Refuses padded rows that are parts of episodes.
+
+    ``split_trajs=True`` gives such rows, and in multi-process collectors it numbers the parts of
+    one trajectory differently from call to call.
+    """
+    if not (~mask & (ids >= 0)).any():
+        return
+    held = mask.reshape(-1, batch.shape[-1])
+    last = held.shape[1] - 1 - held.flip(1).int().argmax(1, keepdim=True)
+    whole = done.reshape(held.shape).gather(1, last).squeeze(1) | ~held.any(1)
+    if not whole.all():
+        row = int((~whole).nonzero()[0])
+        raise ValueError(
+            f"Row {row} of the data is padded and its last step does not end an episode, so it is "
+            "a part of one that cannot be joined to the others: leave split_trajs=True out of the "
+            "collector, or use trajs_per_batch, which gives whole episodes."
+        )

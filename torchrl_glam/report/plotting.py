@@ -1,0 +1,84 @@
+"""Learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from torchrl_glam.report.comparison import interquartile_mean, interval
+
+
+def mean_and_interval(
+    runs: Sequence[tuple[Sequence[float], Sequence[float]]],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Interquartile mean over runs and its 95 % bootstrap interval, where any run was measured.
+
+    Between its measurements a run is a straight line. Places that some run did not reach are left
+    out, for the mean of fewer runs would jump there. Of fewer than four runs it is the mean.
+
+    Args:
+        runs: x, ascending, and y of each run.
+
+    Returns:
+        x, mean, lower and upper end of the interval, each of the same length.
+
+    Examples:
+        >>> runs = [([0, 10, 20], [0.0, 0.5, 1.0]), ([0, 20, 40], [0.5, 0.5, 0.5])]
+        >>> x, mean, low, high = mean_and_interval(runs)
+        >>> x.tolist(), mean.tolist(), low.tolist(), high.tolist()
+        ([0, 10, 20], [0.25, 0.5, 0.75], [0.0, 0.5, 0.5], [0.5, 0.5, 1.0])
+    """
+    places = np.unique(np.concatenate([x for x, _ in runs]))
+    first, last = max(x[0] for x, _ in runs), min(x[-1] for x, _ in runs)
+    places = places[(places >= first) & (places <= last)]
+    values = np.stack([np.interp(places, x, y) for x, y in runs])
+    return places, interquartile_mean(values), *interval(values, interquartile_mean)
+
+
+def plot_learning_curves(
+    curves: Mapping[str, Sequence[tuple[Sequence[float], Sequence[float]]]],
+    path: str | Path,
+    *,
+    references: Mapping[str, float] | None = None,
+    x_label: str = "environment steps",
+    y_label: str = "success rate",
+) -> None:
+    """Draws success against environment steps (or seconds), one colour a label.
+
+    Several runs of a label are thin lines, with their interquartile mean and, shaded, its 95 %
+    bootstrap interval.
+
+    Args:
+        curves: for every label of the legend, x and y of each of its runs.
+        path: PNG to write; its folder is made if need be.
+        references: heights of dashed lines, by name (random play, the oracle). Default: none.
+        x_label, y_label: names of the axes.
+
+    Examples:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "curve.png"
+        >>> plot_learning_curves({"sac": [([0, 100], [0.2, 0.9])]}, path, references={"oracle": 1})
+        >>> path.exists()
+        True
+    """
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.subplots()
+    for index, (label, runs) in enumerate(curves.items()):
+        colour, several = f"C{index}", len(runs) > 1
+        for x, y in runs if several else ():
+            axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
+        x, mean, low, high = mean_and_interval(runs)
+        axes.plot(x, mean, color=colour, label=label)
+        if several:
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
+    for name, height in (references or {}).items():
+        axes.axhline(height, linestyle="--", linewidth=1, color="0.5")
+        axes.annotate(name, (0, height), xycoords=("axes fraction", "data"), va="bottom")
+    axes.set(xlabel=x_label, ylabel=y_label, ylim=(0, 1.08))
+    axes.legend(loc="lower right")
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,1 @@
+"""Checkpoints: what is saved of a run, and how it is restored."""

@@ -1,0 +1,305 @@
+"""How the parts of a training run that need more than their ``state_dict`` are saved.
+
+:class:`ReplayBufferAdapter` writes a replay buffer's rows without a copy in memory;
+:class:`CollectorState` adds to a collector what its own ``state_dict`` leaves out: where every
+environment stands. Everything else goes through :class:`StateDictAdapter`.
+
+Nothing here is pickled, so loading runs no code that came with the file.
+"""
+
+import errno
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase, from_consolidated
+from torch import nn
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
+from torchrl.checkpoint import (
+    Checkpoint,
+    CheckpointAdapter,
+    GlobalRNGState,
+    JSONCheckpointAdapter,
+    StateDictCheckpointAdapter,
+)
+from torchrl.collectors import BaseCollector, Collector
+from torchrl.data import ReplayBuffer
+from torchrl.envs import EnvBase, TransformedEnv
+
+from torchrl_glam._files import read_json
+
+GENERATORS = "generators"
+"""The component of a checkpoint for Python's, numpy's and torch's global generators."""
+
+# The files of a state, and of a replay buffer's rows.
+_ROWS = "rows.tdc"
+_STATE_FILES = ("state.tdc", "state.json", _ROWS)
+
+
+class StateDictAdapter(StateDictCheckpointAdapter):
+    """Saves what ``state_dict()`` returns: one file of tensors, one of JSON.
+
+    TorchRL's own adapter in its *consolidated* format, which it reads without unpickling (its
+    directory and archive formats may unpickle non-tensor fields), and one file instead of one per
+    tensor to flush and to check.
+
+    A state may hold tensors, numpy arrays, numbers, strings, None, and dicts, lists and tuples of
+    these; a ``TensorDict`` in it comes back as a nested dict.
+
+    Raises:
+        TypeError: on saving, if a state holds anything else.
+        OSError: on saving, if the disk has no room for it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(payload_format="consolidated")
+
+    def save(self, component: Any, path: Path, **options: Any) -> Any:
+        """Write the state of ``component`` to the folder ``path``."""
+        path.mkdir(parents=True, exist_ok=True)
+        tensors = [x for x in tree_leaves(component.state_dict()) if isinstance(x, torch.Tensor)]
+        _require_room(path, sum(tensor.nbytes for tensor in tensors))
+        try:
+            return super().save(component, path, **options)
+        except TypeError as error:
+            raise TypeError(
+                f"the state_dict of {type(component).__name__} holds something other than tensors, "
+                "numpy arrays, numbers, strings, None, and dicts, lists and tuples of these "
+                f"({error}); return it in such a form"
+            ) from error
+
+    def load(self, component: Any, path: Path, **options: Any) -> Any:
+        """Restore ``component`` from the folder ``path``.
+
+        Raises:
+            ValueError: if the folder holds a state in another format, which TorchRL would prefer
+                and might unpickle, or anything but plain files.
+        """
+        for file in path.iterdir():
+            if file.name not in _STATE_FILES:
+                raise ValueError(f"{file.name} is never loaded, expected {', '.join(_STATE_FILES)}")
+        read_json(path / self.schema_filename)  # of a reasonable size
+        return super().load(component, path, **options)
+
+
+class ReplayBufferAdapter(CheckpointAdapter):
+    """Saves a replay buffer: rows in use, writer, sampler, transforms and generator.
+
+    Rows are written straight to memory-mapped files, and copied from them into the buffer's
+    storage, so that memory never holds them twice. The rest must come through the ``state_dict`` of
+    sampler, writer and transforms; a transform that keeps steps back between two ``extend`` calls
+    must return them there.
+
+    ``ReplayBuffer.dumps`` and ``loads`` are not used: they pickle the prefetch queue and unpickle
+    it on load, which runs whatever code the file holds, and they write the storage at its full
+    capacity however few rows are in use.
+
+    Raises:
+        TypeError: on saving, if the storage holds anything but tensordicts.
+        ValueError: on saving, if batches are waiting in the buffer's prefetch queue.
+        OSError: on saving, if the disk has no room for it.
+    """
+
+    adapter_id = "torchrl_glam.replay_buffer"
+
+    def save(self, component: ReplayBuffer, path: Path, **options: Any) -> None:
+        """Write ``component`` to the folder ``path``."""
+        path.mkdir(parents=True)
+        if len(component):
+            rows = component.storage.get(slice(0, component.storage.shape[0]))
+            if not isinstance(rows, TensorDictBase):
+                raise TypeError(
+                    f"the replay buffer's storage holds {type(rows).__name__}, expected a "
+                    "tensordict: give LazyTensorStorage or LazyMemmapStorage tensordicts"
+                )
+            _require_room(path, rows.bytes())
+            rows.consolidate(path / _ROWS)
+        StateDictAdapter().save(_BufferState(component), path, **options)
+
+    def load(self, component: ReplayBuffer, path: Path, **options: Any) -> None:
+        """Fill ``component`` from the folder ``path``; what it held before is dropped."""
+        component.empty()
+        if (path / _ROWS).exists():
+            rows = from_consolidated(path / _ROWS)
+            component.storage.set(slice(0, rows.shape[0]), rows)
+        StateDictAdapter().load(_BufferState(component), path, **options)
+
+
+class _BufferState:
+    """A replay buffer's state but for its rows."""
+
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        self.buffer = buffer
+
+    def state_dict(self) -> dict[str, Any]:
+        whole = self.buffer.state_dict()
+        waiting = len(whole["_prefetch_state"]["queue"])
+        if waiting:
+            raise ValueError(
+                f"the replay buffer holds {waiting} prefetched batches, which would be lost: "
+                "build it with prefetch=0"
+            )
+        return {
+            "sampler": whole["_sampler"],
+            "writer": whole["_writer"],
+            "transforms": whole["_transforms"],
+            "generator": whole["_rng"],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.buffer.sampler.load_state_dict(state["sampler"])
+        self.buffer.writer.load_state_dict(state["writer"])
+        self.buffer.transform.load_state_dict(state["transforms"])
+        if state["generator"] is not None:
+            generator_state, device = state["generator"]
+            generator = torch.Generator(device=device)
+            generator.set_state(generator_state)
+            self.buffer.set_rng(generator)
+
+
+class CollectorState:
+    """Everything a single-process collector needs to go on as if it had never stopped.
+
+    ``Collector.state_dict`` counts frames but not where the environments stand; it starts new
+    episodes after a load. Here the tensordict that the collector carries from one step to the
+    next is saved too, which is an environment's whole state where, as in TorchRL's stateless
+    environments, that state lives in the tensordict. The base environment's ``state_dict`` is
+    saved with it: an environment with a generator of its own returns its state there (through
+    ``get_extra_state``).
+
+    The policy is left out. It shares its weights with the loss module, which is saved anyway.
+
+    Args:
+        collector: a single-process :class:`torchrl.collectors.Collector`.
+
+    Raises:
+        TypeError: if ``collector`` is of another kind; the environments of multi-process
+            collectors live in other processes, out of reach.
+    """
+
+    def __init__(self, collector: Collector) -> None:
+        if not isinstance(collector, Collector):
+            raise TypeError(
+                f"collector is a {type(collector).__name__}, expected torchrl.collectors.Collector:"
+                " only a single-process collector can be saved with its environments' state"
+            )
+        self.collector = collector
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counters, transform and environment state, and the carried tensordict."""
+        counters = dict(self.collector.state_dict())
+        counters.pop("policy_state_dict", None)
+        return {
+            "counters": counters,
+            "environment": self._base_env().state_dict(),
+            "carrier": self.collector._carrier.to_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        # strict=False, as the policy's weights are not part of it. The collector then numbers new
+        # trajectories and writes them into its carrier: both are put back.
+        self.collector.load_state_dict(state["counters"], strict=False)
+        if "traj_pool" in state["counters"]:
+            self.collector._traj_pool.load_state_dict(state["counters"]["traj_pool"])
+        self._base_env().load_state_dict(state["environment"])
+        env = self.collector.env
+        carrier = TensorDict(state["carrier"], batch_size=env.batch_size, device=env.device)
+        held = self.collector._carrier
+        if held.device is None:
+            carrier.clear_device_()
+        if "collector" in held.keys():  # the numbers of trajectories, which may be elsewhere
+            numbers = held["collector", "traj_ids"].device
+            carrier["collector"] = carrier["collector"].to(numbers)
+        self.collector._carrier = carrier
+
+    def _base_env(self) -> EnvBase:
+        env = self.collector.env
+        while isinstance(env, TransformedEnv):
+            env = env.base_env
+        return env
+
+
+def as_checkpoint(objects: Mapping[str, Any]) -> Checkpoint:
+    """The objects of a run with what saves each, and the global generators.
+
+    Raises:
+        ValueError: if an object has the generators' name.
+        TypeError: if one is of no kind that can be saved.
+    """
+    if GENERATORS in objects:
+        raise ValueError(
+            f"objects has the key {GENERATORS!r}, which names the global generators: choose "
+            "another name"
+        )
+    checkpoint = Checkpoint()
+    checkpoint.register(GENERATORS, GlobalRNGState(), adapter=StateDictAdapter())
+    for name, value in objects.items():
+        if isinstance(value, ReplayBuffer):
+            checkpoint.register(name, value, adapter=ReplayBufferAdapter())
+        elif isinstance(value, BaseCollector):
+            checkpoint.register(name, CollectorState(value), adapter=StateDictAdapter())
+        elif isinstance(value, (dict, list)):
+            checkpoint.register(name, value, adapter=JSONCheckpointAdapter())
+        elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            checkpoint.register(name, value, adapter=StateDictAdapter())
+        else:
+            raise TypeError(
+                f"objects[{name!r}] is a {type(value).__name__}, expected something with "
+                "state_dict and load_state_dict, a replay buffer, a collector, a dict or a list"
+            )
+    return checkpoint
+
+
+def kept_apart(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """What every process has of its own."""
+    return {k: x for k, x in objects.items() if isinstance(x, (ReplayBuffer, BaseCollector))}
+
+
+def require_finite(objects: Mapping[str, Any]) -> None:
+    """Refuses weights and optimizer states that training cannot go on from.
+
+    Parameters and what an optimizer keeps must be finite; a module's buffers may be infinite, as
+    masks are, but must be numbers. Replay buffers and collectors are not looked at: what goes into
+    them is checked before it does.
+
+    Args:
+        objects: the objects of a run by name, see
+            :class:`~torchrl_glam.runs.checkpoints.manager.CheckpointManager`.
+
+    Raises:
+        FloatingPointError: naming the first tensor that is not.
+
+    Example:
+        >>> layer = torch.nn.Linear(2, 1)
+        >>> _ = layer.bias.data.fill_(torch.nan)
+        >>> require_finite({"model": layer})
+        Traceback (most recent call last):
+            ...
+        FloatingPointError: model holds values that are not finite, first in ['bias']: not saved
+    """
+    for name, value in objects.items():
+        if isinstance(value, (ReplayBuffer, BaseCollector)) or not hasattr(value, "state_dict"):
+            continue
+        buffers = {key for key, _ in value.named_buffers()} if isinstance(value, nn.Module) else ()
+        for path, leaf in tree_flatten_with_path(dict(value.state_dict()))[0]:
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+                good = (
+                    ~leaf.isnan() if getattr(path[0], "key", None) in buffers else leaf.isfinite()
+                )
+                if not good.all():
+                    raise FloatingPointError(
+                        f"{name} holds values that are not finite, first in {keystr(path)}: not "
+                        "saved"
+                    )
+
+
+def _require_room(folder: Path, size: int) -> None:
+    """Raise the ``OSError`` that writing to a memory map does not: a full disk kills there."""
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise OSError(
+            errno.ENOSPC, f"no space left: {size:,} bytes needed, {free:,} free", str(folder)
+        )

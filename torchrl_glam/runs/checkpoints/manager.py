@@ -1,0 +1,261 @@
+"""Checkpoints of a training run that survive crashes, full disks and damaged files.
+
+:class:`torchrl.checkpoint.Checkpoint` saves named objects to a folder with a manifest, and
+:class:`torchrl.checkpoint.CheckpointRotation` keeps the newest. Added here:
+
+- a damaged checkpoint is passed over for the one before;
+- the configuration is compared, so that a run is not resumed with another one by mistake;
+- adapters that never unpickle (:mod:`torchrl_glam.runs.checkpoints.adapters`);
+- each process of a run saves its own replay buffer, collector and generators.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torchrl.checkpoint import Checkpoint, CheckpointError, CheckpointRotation
+
+from torchrl_glam._files import read_json
+from torchrl_glam.runs.checkpoints.adapters import (
+    GENERATORS,
+    as_checkpoint,
+    kept_apart,
+    require_finite,
+)
+from torchrl_glam.runs.checkpoints.same_config import require_same_config
+from torchrl_glam.runs.files import plain_files, writing_to
+from torchrl_glam.runs.processes.ranks import Ranks
+from torchrl_glam.runs.run_folder import CHECKPOINTS
+
+_PREFIX = "step"
+
+
+class CheckpointManager:
+    """Saves a training run to ``<folder>/checkpoints/step-<step>`` and restores the newest.
+
+    The objects of a run are given by name, each of one of these kinds:
+
+    - anything with ``state_dict`` and ``load_state_dict``: loss modules, optimizers, schedulers;
+    - a :class:`torchrl.data.ReplayBuffer`, saved with its sampler, transforms and generator;
+    - a :class:`torchrl.collectors.Collector`, saved with the state of its environments, and
+      without its policy, whose weights are the loss module's;
+    - a dict or a list of JSON values (counters), which loading changes in place.
+
+    The global generators of Python, numpy and torch are always part of it. Tensors are loaded to
+    the CPU and copied from there. A checkpoint holds JSON and raw tensors only, so loading one
+    runs no code.
+
+    With several processes, each calls every method at the same place. The first one saves what all
+    share; the others save their replay buffers, collectors and generators to
+    ``checkpoints/process_<rank>``. What fails on one fails on all.
+
+    Args:
+        folder: the run's folder. Nothing is written there before :meth:`save`.
+        keep: number of checkpoints to keep, at least 1. Default: 2, so that one is left should the
+            newest be damaged.
+        ranks: the processes of the run. Default: None, this one alone.
+
+    Raises:
+        ValueError: if ``keep`` is less than 1.
+
+    Examples:
+        >>> import tempfile, torch
+        >>> folder = tempfile.mkdtemp()
+        >>> model, counters = torch.nn.Linear(2, 1), {"frames": 640}
+        >>> manager = CheckpointManager(folder)
+        >>> manager.save(20, {"model": model, "counters": counters}, config={"seed": 0}).name
+        'step-000000000020'
+        >>> other, zeros = torch.nn.Linear(2, 1), {"frames": 0}
+        >>> manager.load({"model": other, "counters": zeros}, config={"seed": 0})
+        20
+        >>> torch.equal(model.weight, other.weight), zeros
+        (True, {'frames': 640})
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike, keep: int = 2, ranks: Ranks | None = None
+    ) -> None:
+        self.folder = Path(folder)
+        self._ranks = Ranks() if ranks is None else ranks
+        self._root = self.folder / CHECKPOINTS
+        own = f"process_{self._ranks.rank}" if self._ranks.rank else ""
+        self._rotation = CheckpointRotation(self._root / own, keep_last=keep, prefix=_PREFIX)
+
+    def latest(self) -> Path | None:
+        """Return the folder of the newest checkpoint, unverified, or None if there is none."""
+        return self._rotation.latest()
+
+    def save(self, step: int, objects: Mapping[str, Any], config: Mapping[str, Any]) -> Path:
+        """Save all objects; a checkpoint of the same step is replaced, the oldest is removed.
+
+        The checkpoint appears under its name only when complete. An interruption leaves the
+        earlier ones as they were.
+
+        Args:
+            step: the run's step, at least 0.
+            objects: the run's objects by name, see the class.
+            config: the run's configuration, JSON values in nested dicts.
+
+        Returns:
+            The checkpoint's folder.
+
+        Raises:
+            ValueError: if ``step`` is negative.
+            FloatingPointError: if weights or an optimizer's state are not finite. Nothing is
+                written then.
+            TypeError: if an object is of no kind that can be saved, or ``config`` is no JSON.
+            OSError: if it cannot be written (disk full, read-only, no permission).
+        """
+        self._require_sound(step, objects)
+        self._ranks.hand_over(*filter(_is_record, objects.values()))
+        own = objects if self._ranks.first else kept_apart(objects)
+        about = {"step": step, "config": config, "processes": self._ranks.size}
+        with self._ranks.together(), writing_to(self._root):
+            return self._rotation.save(as_checkpoint(own), step=step, metadata=about)
+
+    def _require_sound(self, step: int, objects: Mapping[str, Any]) -> None:
+        """Refuses what no run can resume from."""
+        with self._ranks.together():
+            try:
+                require_finite(objects)
+            except FloatingPointError as error:
+                raise FloatingPointError(
+                    f"step {step}: {error}; the last good checkpoint is {self.latest()}"
+                ) from None
+        for module in (x for x in objects.values() if isinstance(x, nn.Module)):
+            self._ranks.require_alike(module)
+
+    def load(
+        self,
+        objects: Mapping[str, Any],
+        config: Mapping[str, Any],
+        allow_changed: Collection[str] = (),
+    ) -> int:
+        """Restore all objects from the newest checkpoint that can be read.
+
+        Args:
+            objects: the same names and kinds as were saved, freshly built.
+            config: the configuration of the run that wants to resume.
+            allow_changed: keys of the configuration that may differ from the saved one; dots
+                lead into nested dicts, and a key stands for all keys below it.
+
+        Returns:
+            The step given when the checkpoint was saved, or 0 if the run ended before its first
+            checkpoint: it then begins again, and the objects stay as they are.
+
+        Raises:
+            ValueError: if the configuration differs in other keys, or the number of processes
+                does.
+            torchrl.checkpoint.CheckpointError: if all checkpoints are damaged, other objects were
+                saved, or an object does not fit its saved state. In the last case objects may
+                have been restored in part.
+        """
+        own = objects if self._ranks.first else kept_apart(objects)
+
+        def restore(path: Path) -> None:
+            about = Checkpoint.manifest(path)
+            require_same_config(about["metadata"]["config"], config, allow_changed, path)
+            processes = about["metadata"]["processes"]
+            if processes != self._ranks.size:
+                raise ValueError(
+                    f"checkpoint {str(path)!r} was saved by {processes} processes, and this run "
+                    f"has {self._ranks.size}: resume it with --nproc-per-node and --nnodes as "
+                    "they were"
+                )
+            _require_same_names(path, set(about["components"]), {*own, GENERATORS})
+            as_checkpoint(own).load(path, map_location="cpu")
+            if not self._ranks.first:
+                shared = {k: x for k, x in objects.items() if k not in own and not _is_record(x)}
+                whole = self._root / path.name
+                as_checkpoint(shared).load(whole, components=list(shared), map_location="cpu")
+
+        return self._restore_newest(restore)
+
+    def load_some(self, objects: Mapping[str, Any]) -> int:
+        """Restore some of the objects of the newest checkpoint that can be read.
+
+        The run's configuration is not compared, and the global generators stay as they are. Of a
+        run of several processes these are the first one's.
+
+        Args:
+            objects: some of the names and kinds that were saved, freshly built.
+
+        Returns:
+            The step given when the checkpoint was saved.
+
+        Raises:
+            FileNotFoundError: if the folder holds no checkpoint.
+            torchrl.checkpoint.CheckpointError: if all checkpoints are damaged, one of the objects
+                was not saved, or does not fit its saved state.
+
+        Examples:
+            >>> import tempfile
+            >>> manager = CheckpointManager(tempfile.mkdtemp())
+            >>> _ = manager.save(20, {"one": {"n": 640}, "two": {"loss": 0.5}}, config={"seed": 3})
+            >>> zeros = {"loss": 0.0}
+            >>> manager.load_some({"two": zeros}), zeros
+            (20, {'loss': 0.5})
+        """
+        if self.latest() is None:
+            raise FileNotFoundError(f"run ({str(self.folder)!r}) has saved no checkpoint")
+        return self._restore_newest(
+            lambda path: as_checkpoint(objects).load(
+                path, components=list(objects), map_location="cpu"
+            )
+        )
+
+    def _restore_newest(self, restore: Callable[[Path], Any]) -> int:
+        """Restores by the newest step that all processes have and can read, or returns 0."""
+        paths = {int(p.name.split("-")[1]): p for p in self._rotation.checkpoints()}
+        common = set.intersection(*self._ranks.gather(set(paths)))
+        problems: list[str] = []
+        for step in sorted(common, reverse=True):
+            path = paths[step]
+            problem = None
+            with self._ranks.together():
+                try:
+                    _require_plain(path)
+                    restore(path)
+                except (CheckpointError, RecursionError, KeyError, TypeError) as error:
+                    problem = f"{path.name}: {error}"
+            if not self._ranks.any(problem is not None):
+                if problems:
+                    warnings.warn(
+                        f"resuming from {path.name}, as later checkpoints cannot be read "
+                        f"({'; '.join(problems)})",
+                        stacklevel=3,
+                    )
+                return step
+            problems.append(problem or f"{path.name}: it is damaged on another process")
+        found = [path.name for path in self._root.glob(f"{_PREFIX}-*")]
+        if problems or found:
+            why = "; ".join(problems) or f"{', '.join(found)}: manifest.json is damaged"
+            raise CheckpointError(f"no checkpoint in {str(self._root)!r} can be read: {why}")
+        return 0
+
+
+def _require_plain(path: Path) -> None:
+    """Refuses a checkpoint with links or pipes in it, and a manifest of megabytes."""
+    try:
+        for _ in plain_files(path):
+            pass
+        read_json(path / "manifest.json")
+    except (ValueError, OSError) as error:
+        raise CheckpointError(str(error)) from None
+
+
+def _require_same_names(path: Path, saved: set[str], expected: set[str]) -> None:
+    if saved != expected:
+        raise CheckpointError(
+            f"checkpoint {str(path)!r} holds other objects than this run: only in the "
+            f"checkpoint {sorted(saved - expected)}, only in the run {sorted(expected - saved)}; "
+            "resume it with the code that saved it"
+        )
+
+
+def _is_record(value: Any) -> bool:
+    """Whether it is of what all processes record, and the first one keeps."""
+    return hasattr(type(value), "merge")

@@ -1,0 +1,31 @@
+"""Types and ranges of the recipes' configurations; ``recipes/config`` explains every key."""
+
+from torchrl_glam.runs.config.base import (
+    ENVIRONMENT,
+    MAY_CHANGE_ON_RESUME,
+    MOVED,
+    RecipeConfig,
+    read_config,
+)
+from torchrl_glam.runs.config.groups import register
+from torchrl_glam.runs.config.ppo_glam import PPOGLAMConfig
+from torchrl_glam.runs.config.pretrain import PretrainConfig
+from torchrl_glam.runs.config.sac_glam import SACGLAMConfig
+from torchrl_glam.runs.config.sac_glam_ray import SACGLAMRayConfig
+from torchrl_glam.runs.config.viewing import EvaluateConfig, PlayConfig, WatchConfig
+
+__all__ = [
+    "ENVIRONMENT",
+    "EvaluateConfig",
+    "MAY_CHANGE_ON_RESUME",
+    "MOVED",
+    "PPOGLAMConfig",
+    "PlayConfig",
+    "PretrainConfig",
+    "RecipeConfig",
+    "SACGLAMConfig",
+    "SACGLAMRayConfig",
+    "WatchConfig",
+    "read_config",
+    "register",
+]

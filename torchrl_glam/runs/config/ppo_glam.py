@@ -1,0 +1,108 @@
+"""Types and ranges of the configuration of PPO-GLAM."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torchrl_glam.runs.config.base import (
+    RecipeConfig,
+    Switch,
+    at_least,
+    choice,
+    learning_rate,
+    names_goals,
+    require,
+    within,
+)
+from torchrl_glam.text import EnvDescription
+
+
+@dataclass
+class PPOGLAMConfig(RecipeConfig):
+    """Configuration of ``recipes/ppo_glam.py``; ``recipes/config/ppo_glam`` explains each key.
+
+    Examples:
+        >>> PPOGLAMConfig().check()
+        >>> PPOGLAMConfig(clip_center="behaviour").check()
+        Traceback (most recent call last):
+            ...
+        ValueError: clip_center (behaviour) must be one when hindsight is none: it moves the centre
+        of relabelled rows only; or choose hindsight all or aligned
+    """
+
+    output: str = "runs/ppo_glam"
+    total_steps: int = 16_384
+
+    objective: str = "clip"
+    clip_epsilon: float = 0.2
+    kl_coeff: float = 1.0
+    kl_target: float | None = 0.01
+    entropy_coeff: float = 0.01
+    critic_coeff: float = 0.5
+    lmbda: float = 0.95
+    normalize_advantage: Switch = True
+    update_every: int = 512
+    num_epochs: int = 4
+    lr_trunk: float = 4e-4
+    max_grad_norm: float = 0.5
+
+    hindsight: str = "none"
+    clip_center: str = "one"
+
+    eval_every: int = 2_048
+    log_every: int = 1_024
+    checkpoint_every: int = 4_096
+
+    def check(self) -> None:
+        """Refuses values out of range, and options that contradict each other.
+
+        Raises:
+            ValueError: naming the key, its value and what was expected.
+        """
+        super().check()
+        at_least(self, "num_epochs", 1)
+        within(self, "lmbda", 0.0, 1.0)
+        for key in ("kl_coeff", "entropy_coeff", "critic_coeff"):
+            at_least(self, key, 0)
+        learning_rate(self, "lr_trunk")
+        require(0 < self.clip_epsilon < 1, "clip_epsilon", self.clip_epsilon, "be in (0, 1)")
+        if self.kl_target is not None:
+            finite = 0 < self.kl_target < math.inf
+            require(finite, "kl_target", self.kl_target, "be above 0 and finite, or null")
+        choice(self, "objective", ("clip", "kl"))
+        choice(self, "hindsight", ("none", "all", "aligned"))
+        choice(self, "clip_center", ("one", "behaviour"))
+        require(
+            self.clip_center == "one" or self.hindsight != "none",
+            "clip_center",
+            self.clip_center,
+            "be one when hindsight is none: it moves the centre of relabelled rows only; or choose "
+            "hindsight all or aligned",
+        )
+        require(
+            self.batch_size <= self.update_every,
+            "batch_size",
+            self.batch_size,
+            f"be at most update_every ({self.update_every}), the transitions of a rollout",
+        )
+
+    def check_game(self, game: EnvDescription) -> None:
+        """Refuses what does not fit the environment.
+
+        Args:
+            game: what :func:`~torchrl_glam.text.describe_env` says of it.
+
+        Raises:
+            ValueError: naming the key, its value and what was expected.
+        """
+        require(
+            self.hindsight != "aligned" or game.is_subgoal is not None,
+            "hindsight",
+            self.hindsight,
+            "be none or all, as the environment does not say which goals are sub-goals of others "
+            "(is_subgoal)",
+        )
+        if self.hindsight != "none":
+            ids = ("goal_id", ("hindsight", "goal_id"))
+            names_goals(game, self.hindsight, ids if self.hindsight == "aligned" else ())

@@ -1,0 +1,108 @@
+"""Types and ranges of the configuration of pre-training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchrl_glam.runs.config.base import (
+    RecipeConfig,
+    Switch,
+    above,
+    at_least,
+    choice,
+    require,
+    switches,
+    within,
+)
+
+
+@dataclass
+class PretrainConfig:
+    """Configuration of ``recipes/pretrain.py``; ``recipes/config/pretrain`` explains each key.
+
+    Examples:
+        >>> PretrainConfig(d_model=100, num_heads=8).check()
+        Traceback (most recent call last):
+            ...
+        ValueError: d_model (100) must be a multiple of num_heads (8)
+    """
+
+    seed: int = 0
+    output: str = "runs/pretrain"
+    results: str = "runs/pretrain"
+
+    env_class: str = RecipeConfig.env_class
+    env: dict[str, Any] = field(default_factory=lambda: RecipeConfig().env)
+    eval_splits: dict[str, dict[str, Any]] = field(
+        default_factory=lambda: RecipeConfig().eval_splits
+    )
+    goal_length: int | None = None
+    observation_length: int | None = None
+    action_length: int | None = None
+    long_texts: str = "error"
+
+    exercises: str = "game"
+    num_steps: int = 4_096
+    vocabulary: int = 4_096
+    num_batches: int = 400
+    batch_size: int = 32
+    questions: int = 3
+
+    lr: float = 5e-3
+    lr_embeddings: float = 2e-2
+    decay: float = 0.7
+    max_grad_norm: float = 1.0
+    autocast: Switch = True
+    d_model: int = 64
+    d_ff: int = 128
+    num_heads: int = 4
+    num_layers: int = 3
+    num_decoder_layers: int = 1
+    log_every: int = 50
+
+    entropy_states: int = 512
+    episodes: int = 200
+    imitate_steps: int = 0
+    imitate_batch_size: int = 128
+    imitate_lr: float = 1e-3
+    imitate_seeds: int = 1
+
+    def check(self) -> None:
+        """Refuses values out of range.
+
+        Raises:
+            ValueError: naming the key, its value and what was expected.
+        """
+        switches(self)
+        within(self, "seed", 0, 2**32 - 1)
+        choice(self, "exercises", ("game", "playground"))
+        sizes = ("num_batches", "batch_size", "questions", "num_steps", "vocabulary", "log_every")
+        layers = ("d_model", "d_ff", "num_heads", "num_layers", "num_decoder_layers")
+        for key in (*sizes, *layers, "entropy_states", "episodes"):
+            at_least(self, key, 1)
+        at_least(self, "imitate_steps", 0)
+        require(
+            not self.imitate_steps or self.imitate_steps >= self.imitate_batch_size,
+            "imitate_steps",
+            self.imitate_steps,
+            f"be 0, or at least imitate_batch_size ({self.imitate_batch_size})",
+        )
+        for key in ("lr", "lr_embeddings", "imitate_lr"):
+            above(self, key, 0, "it is a learning rate")
+        above(self, "max_grad_norm", 0, "inf for no clipping")
+        require(0 < self.decay <= 1, "decay", self.decay, "be in (0, 1]")
+        require(
+            self.d_model % self.num_heads == 0,
+            "d_model",
+            self.d_model,
+            f"be a multiple of num_heads ({self.num_heads})",
+        )
+        require(bool(self.eval_splits), "eval_splits", self.eval_splits, "have a key at least")
+        self.tasks().check()
+
+    def tasks(self) -> RecipeConfig:
+        """The environment as other recipes have it in their configuration."""
+        keys = ("seed", "env_class", "env", "eval_splits", "long_texts")
+        lengths = ("goal_length", "observation_length", "action_length")
+        return RecipeConfig(**{key: getattr(self, key) for key in (*keys, *lengths)}, loggers=[])

@@ -1,0 +1,70 @@
+"""Types and ranges of the configuration of SAC-GLAM with collectors apart from the learner."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torchrl_glam.runs.config.base import MAY_CHANGE_ON_RESUME, above, at_least, require
+from torchrl_glam.runs.config.sac_glam import SACGLAMConfig
+from torchrl_glam.runs.processes.pool import check_lag
+
+# Where and by how many steps are collected is no part of what is learnt.
+RAY_MAY_CHANGE_ON_RESUME = (
+    *MAY_CHANGE_ON_RESUME,
+    *("num_collectors", "max_policy_lag", "collector_cpus", "collector_gpus"),
+    *("collector_timeout", "ray_address"),
+)
+
+
+@dataclass
+class SACGLAMRayConfig(SACGLAMConfig):
+    """Configuration of ``recipes/sac_glam_ray.py``: that of ``sac_glam.py``, and the keys below.
+
+    ``num_envs`` and ``update_every`` are each collector's. ``max_policy_lag`` left None becomes
+    twice what collectors that are faster than the learner lag behind.
+
+    Examples:
+        >>> config = SACGLAMRayConfig(num_collectors=3, num_updates=8)
+        >>> config.check()
+        >>> config.max_policy_lag
+        48
+        >>> SACGLAMRayConfig(collector_gpus=1.5).check()
+        Traceback (most recent call last):
+            ...
+        ValueError: collector_gpus (1.5) must be at most 1, or a whole number
+    """
+
+    # Collectors that work at a time, each with a language model and environments of its own.
+    num_collectors: int = 2
+    # Most updates that the learner has made since a batch's weights when it stores the batch.
+    max_policy_lag: int | None = None
+    # CPUs that Ray sets aside for a collector, whose threads these are unless OMP_NUM_THREADS says.
+    collector_cpus: float = 1.0
+    # The same of GPUs, such as 0.25 for a quarter of one; 0: its language model is on the CPU.
+    collector_gpus: float = 0.0
+    # Seconds that a collector may take to start, or for a batch, before it is given up for lost.
+    collector_timeout: float = 300.0
+    # A Ray cluster that runs: host:port, or "auto" for this machine's. null: one is started.
+    ray_address: str | None = None
+
+    def check(self) -> None:
+        """Fills in what depends on other keys and refuses values out of range.
+
+        Raises:
+            ValueError: naming the key, its value and what was expected.
+        """
+        super().check()
+        at_least(self, "num_collectors", 1)
+        if self.max_policy_lag is None:
+            self.max_policy_lag = 2 * self.num_collectors * self.num_updates
+        check_lag(self.max_policy_lag, self.num_collectors, self.num_updates)
+        above(self, "collector_cpus", 0, "a part of one is enough where they wait for each other")
+        at_least(self, "collector_gpus", 0)
+        for key in ("collector_cpus", "collector_gpus"):
+            value = getattr(self, key)
+            whole = math.isfinite(value) and (value <= 1 or value == int(value))
+            require(whole, key, value, "be at most 1, or a whole number")
+        above(self, "collector_timeout", 0, "inf for no limit")
+        address = self.ray_address
+        require(address is None or bool(address.strip()), "ray_address", "", "not be empty")

@@ -1,0 +1,158 @@
+"""Types and ranges of the configurations of what shows an agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchrl_glam.runs.config.base import (
+    Switch,
+    at_least,
+    choice,
+    require,
+    switches,
+    within,
+)
+
+
+@dataclass
+class ViewConfig:
+    """Keys that ``evaluate.py``, ``watch.py`` and ``play.py`` have in common.
+
+    Examples:
+        >>> ViewConfig(agent="runs/a", model="tiny").check()
+        Traceback (most recent call last):
+            ...
+        ValueError: agent (runs/a) must be given, or model (tiny), and not both
+    """
+
+    agent: str | None = None
+    model: str | None = None
+    chat_template: Switch = False
+    env_class: str | None = None
+    env: dict[str, Any] = field(default_factory=dict)
+    eval_splits: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seed: int = 10_000
+    device: str = "auto"
+    max_tokens_per_pass: int = 32_768
+
+    def check(self) -> None:
+        """Refuses values out of range.
+
+        Raises:
+            ValueError: naming the key, its value and what was expected.
+        """
+        one = (self.agent is None) != (self.model is None)
+        require(one, "agent", self.agent, f"be given, or model ({self.model}), and not both")
+        within(self, "seed", 0, 2**32 - 1)
+        at_least(self, "max_tokens_per_pass", 1)
+        switches(self)
+
+
+@dataclass
+class EvaluateConfig(ViewConfig):
+    """Configuration of ``recipes/evaluate.py``; ``recipes/config/evaluate.yaml`` explains each key.
+
+    Its ``agent`` may be a list of folders.
+
+    Examples:
+        >>> EvaluateConfig(agent="runs/a", modes=["both"]).check()
+        Traceback (most recent call last):
+            ...
+        ValueError: modes (['both']) must be some of ('sampled', 'greedy'), at least one
+    """
+
+    agent: Any = None
+    objects: list[int] | None = None
+    splits: list[str] | None = None
+    modes: list[str] = field(default_factory=lambda: ["sampled", "greedy"])
+    references: Switch = True
+    episodes: int = 300
+    output: str = "runs/evaluate"
+
+    @property
+    def agents(self) -> list:
+        """The folders of ``agent``: one, several, or none where a language model is evaluated."""
+        if self.agent is None:
+            return []
+        return self.agent if isinstance(self.agent, list) else [self.agent]
+
+    def check(self) -> None:
+        """Refuses values out of range.
+
+        Raises:
+            ValueError: naming the key, its value and what was expected.
+        """
+        super().check()
+        whole = all(isinstance(folder, str) and folder for folder in self.agents)
+        some = self.agent is None or (self.agents and len(set(self.agents)) == len(self.agents))
+        expected = "be a folder, or a list of folders that differ"
+        require(whole and bool(some), "agent", self.agent, expected)
+        at_least(self, "episodes", 1)
+        known = ("sampled", "greedy")
+        some = bool(self.modes) and set(self.modes) <= set(known)
+        require(some, "modes", self.modes, f"be some of {known}, at least one")
+
+
+@dataclass
+class WatchConfig(ViewConfig):
+    """Configuration of ``recipes/watch.py``; ``recipes/config/watch.yaml`` explains each key.
+
+    Examples:
+        >>> WatchConfig(agent="runs/a", episodes=0).check()
+        Traceback (most recent call last):
+            ...
+        ValueError: episodes (0) must be at least 1
+    """
+
+    beside: str | None = None
+    split: str = "train"
+    mode: str = "sampled"
+    episodes: int = 100
+    longest: int | None = None
+    output: str = "episodes.html"
+
+    def check(self) -> None:
+        """Refuses values out of range.
+
+        Raises:
+            ValueError: naming the key, its value and what was expected.
+        """
+        super().check()
+        another = self.beside is None or self.beside not in (self.agent, self.model)
+        require(another, "beside", self.beside, "be another agent than the first")
+        at_least(self, "episodes", 1)
+        choice(self, "mode", ("sampled", "greedy"))
+        kinds = (".html", ".gif")
+        require(self.output.endswith(kinds), "output", self.output, f"end in one of {kinds}")
+        moving = self.output.endswith(".gif") and self.beside is not None
+        require(not moving, "beside", self.beside, "be null for a .gif, which shows one agent")
+        if self.longest is not None:
+            at_least(self, "longest", 1)
+
+
+@dataclass
+class PlayConfig(ViewConfig):
+    """Configuration of ``recipes/play.py``; ``recipes/config/play.yaml`` explains each key.
+
+    Examples:
+        >>> PlayConfig().check()  # nobody to ask for a hint
+        >>> PlayConfig(seed=-1).check()
+        Traceback (most recent call last):
+            ...
+        ValueError: seed (-1) must be in [0, 4.29497e+09]
+    """
+
+    goal: str | None = None
+    split: str = "train"
+    seed: int = 0
+
+    def check(self) -> None:
+        """Refuses values out of range.
+
+        Raises:
+            ValueError: naming the key, its value and what was expected.
+        """
+        if self.agent is not None or self.model is not None:
+            super().check()
+        within(self, "seed", 0, 2**32 - 1)

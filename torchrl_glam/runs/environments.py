@@ -1,0 +1,246 @@
+"""From a configuration to the environments of a run: for training, evaluation and the probe."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+import torch
+from tensordict import NestedKey
+from torchrl.envs import EnvBase, SelectTransform, SerialEnv, TransformedEnv
+from transformers import PreTrainedTokenizerBase
+
+from torchrl_glam.runs.build import make_template, seeded
+from torchrl_glam.runs.config import RecipeConfig, SACGLAMConfig
+from torchrl_glam.runs.probe import PlanProbe
+from torchrl_glam.text import TokenizeText, describe_env, token_lengths
+
+CPU = torch.device("cpu")
+_READ = (  # by every recipe
+    *("goal_tokens", "observation_tokens", "action_tokens", "action_mask", "goal_kind"),
+    *(("hindsight", "goal_tokens"), ("hindsight", "kind")),
+)
+
+
+OWN_ENV = RecipeConfig.env_class
+OWN_ENVS = (
+    OWN_ENV,
+    "torchrl_glam.envs.games.babyai:make_babyai",
+    "torchrl_glam.envs.games.scienceworld:make_scienceworld",
+    "torchrl_glam.envs.games.textworld:make_textworld",
+    "torchrl_glam.envs.games.textworld_express:make_textworld_express",
+)
+"""What a folder may name by itself: to make any other environment runs code that it chose."""
+
+
+def refuse_named_env(env_class: str, source: str, key: str) -> None:
+    """Refuses an environment that only a card or a run's folder names: it may come from anywhere.
+
+    Args:
+        env_class: what is named.
+        source: who names it, for the message.
+        key: what a user who trusts it would name it by, for the message.
+
+    Raises:
+        ValueError: if it is not one of this package's, :data:`OWN_ENVS`.
+
+    Examples:
+        >>> refuse_named_env("games.lake:Lake", "the run's folder", "env")
+        Traceback (most recent call last):
+            ...
+        ValueError: env_class (games.lake:Lake) is what the run's folder names, and to make it runs
+        code: where you trust it, name it yourself with env=games.lake:Lake
+    """
+    if env_class not in OWN_ENVS:
+        raise ValueError(
+            f"env_class ({env_class}) is what {source} names, and to make it runs code: where you "
+            f"trust it, name it yourself with {key}={env_class}"
+        )
+
+
+def import_env(path: str) -> Callable[..., EnvBase]:
+    """The class or function that a configuration names, from an installed module or a file here.
+
+    Args:
+        path: ``module:Name``; the module may lie in the current folder.
+
+    Raises:
+        ValueError: if it is no such path, or leads to nothing that makes environments.
+        ImportError: if there is no such module, or what it imports is missing.
+
+    Examples:
+        >>> import_env("torchrl_glam.envs:PlaygroundTextEnv").__name__
+        'PlaygroundTextEnv'
+        >>> import_env("torchrl_glam.envs:PlayTextEnv")
+        Traceback (most recent call last):
+            ...
+        ValueError: env (torchrl_glam.envs:PlayTextEnv): the module torchrl_glam.envs has no
+        'PlayTextEnv'; the nearest is 'PlaygroundTextEnv'
+    """
+    module_name, _, name = path.partition(":")
+    if not (module_name and name):
+        raise ValueError(f"env_class ({path}) must be module:Name of what makes the environment")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a script has its own folder there instead
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = f"{error.name}"
+        if not f"{module_name}.".startswith(f"{missing}."):
+            raise ImportError(f"env ({path}) needs {missing}, which is not installed") from error
+        raise ImportError(
+            f"env ({path}): there is no module {missing!r}, neither installed nor in {os.getcwd()}"
+        ) from error
+    make = getattr(module, name, None)
+    if make is None:
+        near = get_close_matches(name, dir(module), 1)
+        hint = f"; the nearest is {near[0]!r}" if near else ""
+        raise ValueError(f"env ({path}): the module {module_name} has no {name!r}{hint}")
+    if not callable(make) or (isinstance(make, type) and not issubclass(make, EnvBase)):
+        raise ValueError(
+            f"env ({path}) must be a torchrl.envs.EnvBase, or a function that returns one"
+        )
+    return make
+
+
+def make_bare_env(config: RecipeConfig, num_envs: int, seed: int, split: str = "train") -> EnvBase:
+    """The environment that a configuration names, as it writes text, in main memory.
+
+    What takes an argument ``num_envs`` is made once. Anything else makes one instance at a time,
+    and a ``SerialEnv`` plays them side by side.
+
+    Args:
+        config: the run's configuration.
+        num_envs: instances.
+        seed: of the environment.
+        split: a key of the configuration's ``eval_splits``. Default: ``"train"``.
+
+    Raises:
+        ValueError: if the configuration gives arguments that it does not take, or it is of
+            another batch size.
+
+    Examples:
+        >>> config = RecipeConfig(env={"num_objects": 4})
+        >>> make_bare_env(config, 2, 0).action_spec.n
+        6
+    """
+    make = import_env(config.env_class)
+    taken = inspect.signature(make.__init__ if isinstance(make, type) else make).parameters
+    given = {**config.env, **config.eval_splits[split]}
+    own = {"num_envs": num_envs, "seed": seed, "device": CPU}
+    _check_arguments(config.env_class, given, taken, own)
+    if "num_envs" in taken:
+        env = make(**given, **{name: value for name, value in own.items() if name in taken})
+    else:
+        env = SerialEnv(num_envs, partial(make, **given))
+    if not isinstance(env, EnvBase):
+        raise ValueError(
+            f"env ({config.env_class}) made a {type(env).__name__}, expected a torchrl.envs.EnvBase"
+        )
+    if env.batch_size != (num_envs,):
+        raise ValueError(
+            f"env ({config.env_class}) made environments of batch size "
+            f"{list(env.batch_size)}, expected [{num_envs}]: take an argument num_envs, or make "
+            "single ones, of batch size []"
+        )
+    if not {"num_envs", "seed"} <= taken.keys():
+        env.set_seed(seed)
+    return env if env.device == CPU else env.to(CPU)
+
+
+def _check_arguments(
+    path: str, given: Mapping[str, Any], taken: Mapping[str, inspect.Parameter], own: Mapping
+) -> None:
+    names = [name for name in taken if name != "self"]
+    if not any(taken[name].kind is inspect.Parameter.VAR_KEYWORD for name in names):
+        for name in given.keys() - taken.keys():
+            raise ValueError(f"env.{name} is no argument of {path}, which takes {names}")
+    for name in given.keys() & own.keys():
+        raise ValueError(f"env.{name} cannot be given: recipes choose it, see --help")
+    usual = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    for name in names:
+        needed = taken[name].default is inspect.Parameter.empty and taken[name].kind in usual
+        if needed and name not in given and name not in own:
+            raise ValueError(f"env.{name} is missing: {path} needs this argument")
+
+
+def make_env(
+    config: RecipeConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    num_envs: int | None = None,
+    split: str = "train",
+    seed: int | None = None,
+    keep: Sequence[NestedKey] = (),
+) -> TransformedEnv:
+    """The configuration's environment as collectors want it: token tensors, and no text.
+
+    Tokens kept for a text are as many as the configuration says, else as the environment's longest
+    text has, else the defaults of :class:`~torchrl_glam.text.TokenizeText`.
+
+    Args:
+        config: the run's configuration.
+        tokenizer: tokenizer of the language model.
+        num_envs: instances. Default: the configuration's.
+        split: a key of the configuration's ``eval_splits``. Default ``"train"``.
+        seed: of the environment. Default: the configuration's.
+        keep: entries to keep beside those that every recipe reads. Default: none.
+    """
+    num_envs = config.num_envs if num_envs is None else num_envs
+    seed = config.seed if seed is None else seed
+    template = make_template(config, tokenizer)
+    with seeded(seed):  # how much environments draw here depends on how many there are
+        env = make_bare_env(config, num_envs, seed, split)
+        lengths = token_lengths(env, tokenizer, template)
+    for name in ("goal_length", "observation_length", "action_length"):
+        if getattr(config, name) is not None:
+            lengths[name] = getattr(config, name)
+    end = None if config.long_texts == "error" else config.long_texts
+    env = TransformedEnv(env, TokenizeText(tokenizer, template=template, keep=end, **lengths))
+    game = describe_env(env)
+    wanted = {*_READ, game.success_key, *keep}
+    return env.append_transform(SelectTransform(*(wanted & game.entries)))
+
+
+def make_eval_envs(
+    config: RecipeConfig, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, TransformedEnv]:
+    """:func:`make_env` for evaluations, by split of goals: an instance for each episode.
+
+    Examples:
+        >>> from torchrl_glam.models import load_tokenizer
+        >>> config = RecipeConfig(eval_episodes=3)
+        >>> envs = make_eval_envs(config, load_tokenizer("tiny"))
+        >>> {split: len(env.reset()) for split, env in envs.items()}
+        {'train': 3, 'test': 3}
+    """
+    return {
+        split: make_env(config, tokenizer, num_envs=config.eval_episodes, split=split)
+        for split in config.eval_splits
+    }
+
+
+def make_probe(config: SACGLAMConfig, tokenizer: PreTrainedTokenizerBase) -> PlanProbe | None:
+    """Instruments for policy and critic.
+
+    Returns:
+        None if the configuration asks for none, or the environment has no oracle or no time limit.
+
+    Examples:
+        >>> make_probe(SACGLAMConfig(probe_episodes=0), None)
+    """
+    if not config.probe_episodes:
+        return None
+    game = describe_env(make_bare_env(config, 1, config.seed))
+    if game.make_oracle is None or game.max_steps is None:
+        return None
+    oracle = game.make_oracle()
+    more = {"num_envs": config.probe_episodes, "keep": oracle.in_keys}
+    env = make_env(config, tokenizer, **more)
+    return PlanProbe(env, oracle, game.max_steps, gamma=config.gamma)

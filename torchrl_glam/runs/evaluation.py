@@ -1,0 +1,208 @@
+"""Success of a policy on one episode in each of an environment's instances."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from torch import Tensor
+from torchrl.envs import EnvBase
+from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
+
+from torchrl_glam.runs.build import seeded
+from torchrl_glam.runs.processes.ranks import Ranks
+from torchrl_glam.runs.records.metrics import goals_reached
+from torchrl_glam.text import describe_env
+
+EVAL_SEED = 10_000
+"""Seed of the recipes' evaluations: all of them play the same goals and scenes."""
+
+
+@torch.no_grad()
+def evaluate(
+    policy: Callable[[TensorDictBase], TensorDictBase] | None,
+    env: EnvBase,
+    *,
+    seed: int,
+    deterministic: bool = False,
+    kinds: Sequence[str] | None = None,
+    kind_key: NestedKey = "goal_kind",
+    action_key: NestedKey = "action",
+    mask_key: NestedKey = "action_mask",
+    success_key: NestedKey | None = None,
+) -> dict[str, float]:
+    """Plays exactly one episode in every instance of the environment.
+
+    Counting the episodes that end first would favour short ones, and so success. The same seed
+    gives the same goals and scenes; the global random state is left as it was.
+
+    Args:
+        policy: writes the action; it is given the running instances only. ``None``: admissible
+            actions at random.
+        env: a vectorised text environment, one episode an instance.
+        seed: of environment and policy.
+        deterministic: take the most likely action instead of sampling. Default False.
+        kinds: names of the goal kinds. Default: those that the environment names, see
+            :class:`~torchrl_glam.text.EnvDescription`.
+        kind_key, action_key, mask_key: keys of goal kind, action and admissible actions.
+            Defaults: ``"goal_kind"``, ``"action"``, ``"action_mask"``.
+        success_key: entry of a step that says which episodes reach their goal: positive, or True,
+            on the step that does, which ends the episode, and on no other. Default: the one that
+            the environment names, else ``"reward"``.
+
+    Returns:
+        ``success`` (share of all episodes), ``success/<kind>`` for every kind that occurred, and
+        ``length`` (mean number of steps of an episode).
+
+    Raises:
+        KeyError: if the environment writes no such entry.
+        ValueError: if it is positive on a step that does not end the episode, as rewards are that
+            reward progress.
+
+    Examples:
+        >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
+        >>> env = PlaygroundTextEnv(num_envs=8, text=False)
+        >>> evaluate(OraclePolicy(env.goals), env, seed=0)["success"]
+        1.0
+    """
+    game = describe_env(env, mask_key=mask_key)
+    kinds = game.goal_kinds if kinds is None else kinds
+    success_key = game.success_key if success_key is None else success_key
+    keys = (kind_key, action_key, mask_key, success_key)
+    reached, length, kind = play_episodes(
+        policy, env, *keys, seed=seed, deterministic=deterministic
+    )
+    out = {"success": reached.float().mean().item(), "length": length.float().mean().item()}
+    for index, name in enumerate(kinds):
+        chosen = reached[kind == index]
+        if chosen.numel():
+            out[f"success/{name}"] = chosen.float().mean().item()
+    return out
+
+
+@torch.no_grad()
+def play_episodes(
+    policy: Callable[[TensorDictBase], TensorDictBase] | None,
+    env: EnvBase,
+    kind_key: NestedKey = "goal_kind",
+    action_key: NestedKey = "action",
+    mask_key: NestedKey = "action_mask",
+    success_key: NestedKey = "reward",
+    *,
+    seed: int,
+    deterministic: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The episodes of :func:`evaluate` one by one; its arguments.
+
+    Returns:
+        Whether each reached its goal (bool), its steps, and the kind of its goal, ``[B]`` all.
+
+    Examples:
+        >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
+        >>> env = PlaygroundTextEnv(num_envs=8, sequential=False, text=False)
+        >>> reached, length, kind = play_episodes(OraclePolicy(env.goals), env, seed=0)
+        >>> bool(reached.all()), bool((length == 2 + kind).all())
+        (True, True)
+    """
+    with seeded(seed):
+        env.set_seed(seed)
+        mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
+        with set_exploration_type(mode):
+            return _play(policy, env, kind_key, action_key, mask_key, success_key)
+
+
+def play_randomly(
+    env: EnvBase, *, seed: int = EVAL_SEED, episodes: int = 2_000, seconds: float = 60.0
+) -> tuple[int, int]:
+    """Counts successes of random play, for a line to compare with.
+
+    Args:
+        env: a vectorised text environment; it is played in rounds of one episode an instance.
+        seed: of environment and play in the first round; it counts up. Default: the recipes'.
+        episodes: to play, at least. Default: 2,000, which give success to within 0.02.
+        seconds: after which no further round begins, for slow games. Default: 60.
+
+    Returns:
+        Successes and episodes.
+
+    Examples:
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> env = PlaygroundTextEnv(num_envs=8, text=False)
+        >>> successes, episodes = play_randomly(env, episodes=20)
+        >>> episodes
+        24
+    """
+    successes, played, started = 0, 0, time.monotonic()
+    success_key = describe_env(env).success_key
+    while played == 0 or (played < episodes and time.monotonic() - started < seconds):
+        reached, _, _ = play_episodes(None, env, success_key=success_key, seed=seed)
+        successes, played, seed = successes + int(reached.sum()), played + len(reached), seed + 1
+    return successes, played
+
+
+def evaluate_splits(
+    policy: Callable[[TensorDictBase], TensorDictBase],
+    envs: Mapping[str, EnvBase],
+    *,
+    seed: int,
+    ranks: Ranks | None = None,
+) -> dict[str, float]:
+    """:func:`evaluate`, sampled and greedy, on several environments.
+
+    Several processes take turns, an environment and mode each, and all get all results.
+
+    Args:
+        policy: writes the action.
+        envs: environments by name, such as ``"train"`` and ``"test"`` for the splits of goals.
+        seed: of environments and policy.
+        ranks: the processes. Default: None, this one alone.
+
+    Returns:
+        Results under ``eval/<name>/sampled/...`` and ``eval/<name>/greedy/...``.
+
+    Examples:
+        >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
+        >>> env = PlaygroundTextEnv(num_envs=8, text=False)
+        >>> results = evaluate_splits(OraclePolicy(env.goals), {"train": env}, seed=0)
+        >>> results["eval/train/greedy/success"]
+        1.0
+    """
+    out, ranks = {}, ranks or Ranks()
+    for name, mode in ranks.mine([(name, mode) for name in envs for mode in ("sampled", "greedy")]):
+        results = evaluate(policy, envs[name], seed=seed, deterministic=mode == "greedy")
+        out |= {f"eval/{name}/{mode}/{key}": value for key, value in results.items()}
+    return ranks.merge(out)
+
+
+def _play(
+    policy: Callable[[TensorDictBase], TensorDictBase] | None,
+    env: EnvBase,
+    kind_key: NestedKey,
+    action_key: NestedKey,
+    mask_key: NestedKey,
+    success_key: NestedKey,
+) -> tuple[Tensor, Tensor, Tensor]:
+    state = env.reset()
+    kind = state[kind_key].clone()
+    running = torch.ones(env.batch_size, dtype=torch.bool, device=kind.device)
+    reached, length = torch.zeros_like(running), torch.zeros_like(kind, dtype=torch.long)
+    while running.any():
+        mask = state[mask_key]
+        # An instance whose episode is over waits for the others with any admissible action.
+        action = mask.to(torch.int8).argmax(-1)
+        if policy is None:
+            action = torch.multinomial(mask.float(), 1).squeeze(-1)
+        else:
+            action[running] = policy(state[running])[action_key]
+        step = env.step(state.set(action_key, action))["next"]
+        length += running
+        reached |= running & goals_reached(step, success_key)
+        over = step["done"].squeeze(-1)
+        running &= ~over
+        state = step_mdp(step.new_empty(step.batch_size).set("next", step))
+        if over.any() and running.any():
+            reset = state.empty().set("_reset", over.unsqueeze(-1))
+            state = env.reset(state.update(reset))
+    return reached, length, kind

@@ -1,0 +1,129 @@
+"""Updates that go on where a device's memory ends: once more, in passes of half the size."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import torch
+from tensordict import TensorDictBase
+from torch import nn
+
+from torchrl_glam.models import Trunk, split_by_tokens
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+class HalvingPasses:
+    """Splits batches into passes, and halves these, once in a run, when memory runs out.
+
+    As a decorator of a function that does an update: if memory runs out in it, what it has reached
+    of gradients is forgotten, and it is called again with ``max_tokens`` halved, which is said on
+    the standard error. The gradient of the whole batch is the same. If memory runs out again, the
+    run has to end, and its message says what to set; a
+    :class:`~torchrl_glam.runs.interrupt.Rescue` saves a checkpoint then.
+
+    The function must change nothing but gradients before it has all of them.
+
+    Args:
+        trunk: the trunk that reads the batches.
+        loss: owner of the parameters whose gradients are to be forgotten.
+        max_tokens: most tokens of a pass, see :func:`~torchrl_glam.models.split_by_tokens`; None:
+            everything in one.
+
+    Attributes:
+        max_tokens: the same, as it is now.
+
+    Examples:
+        >>> from torchrl_glam.models import load_language_model, make_trunk
+        >>> trunk = make_trunk(*load_language_model("tiny"))
+        >>> passes = HalvingPasses(trunk, trunk, max_tokens=4096)
+        >>> @passes
+        ... def update(batch):
+        ...     if passes.max_tokens > 2048:
+        ...         raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
+        ...     return len(passes.split(batch))
+        >>> ids = torch.arange(3, 11)
+        >>> batch = {"goal_tokens": ids, "observation_tokens": ids, "action_tokens": ids[None, :2]}
+        >>> batch["action_mask"] = torch.ones(1, dtype=torch.bool)
+        >>> from tensordict import TensorDict
+        >>> update(TensorDict(batch).expand(100)), passes.max_tokens
+        (2, 2048)
+    """
+
+    def __init__(self, trunk: Trunk, loss: nn.Module, max_tokens: int | None) -> None:
+        self.max_tokens = max_tokens
+        self._trunk, self._loss = trunk, loss
+        self._halved = False
+        self._batch: TensorDictBase | None = None
+
+    def split(self, batch: TensorDictBase) -> list[TensorDictBase]:
+        """The parts of a batch; see :func:`~torchrl_glam.models.split_by_tokens`."""
+        self._batch = batch
+        return split_by_tokens(batch, self._trunk, self.max_tokens)
+
+    def __call__(self, update: Callable[Given, Result]) -> Callable[Given, Result]:
+        """The update, tried again once.
+
+        Raises:
+            torch.OutOfMemoryError: on a call, if memory runs out and passes were halved before, or
+                are of one token.
+        """
+
+        @functools.wraps(update)
+        def halving(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+            self._batch = None
+            try:
+                return update(*args, **kwargs)
+            except torch.OutOfMemoryError as error:
+                self._halve(error)
+            # Not in the handler, where the error still holds what the update had made.
+            self._forget()
+            try:
+                return update(*args, **kwargs)
+            except torch.OutOfMemoryError as error:
+                raise self._end(error) from error
+
+        return halving
+
+    def _halve(self, error: torch.OutOfMemoryError) -> None:
+        tokens = self._tokens()
+        if self._halved or tokens < 2:
+            raise self._end(error) from error
+        self._halved, self.max_tokens = True, tokens // 2
+        print(
+            f"Memory ran out in an update ({_first_line(error)}). It is done again in passes of "
+            f"half the size, as all that follow: max_tokens_per_pass={self.max_tokens}",
+            file=sys.stderr,
+        )
+
+    def _end(self, error: torch.OutOfMemoryError) -> torch.OutOfMemoryError:
+        again = " again, after passes were halved once" if self._halved else ""
+        return torch.OutOfMemoryError(
+            f"memory ran out in an update{again} (max_tokens_per_pass: {self.max_tokens}; "
+            f"{_first_line(error)}): set max_tokens_per_pass={max(1, self._tokens() // 2)} or "
+            "less, gradient_checkpointing=true, load_in_4bit=true with lora_rank, or a smaller "
+            "model"
+        )
+
+    def _tokens(self) -> int:
+        """Tokens of a pass, padding included, as they were."""
+        if self.max_tokens is not None or self._batch is None:
+            return self.max_tokens or 0
+        prompts, nodes = self._trunk.count_tokens(self._batch)
+        return len(self._batch) * int(prompts.max() + nodes.max())
+
+    def _forget(self) -> None:
+        for parameter in self._loss.parameters():
+            parameter.grad = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or ["no reason given"])[0]

@@ -1,0 +1,207 @@
+"""Instruments for an agent that does not learn yet: success alone hides what it has learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.utils import unravel_key
+from torch import Tensor
+from torchrl.envs import EnvBase
+
+from torchrl_glam.models._distinct import fingerprint
+from torchrl_glam.runs.build import seeded
+from torchrl_glam.text import Oracle
+
+Heads = Callable[[TensorDictBase], tuple[Tensor, Tensor]]
+"""From states ``[B]`` to probabilities and Q-values of the candidates, ``[B, A]`` both."""
+
+_ROWS = 256  # states that the heads are given at a time
+
+
+class PlanProbe:
+    """Compares policy and critic with shortest plans, and Q-values with returns.
+
+    Of every state it asks whether the likeliest action, and the one of the largest Q-value, lie on
+    *a* shortest plan (any of them), and by how much Q sets those actions apart. The states are
+    those of the shortest plan (``plan``) and of random play (``random``), both drawn once, and
+    those that the policy itself meets (``policy``), drawn at each call with the same goals and
+    scenes. The global random state is left as it was.
+
+    Args:
+        env (EnvBase): instances of the environment, with what oracle, policy and critic read.
+        oracle (Oracle): knows the shortest plans.
+        max_steps (int): steps of an episode.
+
+    Keyword Args:
+        gamma (float): discount of a step, for the returns.
+        seed (int): of goals, scenes and play. Default: ``0``.
+
+    Examples:
+        >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
+        >>> env = PlaygroundTextEnv(num_envs=8, text=False)
+        >>> oracle = OraclePolicy(env.goals)
+        >>> probe = PlanProbe(env, oracle, env.max_steps, gamma=0.9)
+        >>> def heads(states):  # a policy and a critic that know the shortest plans
+        ...     best, left = oracle.shortest_plans(states)
+        ...     return best.float(), 0.9 ** (left[:, None] - best.float())
+        >>> results = probe(oracle, heads)
+        >>> results["probe/policy/policy"], results["probe/random/critic"]
+        (1.0, 1.0)
+        >>> abs(results["probe/q_error"]) < 1e-6
+        True
+    """
+
+    def __init__(
+        self, env: EnvBase, oracle: Oracle, max_steps: int, *, gamma: float, seed: int = 0
+    ) -> None:
+        self._env, self._oracle, self._max_steps = env, oracle, max_steps
+        self._gamma, self._seed = gamma, seed
+        self._kept = {"plan": self._play(oracle), "random": self._play(None)}
+
+    def __repr__(self) -> str:
+        settings = f"max_steps={self._max_steps}, gamma={self._gamma}, seed={self._seed}"
+        return f"PlanProbe({self._env.batch_size.numel()} episodes, {settings})"
+
+    @torch.no_grad()
+    def __call__(
+        self, policy: Callable[[TensorDictBase], TensorDictBase], heads: Heads
+    ) -> dict[str, float]:
+        """Measures.
+
+        Args:
+            policy: writes the action; for the episodes that it plays.
+            heads: what policy and critic say of states.
+
+        Returns:
+            For each kind of states, as ``probe/<states>/…``: ``policy`` and ``critic``, the shares
+            of states in which the likeliest action, and that of the largest Q-value, lie on a
+            shortest plan; ``policy/second`` and ``critic/second``, the same where the first of two
+            parts of the goal has been reached (``("state", "stage")`` is 1, if there is one);
+            ``probability``, of all actions on a shortest plan; ``lead``, mean Q-value of these less
+            that of the other admissible ones. And for the policy's episodes ``probe/q_error``, mean
+            of Q of the actions taken less the discounted returns that followed,
+            ``probe/q_correlation`` of the two, and ``probe/calibration/1/q`` and ``/return`` to
+            ``5``, their means over the states by fifths of Q, the lowest first.
+        """
+        out, found = {}, self._play(policy)
+        for name, states in (*self._kept.items(), ("policy", found)):
+            probabilities, q_values = _in_parts(heads, states)
+            measured = self._compare(states, probabilities, q_values)
+            out |= {f"probe/{name}/{key}": value for key, value in measured.items()}
+        taken = q_values.gather(1, found["action"].unsqueeze(1)).squeeze(1)
+        out["probe/q_error"] = (taken - found["return"]).mean().item()
+        out["probe/q_correlation"] = torch.stack((taken, found["return"])).corrcoef()[0, 1].item()
+        for fifth, rows in enumerate(taken.argsort(stable=True).tensor_split(5), start=1):
+            if len(rows):
+                out[f"probe/calibration/{fifth}/q"] = taken[rows].mean().item()
+                out[f"probe/calibration/{fifth}/return"] = found["return"][rows].mean().item()
+        return out
+
+    def _compare(
+        self, states: TensorDictBase, probabilities: Tensor, q_values: Tensor
+    ) -> dict[str, float]:
+        on_plan, left = self._oracle.shortest_plans(states)
+        mask, stage = states["action_mask"], states.get(("state", "stage"), None)
+        second = torch.zeros_like(left, dtype=torch.bool) if stage is None else stage == 1
+        others = mask & ~on_plan
+        judged = (left > 0) & others.any(-1)  # the goal is in reach, and there is a choice
+        out = {}
+        for name, scores in (("policy", probabilities), ("critic", q_values)):
+            best = scores.masked_fill(~mask, -torch.inf).argmax(1, keepdim=True)
+            right = on_plan.gather(1, best).squeeze(1)
+            out[name] = right[judged].float().mean().item()
+            if (judged & second).any():
+                out[f"{name}/second"] = right[judged & second].float().mean().item()
+        out["probability"] = (probabilities * on_plan).sum(1)[judged].mean().item()
+        lead = _mean_where(q_values, on_plan) - _mean_where(q_values, others)
+        return out | {"lead": lead[judged].mean().item()}
+
+    def _play(self, policy: Callable[[TensorDictBase], TensorDictBase] | None) -> TensorDictBase:
+        """The states of one episode in every instance, flat, with actions and returns."""
+        with seeded(self._seed):
+            self._env.set_seed(self._seed)
+            steps = self._env.rollout(self._max_steps, policy, break_when_any_done=False)
+        done = steps["next", "done"].squeeze(-1)
+        value = torch.zeros(len(steps), device=done.device)
+        returns = []
+        for step in reversed(steps.unbind(1)):
+            going_on = ~step["next", "done"].squeeze(-1)
+            value = step["next", "reward"].squeeze(-1) + self._gamma * value * going_on
+            returns.append(value)
+        steps["return"] = torch.stack(returns[::-1], 1)
+        first_episode = done.int().cumsum(1) - done.int() == 0
+        return steps.exclude("next")[first_episode]
+
+
+def _in_parts(heads: Heads, states: TensorDictBase) -> tuple[Tensor, Tensor]:
+    parts = [heads(part) for part in states.split(_ROWS)]
+    return tuple(torch.cat(values) for values in zip(*parts, strict=True))
+
+
+def _mean_where(values: Tensor, where: Tensor) -> Tensor:
+    return (values * where).sum(-1) / where.sum(-1).clamp_min(1)
+
+
+class GoalCoverage:
+    """Which goals the social partner has ever named: what hindsight can teach.
+
+    Keyword Args:
+        goal_key (NestedKey): under ``"next"``, tokens of the goals that a step reached,
+            ``[*B, H, T]``. Default: ``("hindsight", "goal_tokens")``.
+        kind_key (NestedKey): under ``"next"``, their kinds, -1 in empty slots, ``[*B, H]``.
+            Default: ``("hindsight", "kind")``.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> tokens = torch.tensor([[[5], [6]], [[5], [0]]])
+        >>> named = {"goal_tokens": tokens, "kind": torch.tensor([[0, 0], [0, -1]])}
+        >>> coverage = GoalCoverage()
+        >>> coverage.add(TensorDict({"next": {"hindsight": named}}, batch_size=[2]))
+        >>> coverage.summary()
+        {'goals/named': 2, 'goals/new_per_1000_steps': 1000.0}
+    """
+
+    def __init__(
+        self,
+        *,
+        goal_key: NestedKey = ("hindsight", "goal_tokens"),
+        kind_key: NestedKey = ("hindsight", "kind"),
+    ) -> None:
+        self._keys = [unravel_key(("next", key)) for key in (goal_key, kind_key)]
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all of it."""
+        self._seen = torch.empty(0, dtype=torch.int64)
+        self._steps = self._before = 0
+
+    def add(self, steps: TensorDictBase) -> None:
+        """Takes note of the goals that steps of any batch shape reached."""
+        tokens, kinds = (steps[key] for key in self._keys)
+        self._take(fingerprint(tokens[kinds >= 0].long()).cpu(), steps.numel())
+
+    def merge(self, state_dict: dict[str, Tensor | int]) -> None:
+        """Takes note of what another, since it was last cleared, says by its :meth:`state_dict`."""
+        self._take(state_dict["seen"], state_dict["steps"])
+
+    def _take(self, named: Tensor, steps: int) -> None:
+        self._seen = torch.cat((self._seen, named)).unique()
+        self._steps += steps
+
+    def summary(self) -> dict[str, float]:
+        """Number of goals ever named, and how fast new ones came since the last call."""
+        seen = len(self._seen)
+        new = 1000 * (seen - self._before) / max(self._steps, 1)
+        self._before, self._steps = seen, 0
+        return {"goals/named": seen, "goals/new_per_1000_steps": new}
+
+    def state_dict(self) -> dict[str, Tensor | int]:
+        """What has been named, and the counts since the last summary."""
+        return {"seen": self._seen, "steps": self._steps, "before": self._before}
+
+    def load_state_dict(self, state_dict: dict[str, Tensor | int]) -> None:
+        """Restores what :meth:`state_dict` returned."""
+        self._seen = state_dict["seen"].clone()
+        self._steps, self._before = state_dict["steps"], state_dict["before"]

@@ -1,0 +1,1 @@
+"""Processes of a run: those that torchrun starts, and collectors on Ray."""

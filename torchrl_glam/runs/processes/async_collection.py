@@ -1,0 +1,215 @@
+"""Collectors at work while the learner learns: whose batch is next, how old it may be, who is lost.
+
+A :class:`~torchrl_glam.runs.processes.pool.Pool` starts collectors and carries batches, such as
+:class:`~torchrl_glam.runs.processes.ray_pool.RayPool`.
+
+An *update* is a step of the learner's optimizer; the *version* of some weights is how many they
+have had, and the *lag* of a batch how many more the learner has made when it takes it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from torch import Tensor
+
+from torchrl_glam.replay import number_trajectories, unfinished_trajectories
+from torchrl_glam.runs.processes.pool import Pool, WorkerLost, check_lag
+from torchrl_glam.runs.records.metrics import policy_lag
+
+
+@dataclass
+class _Place:
+    """A collector that works, and what is known of it."""
+
+    number: int = -1
+    worker: Any = None
+    where: str = "which did not start"
+    task: Hashable = None
+    version: int | None = None  # of the weights it collects with; None while it starts
+    since: float = 0.0
+    unfinished: Tensor | None = None  # trajectories of its last batch that go on
+    lost_in_a_row: int = 0  # collectors of this place, since it last gave a batch
+
+
+class AsyncCollectors:
+    """Batches of collectors that work apart from the learner, in the order in which they come.
+
+    A collector begins its next batch, with the newest weights, when its last one is taken; so it
+    works while the learner learns from that one. A batch is passed over for an older one where the
+    older one would otherwise lag behind by more than ``max_policy_lag`` updates, so none ever does.
+
+    A collector that is lost, or does not answer in time, is replaced by another. What others have
+    collected goes on; its own unfinished episodes are dropped, and never put together with those of
+    its successor, as every collector has trajectory numbers of its own. A place where one collector
+    after another is lost stays empty.
+
+    Args:
+        pool: starts them, and says how many work at a time.
+        updates_per_batch: most updates that the learner makes between two batches.
+        max_policy_lag: most updates that the learner has made since a batch's weights when it takes
+            the batch; at least ``updates_per_batch`` for each collector.
+        timeout: seconds that a collector may take to start, or for a batch. Default: 300.
+        forget: called with the trajectories that a lost collector leaves unfinished, integers; it
+            returns how many steps it dropped, as
+            :meth:`~torchrl_glam.replay.HindsightTransform.forget` does.
+        max_lost: collectors lost one after another, without a batch in between, before their place
+            stays empty. Default: 3.
+        version_key: entry written to batches, the version of the weights that made each step, int32
+            ``[*B]``. Default: ``"recorded_at"``.
+
+    Raises:
+        ValueError: if collectors would lag behind further than they may.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        updates_per_batch: int,
+        max_policy_lag: int,
+        forget: Callable[[Tensor], int],
+        timeout: float = 300.0,
+        max_lost: int = 3,
+        version_key: NestedKey = "recorded_at",
+    ) -> None:
+        check_lag(max_policy_lag, pool.num_collectors, updates_per_batch)
+        self._pool = pool
+        self._updates_per_batch, self._max_policy_lag = updates_per_batch, max_policy_lag
+        self._timeout, self._max_lost = timeout, max_lost
+        self._forget, self._version_key = forget, version_key
+        self._places: list[_Place] = []
+        self._weights, self._version = None, None
+        self._started, self._lost = 0, 0  # collectors, over the whole run
+        self._lags: list[int] = []  # of the batches since the last summary
+
+    def __enter__(self) -> AsyncCollectors:
+        """Starts the collectors, without waiting for them."""
+        self._places = [_Place() for _ in range(self._pool.num_collectors)]
+        for place in self._places:
+            self._start(place)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._pool.shutdown()
+
+    def publish(self, weights: TensorDictBase, version: int) -> None:
+        """Gives the weights with which collectors begin their next batches."""
+        if version != self._version:
+            self._weights, self._version = self._pool.share(weights), version
+
+    def next(self) -> TensorDictBase:
+        """The next batch, its trajectories numbered, with the version of the weights that made it.
+
+        Raises:
+            ConnectionError: if all collectors are lost.
+        """
+        while self._places:
+            place = self._wait()
+            if place is None:
+                continue
+            try:
+                result = self._pool.result(place.task)
+            except WorkerLost as error:
+                self._replace(place, str(error))
+                continue
+            version = place.version
+            place.task, place.version = (
+                self._pool.collect(place.worker, self._weights),
+                self._version,
+            )
+            place.since = time.monotonic()
+            if version is not None:
+                return self._taken(place, result, version)
+            place.where = result
+            print(f"Collector {place.number} works in {place.where}")
+        raise ConnectionError(
+            f"all collectors are lost, {self._lost} of them, though others took their places: "
+            "nothing more can be collected. What ended them is said above; resume the run once it "
+            "is mended"
+        )
+
+    def summary(self) -> dict[str, float]:
+        """Lag of the batches since the last summary, collectors at work, and how many were lost."""
+        out: dict[str, float] = {}
+        if self._lags:
+            out = policy_lag(-torch.tensor(self._lags), 0, "collected")
+        self._lags.clear()
+        return out | {"collectors": len(self._places), "collectors_lost": self._lost}
+
+    def state_dict(self) -> dict[str, int]:
+        """What a resumed run must know: whoever starts then has another number."""
+        return {"started": self._started, "lost": self._lost}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Restores what :meth:`state_dict` returned; before the collectors start."""
+        self._started, self._lost = state["started"], state["lost"]
+
+    def _start(self, place: _Place) -> None:
+        place.number, place.version = self._started, None
+        place.where, place.unfinished = _Place.where, None
+        self._started += 1
+        place.worker, place.task = self._pool.start(place.number)
+        place.since = time.monotonic()
+
+    def _wait(self) -> _Place | None:
+        """A place whose task is done, the oldest batch first; None if someone was given up."""
+        allowed = [place for place in self._places if self._may_be_next(place)]
+        allowed.sort(key=lambda place: -1 if place.version is None else place.version)
+        oldest = min(place.since for place in allowed)
+        left = max(0.0, oldest + self._timeout - time.monotonic())
+        done = set(self._pool.wait([place.task for place in allowed], left))
+        for place in allowed:
+            if place.task in done:
+                return place
+        for place in allowed:
+            if place.since + self._timeout <= time.monotonic():
+                doing = "start" if place.version is None else "give a batch"
+                self._replace(place, f"it did not {doing} in {self._timeout:g} seconds")
+        return None
+
+    def _may_be_next(self, chosen: _Place) -> bool:
+        """Whether the others can wait: none is too old then, if they are taken oldest first."""
+        if chosen.version is None:
+            return True
+        others = (place for place in self._places if place is not chosen)
+        versions = sorted(place.version for place in others if place.version is not None)
+        return all(
+            self._version + turn * self._updates_per_batch - version <= self._max_policy_lag
+            for turn, version in enumerate(versions, start=1)
+        )
+
+    def _replace(self, place: _Place, why: str) -> None:
+        self._pool.kill(place.worker)
+        number, where = place.number, place.where
+        dropped = 0 if place.unfinished is None else self._forget(place.unfinished)
+        self._lost += 1
+        place.lost_in_a_row += 1
+        if place.lost_in_a_row < self._max_lost:
+            self._start(place)
+            follows = f"collector {place.number} takes its place"
+        else:
+            self._places.remove(place)
+            follows = (
+                f"its place stays empty, as {place.lost_in_a_row} were lost there without a batch "
+                f"in between; {len(self._places)} of {self._pool.num_collectors} are left"
+            )
+        print(
+            f"Collector {number} ({where}) is lost: {why}. {dropped} steps of its unfinished "
+            f"episodes are dropped; {follows}",
+            file=sys.stderr,
+        )
+
+    def _taken(self, place: _Place, batch: TensorDictBase, version: int) -> TensorDictBase:
+        place.lost_in_a_row = 0
+        number_trajectories(batch, place.number)
+        place.unfinished = unfinished_trajectories(batch)
+        self._lags.append(self._version - version)
+        versions = torch.full(batch.shape, version, dtype=torch.int32, device=batch.device)
+        return batch.set(self._version_key, versions)

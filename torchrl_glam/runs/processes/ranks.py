@@ -1,0 +1,375 @@
+"""The processes of a run that torchrun starts: what each has of it, and what they agree on.
+
+Every process has a copy of the model and its share of environments, replay and batches; gradients
+are summed (:class:`~torchrl_glam.objectives.reduction.GradientReducer`), so that all copies stay
+equal. The first process alone writes to the run's folder, but for shares of checkpoints.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from statistics import fmean
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+from torchrl_glam.objectives.reduction import UpdateFailedError, lost
+from torchrl_glam.runs.build import derive_seed, seed_everything
+from torchrl_glam.runs.config import RecipeConfig
+
+Config = TypeVar("Config", bound=RecipeConfig)
+T = TypeVar("T")
+
+# What is divided among the processes; keys that a recipe does not have are skipped.
+_DIVIDED = ("num_envs", "batch_size", "capacity", "update_every", "total_steps")
+
+
+class OtherProcessError(OSError):
+    """Another process of the run failed where all of them had to succeed."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """One process of a run, and its way to the others; alone without torchrun.
+
+    Alone, every method gives back what it is given, and nothing is sent.
+
+    Args:
+        rank: number of this process, from 0. Default: 0.
+        size: number of processes. Default: 1.
+        group: all of them. Default: None, alone.
+
+    Examples:
+        >>> ranks = Ranks()
+        >>> ranks.first, ranks.any(False), ranks.gather("one")
+        (True, False, ['one'])
+    """
+
+    rank: int = 0
+    size: int = 1
+    group: dist.ProcessGroup | None = None
+
+    @classmethod
+    def join(cls, config: RecipeConfig) -> Ranks:
+        """Meets the other processes that torchrun started, if there are any.
+
+        Messages go by NCCL between cards and by gloo else; none is waited for longer than
+        ``rank_timeout`` seconds. A process takes the card of its number on its machine.
+
+        Args:
+            config: the run's configuration; its ``output`` becomes that of the first process.
+
+        Raises:
+            ValueError: on every process, if their configurations differ, if what they divide does
+                not divide by their number, or if a machine has fewer cards than processes.
+        """
+        if not dist.is_torchelastic_launched() or int(os.environ["WORLD_SIZE"]) == 1:
+            return cls()
+        cuda = config.device.startswith("cuda") or config.device == "auto"
+        cuda = cuda and torch.cuda.is_available()
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if cuda and dist.is_nccl_available() else "gloo",
+            timeout=timedelta(seconds=config.rank_timeout),
+        )
+        ranks = cls(dist.get_rank(), dist.get_world_size(), dist.group.WORLD)
+        config.output = ranks.from_first(config.output)
+        ranks._require_same(asdict(config))
+        ranks.share(config)  # refuses what does not divide
+        with ranks.together():
+            if cuda:
+                _take_card(config.device, int(os.environ["LOCAL_RANK"]))
+        return ranks
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes the run's folder."""
+        return self.rank == 0
+
+    def share(self, config: Config) -> Config:
+        """The configuration of this process: its share of what is divided, a seed of its own.
+
+        Shares are equal, but for hindsight: of all processes' batches together, round(ratio * B)
+        rows are relabelled, and processes differ by one where that does not divide.
+
+        Raises:
+            ValueError: if environments, batch or capacity do not divide by the processes.
+
+        Examples:
+            >>> mine = Ranks(rank=1, size=4).share(RecipeConfig())
+            >>> mine.num_envs, mine.batch_size
+            (8, 32)
+            >>> Ranks(rank=1, size=5).share(RecipeConfig())
+            Traceback (most recent call last):
+                ...
+            ValueError: num_envs (32) must be a multiple of the 5 processes that share it: change
+            it, or torchrun's --nproc-per-node and --nnodes
+        """
+        if self.size == 1:
+            return config
+        shares: dict[str, Any] = {"seed": self.seed(config.seed)}
+        for key in _DIVIDED:
+            value = getattr(config, key, None)
+            if value is not None and value % self.size:
+                raise ValueError(
+                    f"{key} ({value}) must be a multiple of the {self.size} processes that share "
+                    "it: change it, or torchrun's --nproc-per-node and --nnodes"
+                )
+            if value is not None:
+                shares[key] = value // self.size
+        if hasattr(config, "hindsight_ratio"):
+            relabelled = round(config.hindsight_ratio * config.batch_size)
+            first, last = (relabelled * r // self.size for r in (self.rank, self.rank + 1))
+            shares["hindsight_ratio"] = (last - first) / shares["batch_size"]
+        return replace(config, **shares)
+
+    def seed(self, seed: int) -> int:
+        """A seed for what this process draws alone; no two processes share one."""
+        if self.size == 1:
+            return seed
+        return derive_seed(seed, self.rank, self.size)
+
+    def own(self, name: str) -> str:
+        """A name for what this process keeps apart from the others.
+
+        Examples:
+            >>> Ranks().own("replay"), Ranks(rank=1, size=2).own("replay")
+            ('replay', 'replay_1')
+        """
+        return name if self.size == 1 else f"{name}_{self.rank}"
+
+    def align(self, loss: nn.Module, seed: int) -> None:
+        """Gives every process the first one's weights, and random numbers of its own from here on.
+
+        Args:
+            loss: a loss with a ``trunk``; its parameters and buffers are sent.
+            seed: of this process.
+
+        Raises:
+            ValueError: on every process, if weights that do not train differ between them.
+        """
+        if self.size == 1:
+            return
+        frozen = [(n, p) for n, p in loss.trunk.named_parameters() if not p.requires_grad]
+        self._require_equal(frozen, "the model's weights: give all processes the same model")
+        for tensor in {id(t): t for t in (*loss.parameters(), *loss.buffers())}.values():
+            value = tensor.data.contiguous()
+            self._send(dist.broadcast, value, src=0)
+            tensor.data.copy_(value)
+        seed_everything(seed)
+
+    def require_alike(self, module: nn.Module) -> None:
+        """Finds copies that have drifted apart: every process must hold the same parameters.
+
+        Raises:
+            ValueError: on every process, naming the first parameter that differs.
+        """
+        if self.size > 1:
+            self._require_equal(list(module.named_parameters()), "trained weights")
+
+    def all(self, flag: bool) -> bool:
+        """Whether it is so on every process."""
+        return not self.any(not flag)
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so on any process."""
+        if self.size == 1:
+            return flag
+        value = torch.tensor(int(flag))
+        self._send(dist.all_reduce, value, op=dist.ReduceOp.MAX)
+        return bool(value)
+
+    def gather(self, value: T) -> list[T]:
+        """What each process gives, by rank; on every process."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        self._send(dist.all_gather_object, values, value)
+        return values
+
+    def from_first(self, value: T) -> T:
+        """What the first process gives."""
+        return self.gather(value if self.first else None)[0]
+
+    def sum(self, terms: TensorDictBase) -> TensorDictBase:
+        """Entries, each summed over the processes."""
+        if self.size == 1:
+            return terms
+        names = sorted(terms.keys())
+        values = torch.cat([terms[name].double().flatten() for name in names])
+        self._send(dist.all_reduce, values)
+        parts = values.split([terms[name].numel() for name in names])
+        summed = zip(names, parts, strict=True)
+        return TensorDict({name: part.view(terms[name].shape) for name, part in summed})
+
+    def mean(self, row: dict[str, float]) -> dict[str, float]:
+        """Metrics of a row, each the mean of the processes; the largest where ``/max`` says so."""
+        if self.size == 1:
+            return row
+        rows = self.gather(row)
+        return {
+            key: (max if key.endswith("/max") else fmean)(other[key] for other in rows)
+            for key in row
+        }
+
+    def standardise(self, values: Tensor) -> Tensor:
+        """Values of all processes, shifted and scaled together to mean 0 and deviation 1.
+
+        Examples:
+            >>> Ranks().standardise(torch.tensor([1.0, 2.0, 3.0]))
+            tensor([-1.,  0.,  1.])
+        """
+        if self.size == 1:
+            return (values - values.mean()) / values.std().clamp_min(1e-4)
+        total = torch.stack([values.double().sum(), values.new_tensor(values.numel()).double()])
+        self._send(dist.all_reduce, total)
+        mean = total[0] / total[1]
+        squares = (values.double() - mean).square().sum()
+        self._send(dist.all_reduce, squares)
+        scale = (squares / (total[1] - 1)).sqrt().clamp_min(1e-4)
+        return ((values - mean) / scale).to(values.dtype)
+
+    def minibatches(self, count: int, batch_size: int) -> list[tuple[Tensor, int]]:
+        """Divides the rows of all processes, once each and at random, among updates.
+
+        There are as many updates as the rows of all give whole batches, but no more than the
+        process with the fewest rows has. Each process gives rows in proportion to what it has, so
+        that an update has ``batch_size`` rows, or one more or less for each process.
+
+        Args:
+            count: rows of this process.
+            batch_size: rows of an update, over all processes.
+
+        Returns:
+            For each update, indices of this process's rows, and how many those of all are.
+
+        Examples:
+            >>> [(len(rows), total) for rows, total in Ranks().minibatches(10, 4)]
+            [(4, 4), (4, 4)]
+        """
+        counts = self.gather(count)
+        updates = min(sum(counts) // batch_size, *counts)
+        kept, begin, whole = [], 0, updates * batch_size
+        for rows in counts:
+            share = (begin + rows) * whole // sum(counts) - begin * whole // sum(counts)
+            kept.append(max(updates, share))
+            begin += rows
+        sizes = [[n // updates + (i < n % updates) for i in range(updates)] for n in kept]
+        totals = [sum(of_update) for of_update in zip(*sizes, strict=True)]
+        order = torch.randperm(count)[: kept[self.rank]]
+        return list(zip(order.split(sizes[self.rank]), totals, strict=True))
+
+    def mine(self, jobs: Sequence[T]) -> Sequence[T]:
+        """Every ``size``-th of the jobs, those of this process."""
+        return jobs[self.rank :: self.size]
+
+    def merge(self, results: Mapping[str, T]) -> dict[str, T]:
+        """The results of all processes; names differ."""
+        return {name: value for part in self.gather(dict(results)) for name, value in part.items()}
+
+    def hand_over(self, *records: Any) -> None:
+        """Merges records of all processes into the first one's, and clears the others.
+
+        Args:
+            records: with ``state_dict``, ``merge`` (of such a state) and ``clear``.
+        """
+        if self.size == 1:
+            return
+        states = self.gather([record.state_dict() for record in records])
+        for number, record in enumerate(records):
+            if not self.first:
+                record.clear()
+            for state in states[1:] if self.first else ():
+                record.merge(state[number])
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What fails on one process, by an error, fails on all at the end of the block.
+
+        Raises:
+            OtherProcessError: where it succeeded, saying what the others said.
+        """
+        failure = None
+        try:
+            yield
+        except Exception as error:
+            if self.size == 1:
+                raise
+            failure = error
+        if self.size == 1:
+            return
+        told = self.gather(failure and f"{type(failure).__name__}: {failure}")
+        if failure is not None:
+            raise failure
+        for rank, words in enumerate(told):
+            if words is not None:
+                raise OtherProcessError(f"process {rank} of {self.size}: {words}")
+
+    @property
+    def shared_errors(self) -> type[Exception]:
+        """Errors that strike all processes at the same place, where they can still act together."""
+        return Exception if self.size == 1 else UpdateFailedError
+
+    def _require_same(self, config: Mapping[str, Any]) -> None:
+        configs = self.gather(config)
+        for rank, other in enumerate(configs):
+            for key, value in configs[0].items():
+                if other[key] != value:
+                    raise ValueError(
+                        f"{key} ({other[key]} on process {rank}) must be the same on all, and is "
+                        f"{value} on process 0: start all processes with the same command"
+                    )
+
+    def _require_equal(self, tensors: Sequence[tuple[str, Tensor]], what: str) -> None:
+        seen = self.gather({name: (tuple(t.shape), _fingerprint(t)) for name, t in tensors})
+        for rank, other in enumerate(seen):
+            for name in seen[0].keys() | other.keys():
+                if seen[0].get(name) != other.get(name):
+                    raise ValueError(
+                        f"{name} on process {rank} must be what it is on process 0, and is not: "
+                        f"{what}"
+                    )
+
+    def _send(self, collective: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        try:
+            collective(*args, group=self.group, **kwargs)
+        except RuntimeError as error:
+            raise lost(error) from error
+
+
+@contextmanager
+def membership() -> Iterator[None]:
+    """Leaves the other processes at the end of the block, if it ends well.
+
+    After an error the end of the process says it: messages to and from it fail at once.
+    """
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _fingerprint(tensor: Tensor) -> int:
+    """Differs, most likely, where tensors of the same shape do."""
+    bytes_of = tensor.data.contiguous().reshape(-1).view(torch.uint8)
+    half = len(bytes_of) // 2
+    return int(bytes_of.sum()) * 31 + int(bytes_of[:half].sum())
+
+
+def _take_card(device: str, local_rank: int) -> None:
+    if ":" in device:
+        raise ValueError(
+            f"device ({device}) must be cuda or auto with several processes: each takes the card "
+            "of its number"
+        )
+    if local_rank >= torch.cuda.device_count():
+        raise ValueError(
+            f"device ({device}): process {local_rank} of this machine has no card, as there are "
+            f"{torch.cuda.device_count()}: take a smaller --nproc-per-node, or device=cpu"
+        )
+    torch.cuda.set_device(local_rank)

@@ -1,0 +1,139 @@
+"""Collectors in processes that Ray starts, on this machine or on others.
+
+Worker processes import this module, so it imports little.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torchrl_glam.runs.processes.pool import WorkerLost
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+
+_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # a run is nobody's business
+    "RAY_worker_niceness": "0",  # by default workers get 3 % of a core that another process wants
+}
+
+
+def import_ray() -> Any:
+    """The module ``ray``.
+
+    Raises:
+        ImportError: if it is not installed, saying how it is.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError(
+            "collection apart from learning needs ray, which is not installed: "
+            'pip install "torchrl_glam[ray]"'
+        ) from error
+    return ray
+
+
+class CollectorWorker:
+    """A collector in a process of its own."""
+
+    def start(self, make_collector: Callable[[int], Iterable], number: int) -> str:
+        """Makes it, and says where it is."""
+        self._collector = make_collector(number)
+        self._batches = iter(self._collector)
+        return f"process {os.getpid()} on {socket.gethostname()}"
+
+    def collect(self, weights: TensorDictBase) -> TensorDictBase:
+        """A batch made with these weights; the policy's others stay what they are."""
+        self._collector.update_policy_weights_(weights)
+        return next(self._batches).cpu()
+
+
+class RayPool:
+    """Starts collectors with Ray; a :class:`~torchrl_glam.runs.processes.pool.Pool`.
+
+    Args:
+        make_collector: makes the collector of a number, in its own process. It is pickled, and what
+            it imports must be installed where it runs.
+        num_collectors: how many work at a time.
+        address: of a Ray cluster that runs, ``"auto"`` for this machine's. Default: None, which
+            starts Ray on this machine and ends it with the pool.
+        num_cpus: that Ray sets aside for each. Default: 1.
+        num_gpus: the same; a share of one too. Default: 0.
+
+    Raises:
+        ImportError: if Ray is not installed.
+        ConnectionError: if there is no cluster at the address.
+    """
+
+    def __init__(
+        self,
+        make_collector: Callable[[int], Iterable],
+        num_collectors: int,
+        address: str | None = None,
+        *,
+        num_cpus: float = 1,
+        num_gpus: float = 0,
+    ) -> None:
+        self._ray, self.num_collectors = import_ray(), num_collectors
+        for name, value in _SETTINGS.items():
+            os.environ.setdefault(name, value)
+        # As many CPUs as collectors want, even if there are fewer: then they share those.
+        num = math.ceil(num_cpus * num_collectors)
+        own = {"address": "local", "num_cpus": num, "include_dashboard": False}
+        quiet = {"logging_level": "error", "log_to_driver": False}
+        try:
+            self._ray.init(**(own if address is None else {"address": address}), **quiet)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ConnectionError(f"ray_address ({address}): Ray says: {error}") from error
+        self._make = self._ray.put(make_collector)
+        self._worker = self._ray.remote(num_cpus=num_cpus, num_gpus=num_gpus)(CollectorWorker)
+
+    def start(self, number: int) -> tuple[Any, Any]:
+        """Starts a collector."""
+        worker = self._worker.remote()
+        return worker, worker.start.remote(self._make, number)
+
+    def share(self, weights: TensorDictBase) -> Any:
+        """Puts the weights where all collectors of a machine can read them, once."""
+        return self._ray.put(weights)
+
+    def collect(self, worker: Any, weights: Any) -> Any:
+        """Asks for a batch made with these weights."""
+        return worker.collect.remote(weights)
+
+    def wait(self, tasks: Sequence[Any], seconds: float) -> Sequence[Any]:
+        """The tasks that are done, once one is, or none after so many seconds."""
+        limit = None if seconds == math.inf else seconds
+        done, _ = self._ray.wait(list(tasks), timeout=limit)
+        if done:
+            done, _ = self._ray.wait(list(tasks), num_returns=len(tasks), timeout=0)
+        return done
+
+    def result(self, task: Any) -> Any:
+        """What a task gave.
+
+        Raises:
+            WorkerLost: if its process has ended, or its machine is gone.
+            Exception: what the collector itself raised.
+        """
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(task)
+        except errors.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from error
+        except errors.RayError as error:
+            raise WorkerLost(str(error).splitlines()[0].strip(" .")) from error
+
+    def kill(self, worker: Any) -> None:
+        """Ends a collector, if it still runs."""
+        self._ray.kill(worker)
+
+    def shutdown(self) -> None:
+        """Ends all collectors, and Ray where it was started here."""
+        self._ray.shutdown()

@@ -1,0 +1,82 @@
+"""The collector of a worker process, made as a configuration asks for it, and its weights."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+from torchrl.collectors import Collector
+
+from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly
+from torchrl_glam.models.protocol import Trunk
+from torchrl_glam.objectives._trunk import trainable_leaves
+from torchrl_glam.runs.build import (
+    choose_autocast,
+    derive_seed,
+    make_language_model,
+    make_trunk_and_critic,
+    seed_everything,
+)
+from torchrl_glam.runs.config import SACGLAMRayConfig
+from torchrl_glam.runs.environments import make_env
+from torchrl_glam.runs.memory import bound_kernel_caches
+from torchrl_glam.text import describe_env
+
+
+def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
+    """A collector with a language model and environments of its own, without an end.
+
+    Args:
+        config: the run's configuration.
+        number: of the collector over the run; what it draws depends on it.
+
+    Examples:
+        >>> config = SACGLAMRayConfig(num_envs=2, update_every=4)
+        >>> next(iter(make_collector(config, 0))).shape
+        torch.Size([2, 2])
+    """
+    device = torch.device("cuda" if config.collector_gpus else "cpu")
+    autocast = choose_autocast(config.autocast, device)
+    bound_kernel_caches()
+    seed = derive_seed(config.seed, number)
+    seed_everything(seed)
+    model, tokenizer = make_language_model(config, device, autocast)
+    env = make_env(config, tokenizer, seed=seed)
+    num_actions = describe_env(env).num_actions
+    trunk, _ = make_trunk_and_critic(config, model, tokenizer, autocast, num_actions=num_actions)
+    return Collector(
+        env,
+        make_policy(trunk),
+        frames_per_batch=config.update_every,
+        total_frames=-1,
+        auto_register_policy_transforms=False,
+    )
+
+
+def make_policy(trunk: Trunk) -> OnDevice:
+    """What collectors play with, and the learner trains: log-likelihoods, and an action by them.
+
+    Examples:
+        >>> from torchrl_glam.models import load_language_model, make_trunk
+        >>> make_policy(make_trunk(*load_language_model("tiny"))).out_keys
+        ['action']
+    """
+    acting = (ScoresOnly(trunk), CandidateActor())
+    return OnDevice(TensorDictSequential(*acting, selected_out_keys=["action"]))
+
+
+def trained_weights(policy: TensorDictModuleBase) -> TensorDict:
+    """The weights of a policy that are trained, nested by module, in this machine's memory.
+
+    They are all that a collector with the same policy needs: with adapters a few MB, whatever the
+    language model's size. ``Collector.update_policy_weights_`` takes them.
+
+    Examples:
+        >>> from torch import nn
+        >>> from tensordict.nn import TensorDictModule
+        >>> policy = TensorDictModule(nn.Linear(2, 3), ["observation"], ["scores"])
+        >>> _ = policy.module.weight.requires_grad_(False)
+        >>> trained_weights(policy)["module"].keys()
+        _StringKeys(dict_keys(['bias']))
+    """
+    return trainable_leaves(policy).data.cpu()

@@ -1,0 +1,86 @@
+"""How a recipe ends when it cannot go on: in words for who started it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+from torchrl.checkpoint import CheckpointError
+
+from torchrl_glam.runs.config.groups import moved_key, spell_out
+from torchrl_glam.runs.processes.ranks import membership
+
+# What goes wrong by settings, files, numbers or memory, and says how; anything else is a bug.
+_EXPECTED = (
+    *(ValueError, OSError, ImportError, FloatingPointError),
+    *(CheckpointError, HydraException, OmegaConfBaseException, torch.OutOfMemoryError),
+)
+_FULL = "HYDRA_FULL_ERROR"
+
+
+def program(main: Callable[[], None]) -> Callable[[], None]:
+    """Ends a Hydra program by a line on what was wrong, and Ctrl-C without a traceback.
+
+    The exit status is 1, and 130 after Ctrl-C. What is no mistake of settings, files or numbers
+    keeps its traceback; with the environment variable ``HYDRA_FULL_ERROR=1`` everything does.
+    On the command line ``env=module:Name`` is understood, see
+    :func:`~torchrl_glam.runs.config.groups.spell_out`.
+
+    Args:
+        main: the function that ``hydra.main`` made.
+
+    Examples:
+        >>> @program
+        ... def main():
+        ...     raise ValueError("gamma (2) must be in [0, 1]")
+        >>> main()
+        Traceback (most recent call last):
+            ...
+        SystemExit: 1
+    """
+
+    @functools.wraps(main)
+    def run() -> None:
+        full, given = os.environ.get(_FULL), sys.argv
+        sys.argv = [*given[:1], *spell_out(given[1:])]
+        os.environ[_FULL] = "1"  # Hydra shortens errors itself, and ends with a hint instead
+        try:
+            with membership():
+                main()
+        except KeyboardInterrupt:
+            print("Interrupted; the checkpoints saved so far stand.", file=sys.stderr)
+            sys.exit(130)
+        except _EXPECTED as error:
+            if full == "1":
+                raise
+            words = " ".join([*str(error).split(), moved_key(str(error)) or ""]).strip()
+            # in one piece: several processes may speak at once
+            sys.stderr.write(
+                f"With {_FULL}=1 in the environment the traceback is shown.\n"
+                f"{type(error).__name__}: {words}\n"
+            )
+            sys.exit(1)
+        finally:
+            sys.argv = given
+            os.environ.pop(_FULL)
+            if full is not None:
+                os.environ[_FULL] = full
+
+    return run
+
+
+def how_to_resume(folder: Path) -> str:
+    """The arguments that go on with the run at hand: its folder, and its configuration again."""
+    given = HydraConfig.get()
+    own = ("output", "resume")
+    kept = [key for key in given.overrides.task if key.split("=")[0] not in own]
+    name = f"--config-name {given.job.config_name}"
+    return " ".join([shlex.quote(f"resume={folder}"), name, *map(shlex.quote, kept)])

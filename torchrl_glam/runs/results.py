@@ -1,0 +1,118 @@
+"""What a run leaves at its end: the trained model, and its page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tensordict import TensorDictBase
+from torchrl.envs import EnvBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from torchrl_glam.models import AgentCard, export_agent, push_agent, write_model_card
+from torchrl_glam.runs.build import make_template
+from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
+from torchrl_glam.runs.evaluation import play_randomly
+from torchrl_glam.runs.records.metrics import MetricsTable
+from torchrl_glam.runs.records.run_record import describe_process
+from torchrl_glam.text import describe_env
+from torchrl_glam.viewing.figures import ALL, Result
+
+
+def save_results(
+    folder: Path,
+    table: MetricsTable,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    env: EnvBase,
+    critics: TensorDictBase,
+    config: RecipeConfig,
+) -> dict[str, float]:
+    """Writes ``model/`` to the folder of a run, and its ``report.html`` for the last time.
+
+    With ``push`` in the configuration, the model is uploaded when all of that is written.
+
+    Args:
+        folder: the run's.
+        table: metrics, with the results of
+            :func:`~torchrl_glam.runs.evaluation.evaluate_splits` in the last row.
+        model: the trained language model, or its adapters.
+        tokenizer: its tokenizer.
+        env: training environment of the evaluations, for random play beside the curve.
+        critics: parameters of the value heads, stacked.
+        config: the run's; its ``export`` is the ``kind`` of
+            :func:`~torchrl_glam.models.export_agent`, or ``"none"``, which leaves out ``model/``.
+
+    Returns:
+        Success of the sampled policy at the end, by split of goals.
+
+    Raises:
+        OSError: as :func:`~torchrl_glam.models.push_agent` raises it; the results stand.
+    """
+    if config.export != "none":
+        card = make_card(config, tokenizer, env, len(critics))
+        options = {"card": card, "kind": config.export, "overwrite": True}
+        export_agent(folder / "model", model, tokenizer, critics, **options)
+        results = final_results(table, config.eval_episodes)
+        origin = describe_process()
+        write_model_card(folder / "model", results=results, origin=origin, overwrite=True)
+    splits = [key.split("/")[1] for key in table.rows[-1] if key.endswith("/sampled/success")]
+    names = {f"{split} goals": f"eval/{split}/sampled" for split in splits}
+    if "random play" not in table.references:  # of the folder's earlier end, if it was resumed
+        successes, episodes = play_randomly(env)
+        chance = Result("random play", "train", 0, ALL, episodes, successes, 0.0)
+        table.write_page({"random play": [chance.success, *chance.interval]})
+    if config.push is not None:
+        print(f"The agent is at {push_agent(folder / 'model', config.push)}")
+    return {name: table.rows[-1][f"{name}/success"] for name in names.values()}
+
+
+def final_results(table: MetricsTable, episodes: int) -> list[Result]:
+    """The evaluations in the last row of a run's metrics, sampled and greedy, by split of goals.
+
+    Args:
+        table: as for :func:`save_results`.
+        episodes: of each evaluation.
+
+    Examples:
+        >>> import tempfile
+        >>> table = MetricsTable(tempfile.mkdtemp())
+        >>> table.add(64, {"eval/train/greedy/success": 0.9, "eval/train/greedy/length": 4.2})
+        >>> final_results(table, episodes=10)
+        [Result(policy='greedy', split='train', objects=0, kind='all', episodes=10, successes=9, ...
+    """
+    row, results = table.rows[-1], []
+    for key, rate in row.items():
+        match key.split("/"):
+            case ["eval", split, mode, "success"]:
+                length = row[f"eval/{split}/{mode}/length"]
+                reached = round(rate * episodes)
+                results.append(Result(mode, split, 0, ALL, episodes, reached, length))
+    return results
+
+
+def make_card(
+    config: RecipeConfig, tokenizer: PreTrainedTokenizerBase, env: EnvBase, num_critics: int = 1
+) -> AgentCard:
+    """What the export of a run says of its agent, beside the weights.
+
+    Examples:
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> from torchrl_glam.models import load_tokenizer
+        >>> from torchrl_glam.runs.config import PPOGLAMConfig
+        >>> make_card(PPOGLAMConfig(), load_tokenizer("tiny"), PlaygroundTextEnv()).critic
+        'state'
+    """
+    return AgentCard(
+        environment={name: getattr(config, name) for name in ENVIRONMENT},
+        template=make_template(config, tokenizer),
+        normalisation=config.normalisation,
+        score_eos=config.score_eos,
+        critic=getattr(config, "critic_input", "state"),
+        hidden_sizes=tuple(config.critic_hidden_sizes),
+        num_actions=describe_env(env).num_actions,
+        num_critics=num_critics,
+        model=config.model,
+        load_in_4bit=config.load_in_4bit,
+        compute_dtype=config.compute_dtype,
+        dtype=config.dtype,
+    )

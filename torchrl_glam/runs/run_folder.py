@@ -1,0 +1,121 @@
+"""One run, one folder: no other run writes there, and nothing in it is overwritten."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from torchrl_glam.runs.files import plain_files, writing_to
+
+CHECKPOINTS = "checkpoints"
+CONFIG = "config.yaml"
+RECORD = "run.json"
+PAGE = "report.html"
+METRICS = "metrics.csv"
+
+_LOCK = "run.lock"
+_MODELS = ("*.safetensors", "pytorch_model*.bin", "adapter_config.json")
+
+
+class RunFolder:
+    """The folder of a run, locked from its start to its end.
+
+    When it is released, the lock's file is removed, and so are the folders that were made for the
+    run if they are still empty: a run that was refused leaves nothing behind.
+
+    Args:
+        path: the folder.
+
+    Examples:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "run"
+        >>> folder, other = RunFolder(path), RunFolder(path)
+        >>> folder.claim(resume=False)
+        >>> other.claim(resume=False)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        BlockingIOError: folder '...run' is in use by another run: wait for its end, or give another
+        folder as `output`
+        >>> folder.release()
+        >>> path.exists()
+        False
+    """
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        self.path = Path(path)
+        self._made: list[Path] = []
+        self._lock: FileLock | None = None
+
+    def claim(self, *, resume: bool) -> None:
+        """Makes the folder and locks it.
+
+        Args:
+            resume: whether to resume the run that the folder holds; else it must hold none.
+
+        Raises:
+            BlockingIOError: if another run is at work in the folder.
+            FileExistsError: if not ``resume`` and the folder holds what a run would overwrite.
+            FileNotFoundError: if ``resume`` and it holds no run.
+            ValueError: if it holds a link or a pipe.
+            OSError: if the folder cannot be made or written to.
+        """
+        if resume and not (self.path / CONFIG).is_file():
+            raise FileNotFoundError(f"resume ({str(self.path)!r}) must be the folder of a run")
+        try:
+            self._require_plain()
+            if not resume:
+                self._require_no_results()
+            with writing_to(self.path):
+                root = self.path / CHECKPOINTS
+                self._made = [p for p in (root, *root.parents) if not p.exists()]
+                root.mkdir(parents=True, exist_ok=True)
+                lock = FileLock(self.path / _LOCK, blocking=False)
+                lock.acquire()
+                self._lock = lock
+            for left_over in root.glob(".step-*"):  # of a run that was killed while saving
+                shutil.rmtree(left_over, ignore_errors=True)
+        except Timeout:
+            raise BlockingIOError(
+                f"folder {str(self.path)!r} is in use by another run: wait for its end, or give "
+                "another folder as `output`"
+            ) from None
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Gives the folder back."""
+        if self._lock is not None:
+            (self.path / _LOCK).unlink(missing_ok=True)
+            self._lock.release()
+            self._lock = None
+        for path in self._made:
+            try:
+                path.rmdir()
+            except OSError:  # no longer empty, or never made
+                break
+
+    def _require_plain(self) -> None:
+        """Whatever a run or one of its loggers writes must stay in the folder."""
+        try:
+            for child in self.path.resolve().glob("*"):
+                if child.name != "wandb":  # which links to its own latest run
+                    list(plain_files(child))
+        except ValueError as error:
+            raise ValueError(
+                f"folder {str(self.path)!r} is not used, as what a run writes there could go "
+                f"elsewhere: {error}; remove it"
+            ) from None
+
+    def _require_no_results(self) -> None:
+        names = (METRICS, CONFIG, RECORD, PAGE, "model", CHECKPOINTS)
+        held = [name for name in names if (self.path / name).exists()]
+        held += [path.name for pattern in _MODELS for path in sorted(self.path.glob(pattern))]
+        if held:
+            raise FileExistsError(
+                f"output ({str(self.path)!r}) holds {', '.join(held)}, which a new run would "
+                "overwrite: give another folder, or continue that run with `resume`"
+            )
