@@ -183,13 +183,13 @@ def test_a_prompt_that_the_policy_cannot_read_is_named():
     config = {"vocab_size": len(tokenizer), "n_embd": 8, "n_layer": 1, "n_head": 1}
     env = PlaygroundTextEnv(num_envs=2, num_objects=3, sequential=False, seed=0)
     env = TransformedEnv(env, TokenizeText(tokenizer))
-    for positions in (64, 16):
+    for positions in (64, 12):
         model = GPT2LMHeadModel(GPT2Config(n_positions=positions, **config))
         policy = TensorDictSequential(ScoresOnly(make_trunk(model, tokenizer)), CandidateActor())
         if positions == 64:
             check_text_env(env, policy=policy, steps=20)
         else:
-            with pytest.raises(ValueError, match="prompt and candidate .* has 16 positions: short"):
+            with pytest.raises(ValueError, match="prompt and candidate .* has 12 positions: short"):
                 check_text_env(env, policy=policy)
 
 
