@@ -102,7 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table = MetricsTable(options.out, unit="updates")
     for update in tqdm(range(1, options.updates + 1), desc="offline_sac", unit="update"):
         terms = loss(buffer.sample(config.batch_size).to(device))
-        norms = optimizer.step(terms, update > config.warmup_updates)
+        optimizer.backward(terms, update_actor=update > config.warmup_updates)
+        norms = optimizer.step()
         targets.step()
         average.update()
         if update % options.every == 0 or update == options.updates:

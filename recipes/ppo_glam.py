@@ -37,7 +37,7 @@ from torchrl_glam.models import (
     ValueHead,
     score_error,
 )
-from torchrl_glam.objectives import GradientReducer, PPOGLAMLoss
+from torchrl_glam.objectives import ClippedAdam, PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, SubgoalFilter, close_rollout
 from torchrl_glam.runs.build import (
     choose_autocast,
@@ -116,8 +116,7 @@ def main(cfg: PPOGLAMConfig) -> None:
         {"params": list(loss.trunk_parameters()), "lr": config.lr_trunk},
         {"params": list(loss.critic_parameters()), "lr": config.lr_heads},
     ]
-    optimizer = torch.optim.Adam(groups, fused=True)
-    reducer = GradientReducer(ranks.group)
+    optimizer = ClippedAdam(groups, max_grad_norm=config.max_grad_norm, group=ranks.group)
     ranks.align(loss, mine.seed)
 
     # 4. Rollouts, as rows of finished runs, and again under goals that they reached
@@ -142,7 +141,7 @@ def main(cfg: PPOGLAMConfig) -> None:
     if ranks.first:
         replace_file(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
 
-    passes = HalvingPasses(trunk.trunk, loss, config.max_tokens_per_pass)
+    passes = HalvingPasses(trunk.trunk, optimizer, config.max_tokens_per_pass)
 
     @passes
     def update(rows: TensorDict, size: int) -> TensorDict:
@@ -152,21 +151,15 @@ def main(cfg: PPOGLAMConfig) -> None:
         """
         metrics = []
         try:
-            with reducer.summing_grad(loss.parameters()):
-                for part in passes.split(rows):
-                    terms = loss(part) * (len(part) / size)
-                    total = terms["loss_objective"] + terms["loss_entropy"] + terms["loss_critic"]
-                    total.backward()
-                    metrics.append(terms.detach())
-            norm = torch.nn.utils.clip_grad_norm_(loss.parameters(), config.max_grad_norm)
-            if not norm.isfinite():
-                raise FloatingPointError("The gradient is not finite; nothing was updated.")
+            for part in passes.split(rows):
+                terms, share = loss(part), len(part) / size
+                optimizer.backward(terms, share)
+                metrics.append(terms.detach() * share)
+            norm = optimizer.step()
         except FloatingPointError as error:
             raise diverged(error, counters, config, checkpoints.latest()) from error
-        optimizer.step()
-        optimizer.zero_grad()
         counters["updates"] += 1
-        return torch.stack(metrics).sum(0).set("grad_norm", norm / ranks.size)
+        return torch.stack(metrics).sum(0).set("grad_norm", torch.tensor(norm / ranks.size))
 
     # 6. Training
     shown = {"unit": "step", "initial": counters["steps"], "disable": not ranks.first}

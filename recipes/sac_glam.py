@@ -16,7 +16,6 @@ SAC-GLAM: Gaven et al., 2024, https://arxiv.org/abs/2410.12481
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -123,7 +122,7 @@ def main(cfg: SACGLAMConfig) -> None:
     if ranks.first:
         replace_file(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
 
-    passes = HalvingPasses(trunk, loss, config.max_tokens_per_pass)
+    passes = HalvingPasses(trunk, optimizer, config.max_tokens_per_pass)
 
     @passes
     def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
@@ -132,14 +131,12 @@ def main(cfg: SACGLAMConfig) -> None:
         shares = [len(part) / config.batch_size for part in parts]  # of all processes' rows
         metrics = []
 
-        def losses() -> Iterator[TensorDict]:
+        try:
             for part, share in zip(parts, shares, strict=True):
                 terms = loss(part)
                 metrics.append(terms.detach() * share)
-                yield terms
-
-        try:
-            norms = optimizer.step(losses(), update_actor, shares)
+                optimizer.backward(terms, share, update_actor=update_actor)
+            norms = optimizer.step()
         except FloatingPointError as error:
             raise diverged(error, counters, config, checkpoints.latest()) from error
         targets.step()

@@ -13,7 +13,6 @@ A run leaves what sac_glam.py does. Ctrl-C saves a checkpoint, from which resume
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -122,7 +121,7 @@ def main(cfg: SACGLAMRayConfig) -> None:
         hindsight.clear()  # nobody is left to end those episodes
     replace_file(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
 
-    passes = HalvingPasses(trunk, loss, config.max_tokens_per_pass)
+    passes = HalvingPasses(trunk, optimizer, config.max_tokens_per_pass)
 
     @passes
     def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
@@ -131,14 +130,12 @@ def main(cfg: SACGLAMRayConfig) -> None:
         shares = [len(part) / len(batch) for part in parts]
         metrics = []
 
-        def losses() -> Iterator[TensorDict]:
+        try:
             for part, share in zip(parts, shares, strict=True):
                 terms = loss(part)
                 metrics.append(terms.detach() * share)
-                yield terms
-
-        try:
-            norms = optimizer.step(losses(), update_actor, shares)
+                optimizer.backward(terms, share, update_actor=update_actor)
+            norms = optimizer.step()
         except FloatingPointError as error:
             raise diverged(error, counters, config, checkpoints.latest()) from error
         targets.step()

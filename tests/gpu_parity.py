@@ -110,7 +110,8 @@ def sac(device, family, autocast=None, separate=True):
         leaves = [p for p in loss.parameters() if p.requires_grad]
         gradients = torch.autograd.grad(total, leaves, retain_graph=True)
         out["gradient"] = torch.cat([gradient.flatten() for gradient in gradients])
-        optimizer.step(terms)
+        optimizer.backward(terms)
+        optimizer.step()
         targets.step()
         out["weights"] = torch.cat([p.detach().flatten() for p in leaves])
         moved = [loss.target_trunk_params, loss.target_qvalue_network_params]

@@ -7,7 +7,7 @@ import random
 import sys
 
 import torch
-from tensordict.nn import TensorDictSequential
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictSequential
 from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs import TransformedEnv
@@ -27,7 +27,6 @@ from torchrl_glam.objectives import (
     PPOGLAMLoss,
     SACGLAMLoss,
     SharedTrunkOptimizer,
-    ppo_networks,
 )
 from torchrl_glam.replay import HindsightTransform
 from torchrl_glam.text import TokenizeText
@@ -90,11 +89,19 @@ def train_sac(total_steps=320):
         storage=LazyTensorStorage(5_000), transform=HindsightTransform(), batch_size=32
     )
     rewards = []
-    for steps in Collector(env, policy, frames_per_batch=32, total_frames=total_steps):
+    collector = Collector(
+        env,
+        policy,
+        frames_per_batch=32,
+        total_frames=total_steps,
+        auto_register_policy_transforms=False,
+    )
+    for steps in collector:
         rewards += steps["next", "reward"].flatten().tolist()
         buffer.extend(steps)
         for _ in range(4):
-            optimizer.step(loss(buffer.sample()))
+            optimizer.backward(loss(buffer.sample()))
+            optimizer.step()
             targets.step()
     return rewards
 
@@ -105,7 +112,8 @@ def train_ppo(total_steps=384, own_loss=False):
     value = ValueHead(trunk.embedding_dim, (64,))
     trunk, actor = ScoresOnly(trunk), CandidateActor(return_log_prob=True)
     if own_loss:
-        policy, critic = ppo_networks(trunk, actor, value)
+        policy = ProbabilisticTensorDictSequential(trunk, *actor)
+        critic = TensorDictSequential(trunk, value)
         loss = ClipPPOLoss(policy, critic, entropy_coeff=0.01, functional=False)
         estimate = GAE(gamma=0.9, lmbda=0.95, value_network=critic, deactivate_vmap=True)
     else:
@@ -115,7 +123,14 @@ def train_ppo(total_steps=384, own_loss=False):
         estimate = loss.prepare
     optimizer = torch.optim.Adam(loss.parameters(), lr=1e-3)
     rewards = []
-    for steps in Collector(env, policy, frames_per_batch=96, total_frames=total_steps):
+    collector = Collector(
+        env,
+        policy,
+        frames_per_batch=96,
+        total_frames=total_steps,
+        auto_register_policy_transforms=False,
+    )
+    for steps in collector:
         rewards += steps["next", "reward"].flatten().tolist()
         with torch.no_grad():
             rows = estimate(steps if own_loss else steps.reshape(-1)).reshape(-1)

@@ -23,14 +23,14 @@ ALLOWED = {"objectives: models.protocol.Part", "objectives: models.protocol.Trun
 PENDING = {
     "runs: models._distinct.fingerprint",
     "runs: models._likelihood.Normalisation",
+    "runs: models._likelihood.log_sum_exp",
     "runs: objectives._trunk.trainable_leaves",
     "runs: report.Run",
     "runs: report.make_page",
     "runs: report.run.CONFIG",
     "runs: report.run.PAGE",
     "runs: report.run.RECORD",
-    "runs: viewing.figures.ALL",
-    "runs: viewing.figures.Result",
+    "runs: report.run.find_episodes",
 }
 
 

@@ -110,12 +110,20 @@ buffer = TensorDictReplayBuffer(
 # The first updates train the critic alone: its advice is noise until then.
 
 successes, updates = [], 0
-for steps in Collector(env, policy, frames_per_batch=64, total_frames=768):
+collector = Collector(
+    env,
+    policy,
+    frames_per_batch=64,
+    total_frames=768,
+    auto_register_policy_transforms=False,
+)
+for steps in collector:
     ended = steps["next", "done"]
     successes.append((steps["next", "reward"][ended] > 0).float().mean().item())
     buffer.extend(steps)
     for _ in range(8 if len(buffer) >= 32 else 0):
-        optimizer.step(loss(buffer.sample()), update_actor=updates >= 16)
+        optimizer.backward(loss(buffer.sample()), update_actor=updates >= 16)
+        optimizer.step()
         targets.step()
         updates += 1
 print("success:", " ".join(f"{share:.2f}" for share in successes))

@@ -80,7 +80,14 @@ env = TransformedEnv(game, TokenizeText(tokenizer, **token_lengths(game, tokeniz
 # Each batch is learned from once. Episodes that a batch cuts in two count what it shows of them.
 
 successes = []
-for steps in Collector(env, policy, frames_per_batch=256, total_frames=3_584):
+collector = Collector(
+    env,
+    policy,
+    frames_per_batch=256,
+    total_frames=3_584,
+    auto_register_policy_transforms=False,
+)
+for steps in collector:
     reward, done = steps["next", "reward"], steps["next", "done"]
     successes.append((reward[done] > 0).float().mean().item())
     steps["return"] = reward2go(reward, done, gamma=0.7).squeeze(-1)
@@ -97,6 +104,8 @@ print("success:", " ".join(f"{share:.2f}" for share in successes))
 # -------------------
 # ``SACGLAMLoss`` and ``PPOGLAMLoss`` are TorchRL's ``DiscreteSACLoss`` and ``ClipPPOLoss`` on such
 # heads, with target weights for the trainable parameters alone, and one pass of the language model
-# under all of their terms. Other losses of TorchRL's take the networks that
-# :func:`~torchrl_glam.objectives.ppo_networks` makes; a model too large for a whole batch is
-# trained in parts (:func:`~torchrl_glam.models.split_by_tokens`).
+# under all of their terms. Other losses of TorchRL's take whole networks, such as
+# ``TensorDictSequential(trunk, value)`` and ``ProbabilisticTensorDictSequential(trunk, *actor)``;
+# give the loss or its estimator ``deactivate_vmap=True``, since the shapes of a pass follow from
+# the tokens. A model too large for a whole batch is trained in parts
+# (:func:`~torchrl_glam.models.split_by_tokens`).

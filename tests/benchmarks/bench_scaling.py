@@ -135,8 +135,8 @@ class Run:
         self.buffer.extend(steps.reshape(self.mine.num_envs, -1))
         stored = time.perf_counter()
         for _ in range(updates):
-            losses = (self.loss(self.buffer.sample()) for _ in range(1))
-            self.optimizer.step(losses, True, [1 / self.ranks.size])
+            self.optimizer.backward(self.loss(self.buffer.sample()), share=1 / self.ranks.size)
+            self.optimizer.step()
             self.targets.step()
         self.ranks.any(False)
         ended = time.perf_counter()
@@ -173,12 +173,10 @@ def measure_reduce(config: SACGLAMConfig, repeats: int) -> tuple[int, float, flo
 def seconds_of_sum(ranks: Ranks, parameters: list, repeats: int) -> float:
     reducer, times = GradientReducer(ranks.group), []
     for _ in range(repeats):
-        for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
+        gradients = {"all": {p: torch.zeros_like(p) for p in parameters}}
         ranks.any(False)  # begin together
         begun = time.perf_counter()
-        with reducer.summing_grad(parameters):
-            pass
+        reducer.sum({"all": parameters}, gradients)
         times.append(time.perf_counter() - begun)
     return min(times[1:])
 

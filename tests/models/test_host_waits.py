@@ -106,9 +106,12 @@ def test_a_step_of_the_optimizer(case):
     optimizer = SharedTrunkOptimizer(loss, **rates)
     terms = loss(batch.clone())
     card.forget()
-    assert len(optimizer.step(terms)) == 4
-    place = f"{OBJECTIVES}/optim.py"
-    assert card.waits == {f"{place}: _check_losses": 1, f"{place}: step": 1}
+    optimizer.backward(terms)
+    assert len(optimizer.step()) == 4
+    assert card.waits == {
+        f"{OBJECTIVES}/gathering.py: backward": 1,
+        f"{OBJECTIVES}/optim.py: step": 1,
+    }
     assert nothing_from_the_host(card)
 
 

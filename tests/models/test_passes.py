@@ -95,9 +95,9 @@ def test_an_update_in_parts_has_the_gradients_of_the_whole(tokenizer, separate):
         assert (len(parts) > 2) == (tokens is not None)
         sizes = {len(part) for part in parts}
         assert tokens is None or len(sizes) > 1, "unequal parts are the point"
-        norms = optimizer.step(
-            (loss(part) for part in parts), weights=[len(part) / len(batch) for part in parts]
-        )
+        for part in parts:
+            optimizer.backward(loss(part), share=len(part) / len(batch))
+        norms = optimizer.step()
         moments = [
             optimizer.optimizers[name].state[p]["exp_avg"]
             for name in sorted(norms)
@@ -117,9 +117,3 @@ def test_bad_arguments_are_refused(tokenizer):
         split_by_tokens(batch, trunk, 0)
     with pytest.raises(ValueError, match=r"batch has the shape \(3, 3\)"):
         split_by_tokens(batch.view(3, 3), trunk, 100)
-    loss = SACGLAMLoss(
-        trunk, CandidateActor(), CandidateCritic(trunk.embedding_dim, (8,)), num_actions=5
-    )
-    SoftUpdate(loss, tau=0.1)
-    with pytest.raises(ValueError, match="weights has 1 entries for 2 parts"):
-        SharedTrunkOptimizer(loss).step((loss(batch), loss(batch)), weights=[0.5])

@@ -8,6 +8,7 @@ from torchrl.objectives import SoftUpdate
 
 from torchrl_glam.models import CandidateActor, CandidateCritic, ValueHead
 from torchrl_glam.objectives import (
+    ClippedAdam,
     GradientReducer,
     PPOGLAMLoss,
     SACGLAMLoss,
@@ -35,25 +36,22 @@ def train_sac(loss, batches, group, parts, **settings):
     optimizer = SharedTrunkOptimizer(loss, group=group, **{**SETTINGS, **settings})
     norms = []
     for number, batch in enumerate(batches):
-        shares = [len(rows) / ROWS for rows in parts]
-        losses = (loss(batch[rows].clone()) for rows in parts)
-        norms.append(optimizer.step(losses, number >= 5, shares))
+        for rows in parts:
+            terms = loss(batch[rows].clone())
+            optimizer.backward(terms, len(rows) / ROWS, update_actor=number >= 5)
+        norms.append(optimizer.step())
         targets.step()
     return values(loss), norms
 
 
 def train_ppo(loss, batches, group, parts):
     """The inner loop of recipes/ppo_glam.py."""
-    optimizer = torch.optim.Adam(loss.parameters(), lr=1e-3)
-    reducer, norms = GradientReducer(group), []
+    parameters = [{"params": list(loss.parameters()), "lr": 1e-3}]
+    optimizer, norms = ClippedAdam(parameters, max_grad_norm=0.05, group=group), []
     for batch in batches:
-        with reducer.summing_grad(loss.parameters()):
-            for rows in parts:
-                terms = loss(batch[rows].clone()) * (len(rows) / ROWS)
-                (terms["loss_objective"] + terms["loss_entropy"] + terms["loss_critic"]).backward()
-        norms.append(float(nn.utils.clip_grad_norm_(loss.parameters(), 0.05)))
-        optimizer.step()
-        optimizer.zero_grad()
+        for rows in parts:
+            optimizer.backward(loss(batch[rows].clone()), len(rows) / ROWS)
+        norms.append(optimizer.step())
     return values(loss), norms
 
 
@@ -166,11 +164,11 @@ class Uneven(nn.Module):
 
 def reach_unevenly(ranks):
     model = Uneven()
-    with GradientReducer(ranks.group).summing_grad(model.parameters()):
-        (model.used.sum() * (ranks.rank + 1)).backward()
-        if ranks.rank == 1:
-            (model.seldom.sum() * 4).backward()
-    return {name: p.grad for name, p in model.named_parameters()}
+    gradients = {"all": {model.used: torch.full((2,), ranks.rank + 1.0)}}
+    if ranks.rank == 1:
+        gradients["all"][model.seldom] = torch.full((1, 1), 4.0)
+    GradientReducer(ranks.group).sum({"all": list(model.parameters())}, gradients)
+    return {name: gradients["all"].get(p) for name, p in model.named_parameters()}
 
 
 def test_a_parameter_that_one_process_reaches_has_a_gradient_on_both():
@@ -188,22 +186,21 @@ def fail_on_one(ranks):
     optimizer = SharedTrunkOptimizer(loss, group=ranks.group)
     before, told = values(loss), []
 
-    def poisoned(how):
+    def update(how):
         terms = loss(toy.make_batch())
         if ranks.rank == 1 and how == "error":
-            raise RuntimeError("out of memory")
+            optimizer.discard(RuntimeError("out of memory"))
         if ranks.rank == 1:
             terms["loss_actor"] = terms["loss_actor"] * torch.nan
-        yield terms
+        optimizer.backward(terms)
+        optimizer.step()
 
     for how in ("error", "nan"):
         try:
-            optimizer.step(poisoned(how))
+            update(how)
         except Exception as error:
             told.append((type(error).__name__, str(error)))
-    unchanged = all(value.equal(before[name]) for name, value in values(loss).items())
-    optimizer.step(loss(toy.make_batch()))  # and all can go on
-    return told, unchanged
+    return told, all(value.equal(before[name]) for name, value in values(loss).items())
 
 
 def test_what_fails_on_one_process_fails_on_all_and_changes_nothing():
@@ -217,24 +214,9 @@ def test_what_fails_on_one_process_fails_on_all_and_changes_nothing():
 
 def test_alone_nothing_is_copied_or_caught():
     weight = nn.Parameter(torch.ones(3))
-    reducer = GradientReducer()
-    with reducer.summing_grad([weight]):
-        weight.sum().backward()
-        grad = weight.grad
-    assert weight.grad is grad
-    with pytest.raises(KeyError), reducer.summing_grad([weight]):
-        raise KeyError("as it was")
-
-
-def test_equal_shares_are_of_all_processes():
-    """Without weights every part of every process counts alike."""
-    loss, batch = toy.make_loss(), toy.make_batch(14)
-    SoftUpdate(loss, tau=0.1)
-
-    def step(ranks):
-        own = batch.split(7)[ranks.rank]
-        return SharedTrunkOptimizer(loss, group=ranks.group).step(loss(own))
-
-    norms = run_processes(step)
-    alone = SharedTrunkOptimizer(loss).step(loss(batch))
-    assert norms[0] == pytest.approx(alone) and norms[1] == pytest.approx(alone)
+    reducer, grad = GradientReducer(), torch.ones(3)
+    gradients = {"all": {weight: grad}}
+    reducer.sum({"all": [weight]}, gradients)
+    assert gradients["all"][weight] is grad
+    with pytest.raises(KeyError):
+        reducer.sum({"all": [weight]}, gradients, KeyError("as it was"))

@@ -93,7 +93,8 @@ def test_separate_steps_equal_two_adams_by_hand(kind, max_norm):
     optimizer, adams = SharedTrunkOptimizer(ours, max_grad_norm=max_norm, **RATES), hand_adams()
     for update_actor in (False, True, True, False, True):
         batch = toy.make_batch()
-        norms = optimizer.step(ours(batch), update_actor)
+        optimizer.backward(ours(batch), update_actor=update_actor)
+        norms = optimizer.step()
         expected = by_hand(theirs, adams, batch, update_actor, max_norm)
         assert norms == pytest.approx(expected)
         assert_same(snapshot(ours), snapshot(theirs))
@@ -105,7 +106,8 @@ def test_a_single_adam_steps_the_summed_losses():
     optimizer, adams = SharedTrunkOptimizer(ours, separate=False, **rates), hand_adams()
     for update_actor in (False, True, True):
         batch = toy.make_batch()
-        norms = optimizer.step(ours(batch), update_actor)
+        optimizer.backward(ours(batch), update_actor=update_actor)
+        norms = optimizer.step()
         expected = by_hand(theirs, adams, batch, update_actor, math.inf, separate=False)
         assert norms == pytest.approx(expected)
         assert_same(snapshot(ours), snapshot(theirs))
@@ -116,8 +118,10 @@ def test_equal_parts_give_the_step_of_the_whole_batch(separate):
     ours, theirs = make_pair()
     batch = toy.make_batch(14)
     optimizers = [SharedTrunkOptimizer(loss, separate=separate) for loss in (ours, theirs)]
-    whole = optimizers[0].step(ours(batch))
-    parts = optimizers[1].step(theirs(part) for part in batch.split(7))
+    optimizers[0].backward(ours(batch))
+    for part in batch.split(7):
+        optimizers[1].backward(theirs(part), share=0.5)
+    whole, parts = optimizers[0].step(), optimizers[1].step()
     assert parts == pytest.approx(whole)
     assert_same(snapshot(theirs), snapshot(ours))
 
@@ -127,8 +131,8 @@ def test_warm_up_leaves_actor_and_coefficient_alone(separate):
     loss, _ = make_pair()
     optimizer = SharedTrunkOptimizer(loss, separate=separate)
     before = snapshot(loss)
-    norms = optimizer.step(loss(toy.make_batch()), update_actor=False)
-    assert set(norms) == {"critic", "trunk_critic" if separate else "trunk"}
+    optimizer.backward(loss(toy.make_batch()), update_actor=False)
+    assert set(optimizer.step()) == {"critic", "trunk_critic" if separate else "trunk"}
     assert torch.equal(loss.log_alpha, before["log_alpha"])
     assert not optimizer.optimizers["alpha"].state
     if separate:
@@ -139,7 +143,8 @@ def test_warm_up_without_backpropagation_leaves_the_language_model_alone():
     loss, _ = make_pair(critic_backprop=False)
     optimizer = SharedTrunkOptimizer(loss)
     before = snapshot(loss)
-    assert set(optimizer.step(loss(toy.make_batch()), update_actor=False)) == {"critic"}
+    optimizer.backward(loss(toy.make_batch()), update_actor=False)
+    assert set(optimizer.step()) == {"critic"}
     changed = {name for name, value in snapshot(loss).items() if not value.equal(before[name])}
     assert changed and all(name.startswith("qvalue_network_params") for name in changed)
 
@@ -147,12 +152,17 @@ def test_warm_up_without_backpropagation_leaves_the_language_model_alone():
 def test_frozen_trunk_trains_the_rest():
     loss = toy.make_loss(toy.make_trunk("frozen"))
     SoftUpdate(loss, tau=0.1)
-    assert set(SharedTrunkOptimizer(loss).step(loss(toy.make_batch()))) == {"critic", "alpha"}
+    optimizer = SharedTrunkOptimizer(loss)
+    optimizer.backward(loss(toy.make_batch()))
+    assert set(optimizer.step()) == {"critic", "alpha"}
 
 
 def test_gradients_do_not_linger():
     loss, _ = make_pair()
-    SharedTrunkOptimizer(loss).step(loss(toy.make_batch()))
+    optimizer = SharedTrunkOptimizer(loss)
+    optimizer.backward(loss(toy.make_batch()))
+    assert all(parameter.grad is None for parameter in loss.parameters())
+    optimizer.step()
     assert all(parameter.grad is None for parameter in loss.parameters())
 
 
@@ -165,7 +175,7 @@ def test_a_loss_that_is_not_finite_changes_nothing(name, value):
     terms = loss(toy.make_batch())
     terms[name] = terms[name] * value
     with pytest.raises(FloatingPointError, match=f"{name} is -?{value}"):
-        optimizer.step(terms)
+        optimizer.backward(terms)
     assert all(value.equal(before[name]) for name, value in snapshot(loss).items())
 
 
@@ -179,17 +189,20 @@ def test_a_gradient_that_is_not_finite_changes_nothing():
     with pytest.raises(
         FloatingPointError, match="group 'trunk_actor' .*first in 'trunk_params.module.mix.bias', 1"
     ):
-        optimizer.step(terms)
+        optimizer.backward(terms)
+        optimizer.step()
     assert all(value.equal(before[name]) for name, value in snapshot(loss).items())
     assert not any(adam.state for adam in optimizer.optimizers.values())
-    assert optimizer.step(loss(toy.make_batch()))  # and the next step is clean
+    optimizer.backward(loss(toy.make_batch()))
+    assert optimizer.step()  # and the next step is clean
 
 
 def test_state_dict_round_trip_continues_exactly():
     first, second = make_pair()
     optimizers = [SharedTrunkOptimizer(loss, **RATES) for loss in (first, second)]
     for update_actor in (False, True):
-        optimizers[0].step(first(toy.make_batch()), update_actor)
+        optimizers[0].backward(first(toy.make_batch()), update_actor=update_actor)
+        optimizers[0].step()
     file = io.BytesIO()
     torch.save({"loss": first.state_dict(), "optimizer": optimizers[0].state_dict()}, file)
     file.seek(0)
@@ -197,7 +210,9 @@ def test_state_dict_round_trip_continues_exactly():
     second.load_state_dict(state["loss"])
     optimizers[1].load_state_dict(state["optimizer"])
     batch = toy.make_batch()
-    optimizers[0].step(first(batch)), optimizers[1].step(second(batch))
+    for optimizer, loss in zip(optimizers, (first, second), strict=True):
+        optimizer.backward(loss(batch))
+        optimizer.step()
     assert all(value.equal(snapshot(first)[name]) for name, value in snapshot(second).items())
 
 
@@ -222,6 +237,13 @@ def test_construction_refuses(options, message):
         SharedTrunkOptimizer(make_pair()[0], **options)
 
 
-def test_no_losses_are_refused():
-    with pytest.raises(ValueError, match="losses is empty"):
-        SharedTrunkOptimizer(make_pair()[0]).step([])
+def test_discarded_gradients_leave_no_trace():
+    ours, theirs = make_pair()
+    batch = toy.make_batch()
+    optimizers = [SharedTrunkOptimizer(loss) for loss in (ours, theirs)]
+    optimizers[0].backward(ours(toy.make_batch()))
+    optimizers[0].discard()
+    for optimizer, loss in zip(optimizers, (ours, theirs), strict=True):
+        optimizer.backward(loss(batch))
+        optimizer.step()
+    assert all(value.equal(snapshot(ours)[name]) for name, value in snapshot(theirs).items())

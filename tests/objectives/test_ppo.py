@@ -5,11 +5,12 @@ import functools
 import pytest
 import torch
 from tensordict import TensorDict
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictSequential
 from torchrl.objectives import ClipPPOLoss, ValueEstimators
 from torchrl.objectives.value import GAE
 
 from torchrl_glam.models import CandidateActor, ValueHead
-from torchrl_glam.objectives import PPOGLAMLoss, ppo_networks
+from torchrl_glam.objectives import PPOGLAMLoss
 
 from . import ppo_reference as reference
 from . import toy
@@ -125,7 +126,8 @@ def test_torchrls_own_loss_on_our_networks_agrees(functional):
     rollout = make_rollout(loss)
     for key in toy.STATE_KEYS:  # steps that follow one another
         rollout["next", key][:-1] = rollout[key][1:]
-    policy, critic = ppo_networks(loss.trunk, loss.actor, loss.value)
+    policy = ProbabilisticTensorDictSequential(loss.trunk, *loss.actor)
+    critic = TensorDictSequential(loss.trunk, loss.value)
     whole = GAE(gamma=0.9, lmbda=0.8, value_network=critic, deactivate_vmap=True)
     with torch.no_grad():
         rows = whole(rollout.exclude("state_value"))
@@ -133,7 +135,8 @@ def test_torchrls_own_loss_on_our_networks_agrees(functional):
     torch.testing.assert_close(rows["advantage"], batch["advantage"])
     moved(loss)
     theirs = ClipPPOLoss(
-        *(policy, critic),
+        policy,
+        critic,
         clip_epsilon=0.1,
         entropy_coeff=0.3,
         critic_coeff=0.6,

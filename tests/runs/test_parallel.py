@@ -136,8 +136,7 @@ def leave(ranks):
     weight = nn.Parameter(torch.ones(2))
 
     def update():
-        with GradientReducer(ranks.group).summing_grad([weight]):
-            weight.sum().backward()
+        GradientReducer(ranks.group).sum({"all": [weight]}, {"all": {}})
 
     return [caught(lambda: ranks.any(True)), caught(update), caught(lambda: ranks.gather(1))]
 

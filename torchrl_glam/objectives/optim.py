@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,13 +12,12 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from torchrl_glam.objectives.reduction import GradientReducer, Gradients
+from torchrl_glam.objectives.gathering import GatheringOptimizer, add_gradients
+from torchrl_glam.objectives.reduction import Gradients
 from torchrl_glam.objectives.sac import SACGLAMLoss
 
-_LOSSES = ("loss_qvalue", "loss_actor", "loss_alpha")
 
-
-class SharedTrunkOptimizer:
+class SharedTrunkOptimizer(GatheringOptimizer):
     """Adam for every part of :class:`SACGLAMLoss`, with a state of its own for each loss.
 
     Actor and critic both train the trunk. Summed under one Adam, the larger gradient (the critic's)
@@ -74,9 +73,12 @@ class SharedTrunkOptimizer:
         ...     },
         ...     batch_size=[5],
         ... )
-        >>> sorted(optimizer.step(loss(batch), update_actor=False))  # the critic's warm-up
+        >>> optimizer.backward(loss(batch), update_actor=False)  # the critic's warm-up
+        >>> sorted(optimizer.step())
         ['critic']
-        >>> sorted(optimizer.step(loss(batch)))
+        >>> for part in batch.split(1):  # what memory allows
+        ...     optimizer.backward(loss(part), share=1 / 5)
+        >>> sorted(optimizer.step())
         ['alpha', 'critic', 'trunk_actor']
     """
 
@@ -102,7 +104,8 @@ class SharedTrunkOptimizer:
         self.loss = loss
         self.max_grad_norm = max_grad_norm
         self.separate = separate
-        self._reducer = GradientReducer(group)
+        super().__init__(group)
+        self._update_actor = True
         self._trunk = list(loss.trunk_parameters())
         self._critic = list(loss.critic_parameters())
         groups = {"critic": (self._critic, lr_heads), "alpha": ([loss.log_alpha], lr_alpha)}
@@ -116,43 +119,42 @@ class SharedTrunkOptimizer:
             for name, (params, lr) in groups.items()
         }
 
-    def step(
-        self,
-        losses: TensorDictBase | Iterable[TensorDictBase],
-        update_actor: bool = True,
-        weights: Sequence[float] | None = None,
-    ) -> dict[str, float]:
-        """Back-propagates the losses and updates every parameter once.
-
-        On a GPU, the host waits twice: for the losses of each part, and for the gradients' norms.
+    def backward(
+        self, losses: TensorDictBase, share: float = 1.0, *, update_actor: bool = True
+    ) -> None:
+        """Back-propagates the losses of a part of the batch; nothing moves yet.
 
         Args:
-            losses: result of calling the loss, with scalar
-                losses. For a batch that does not fit in memory, the results for parts of it:
-                ``step(loss(part) for part in batch.split(32))`` holds one part's graph at a time
-                and gives the gradient of the whole batch.
+            losses: result of calling the loss.
+            share: of the part in the batch of all processes, ``len(part) / batch_size``. Default:
+                1.
             update_actor: ``False`` during the critic's warm-up (section 2.2): neither the
                 actor's loss nor the entropy coefficient's is used. With ``critic_backprop`` the
-                critic still moves the trunk. Default: ``True``.
-            weights: share of each part in the batch, for parts of
-                unequal size (:func:`~torchrl_glam.models.split_by_tokens`), as
-                ``[len(part) / len(batch) for part in parts]``. With a ``group``, the share in the
-                batch of all its processes. Default: equal shares.
+                critic still moves the trunk. The same for all parts of a batch. Default: ``True``.
+
+        Raises:
+            FloatingPointError: if a loss is not finite; names it. The gradients of earlier parts
+                are forgotten.
+        """
+        self._update_actor = update_actor
+        super().backward(losses, share)
+
+    def step(self) -> dict[str, float]:
+        """Updates every parameter once, by the gradients of all parts.
+
+        On a GPU, the host waits for the gradients' norms.
 
         Returns:
             dict: Euclidean norm of each updated group's gradient before clipping.
 
         Raises:
-            FloatingPointError: if a loss or gradient is not finite; names it. No parameter and no
-                optimiser state has changed then, on any process.
+            FloatingPointError: if a gradient is not finite; names it. No parameter and no
+                optimizer state has changed then, on any process.
             UpdateFailedError: with a ``group``, if the losses fail by another error on one process;
                 on all of them, and nothing has changed.
             LostProcessError: if a process of the ``group`` is gone, or does not answer in time.
         """
-        gradients: dict[str, Gradients] = {name: {} for name in self.optimizers}
-        with self._reducer.summing(self._reachable(update_actor), gradients):
-            self._accumulate_all(losses, update_actor, weights, gradients)
-        gradients = {name: grads for name, grads in gradients.items() if grads}
+        gradients = self._reduce()
         norms = {name: get_total_norm(list(grads.values())) for name, grads in gradients.items()}
         measured = dict(zip(norms, torch.stack(list(norms.values())).tolist(), strict=True))
         for name, norm in measured.items():
@@ -162,59 +164,30 @@ class SharedTrunkOptimizer:
             self._apply(self.optimizers[name], grads, norms[name])
         return measured
 
-    def _reachable(self, update_actor: bool) -> dict[str, list[nn.Parameter]]:
-        """Parameters of the groups that losses can send gradients to."""
-        groups = {"critic": self._critic}
-        if self._trunk and (self.loss.critic_backprop or (update_actor and not self.separate)):
-            groups["trunk_critic" if self.separate else "trunk"] = self._trunk
-        if self._trunk and update_actor and self.separate:
+    def _reachable(self) -> dict[str, list[nn.Parameter]]:
+        groups = {"critic": self._critic, "alpha": [self.loss.log_alpha]}
+        if self._trunk and self.separate:
             groups["trunk_actor"] = self._trunk
-        return groups | ({"alpha": [self.loss.log_alpha]} if update_actor else {})
+            if self.loss.critic_backprop:
+                groups["trunk_critic"] = self._trunk
+        elif self._trunk:
+            groups["trunk"] = self._trunk
+        return groups
 
-    def _accumulate_all(
-        self,
-        losses: TensorDictBase | Iterable[TensorDictBase],
-        update_actor: bool,
-        weights: Sequence[float] | None,
-        gradients: dict[str, Gradients],
-    ) -> None:
-        """Adds the gradients of all parts, each by its share."""
-        count = 0
-        for part in [losses] if isinstance(losses, TensorDictBase) else losses:
-            _check_losses(part)
-            if weights is not None:
-                part = _weighted(part, weights, count)
-            self._accumulate(part, update_actor, gradients)
-            count += 1
-        if not count:
-            raise ValueError("losses is empty: pass one result of the loss, or one per part.")
-        if weights is not None and len(weights) != count:
-            raise ValueError(f"weights has {len(weights)} entries for {count} parts of the batch.")
-        group = self._reducer.group
-        equal = count * (1 if group is None else dist.get_world_size(group))
-        if equal > 1 and weights is None:
-            for grads in filter(None, gradients.values()):
-                torch._foreach_div_(list(grads.values()), equal)
-
-    def _accumulate(
-        self,
-        losses: TensorDictBase | dict[str, Tensor],
-        update_actor: bool,
-        gradients: dict[str, Gradients],
-    ) -> None:
+    def _accumulate(self, losses: Mapping[str, Tensor]) -> None:
         critic_loss, actor_loss = losses["loss_qvalue"], losses["loss_actor"]
-        train_trunk = update_actor and bool(self._trunk)
+        train_trunk, gradients = self._update_actor and bool(self._trunk), self._gradients
         if self.separate:
             # The actor's pass comes second and frees the graph.
             groups = {"trunk_critic": self._trunk, "critic": self._critic}
-            _backward([critic_loss], groups, gradients, retain_graph=train_trunk)
+            add_gradients([critic_loss], groups, gradients, retain_graph=train_trunk)
             if train_trunk:
-                _backward([actor_loss], {"trunk_actor": self._trunk}, gradients)
+                add_gradients([actor_loss], {"trunk_actor": self._trunk}, gradients)
         else:
             terms = [critic_loss, actor_loss] if train_trunk else [critic_loss]
-            _backward(terms, {"trunk": self._trunk, "critic": self._critic}, gradients)
-        if update_actor:
-            _backward([losses["loss_alpha"]], {"alpha": [self.loss.log_alpha]}, gradients)
+            add_gradients(terms, {"trunk": self._trunk, "critic": self._critic}, gradients)
+        if self._update_actor:
+            add_gradients([losses["loss_alpha"]], {"alpha": [self.loss.log_alpha]}, gradients)
 
     def _apply(self, optimizer: torch.optim.Optimizer, grads: Gradients, norm: Tensor) -> None:
         for parameter, grad in grads.items():
@@ -258,40 +231,6 @@ class SharedTrunkOptimizer:
             )
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state_dict[name])
-
-
-def _backward(
-    losses: list[Tensor],
-    groups: dict[str, list[nn.Parameter]],
-    gradients: dict[str, Gradients],
-    retain_graph: bool = False,
-) -> None:
-    """Adds the gradient of the summed losses to those of the groups, where the losses reach.
-
-    By way of ``.grad``: the tensors that ``torch.autograd.grad`` returns may share memory and
-    differ from their parameter in layout, and the fused Adam reads such gradients wrongly.
-    """
-    params = {p: gradients[name] for name, group in groups.items() for p in group}
-    for parameter, grads in params.items():
-        parameter.grad = grads.get(parameter)
-    torch.autograd.backward(losses, inputs=list(params), retain_graph=retain_graph)
-    for parameter, grads in params.items():
-        if parameter.grad is not None:
-            grads[parameter] = parameter.grad
-            parameter.grad = None
-
-
-def _weighted(losses: TensorDictBase, weights: Sequence[float], part: int) -> dict[str, Tensor]:
-    # Missing ones are reported once the parts have been counted, before anything moves.
-    weight = weights[part] if part < len(weights) else 0.0
-    return {name: losses[name] * weight for name in _LOSSES}
-
-
-def _check_losses(losses: TensorDictBase) -> None:
-    values = torch.stack([losses[name].detach() for name in _LOSSES]).tolist()
-    for name, value in zip(_LOSSES, values, strict=True):
-        if not math.isfinite(value):
-            raise FloatingPointError(f"{name} is {value}; nothing was updated.")
 
 
 def _check_arguments(rates: dict[str, float], max_grad_norm: float, separate: bool) -> None:

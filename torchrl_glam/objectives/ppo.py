@@ -26,8 +26,8 @@ from torchrl.objectives.value import GAE
 
 from torchrl_glam.objectives._checks import check_action, check_finite, check_ppo_arguments
 from torchrl_glam.objectives._ppo_heads import NOW, CentredClipPPOLoss, reading_now
-from torchrl_glam.objectives._trunk import state_keys, trainable_leaves
 from torchrl_glam.objectives.functional import ratio_center
+from torchrl_glam.objectives.trunk import state_keys, trainable_leaves
 
 
 class PPOGLAMLoss(LossModule):

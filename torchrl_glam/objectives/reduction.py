@@ -5,8 +5,7 @@ Notation: P parameters that a step can move, W processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -39,15 +38,15 @@ class GradientReducer:
         group: the processes. Default: None, this one alone: nothing is sent or copied.
 
     Raises:
-        FloatingPointError: on all processes, when one of them meets it between the gradients.
+        FloatingPointError: on all processes, when one of them passes it as ``failure``.
         UpdateFailedError: on all processes, when one of them fails by any other error.
         LostProcessError: when another process is gone, or does not answer in the group's time.
 
     Examples:
         >>> weight = nn.Parameter(torch.ones(2))
-        >>> with GradientReducer().summing_grad([weight]):
-        ...     (3 * weight).sum().backward()
-        >>> weight.grad
+        >>> gradients = {"all": {weight: torch.tensor([3.0, 3.0])}}
+        >>> GradientReducer().sum({"all": [weight]}, gradients)  # alone: as they are
+        >>> gradients["all"][weight]
         tensor([3., 3.])
     """
 
@@ -55,43 +54,23 @@ class GradientReducer:
         self.group = group
         self._buffer: Tensor | None = None
 
-    @contextmanager
-    def summing(
-        self, groups: Mapping[str, Sequence[nn.Parameter]], gradients: dict[str, Gradients]
-    ) -> Iterator[None]:
-        """Sums, at the end of the block, what it put into ``gradients``.
-
-        Args:
-            groups: parameters whose gradients the block may compute, by group, the same on all
-                processes.
-            gradients: by group, filled by the block, and changed in place.
-        """
-        failure = None
-        try:
-            yield
-        except Exception as error:
-            if self.group is None:
-                raise
-            failure = error
-        if self.group is not None:
-            self._sum(groups, gradients, failure)
-
-    @contextmanager
-    def summing_grad(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-        """The same for the parameters' ``grad``, which the block computes by ``backward``."""
-        parameters, found = list(parameters), {}
-        with self.summing({"all": parameters}, {"all": found}):
-            yield
-            found |= {p: p.grad for p in parameters if p.grad is not None}
-        for parameter, grad in found.items():
-            parameter.grad = grad
-
-    def _sum(
+    def sum(
         self,
         groups: Mapping[str, Sequence[nn.Parameter]],
         gradients: dict[str, Gradients],
-        failure: Exception | None,
+        failure: Exception | None = None,
     ) -> None:
+        """Sums the gradients of all processes, in place; each calls it once for an update.
+
+        Args:
+            groups: parameters that may have gradients, by group, the same on all processes.
+            gradients: those of this process, by group.
+            failure: the error for which this process has none. Default: None.
+        """
+        if self.group is None:
+            if failure is not None:
+                raise failure
+            return
         slots = [(gradients[name], p) for name, params in groups.items() for p in params]
         sizes = [p.numel() for _, p in slots]
         flat = self._zeros(sum(sizes) + len(slots) + 2, [p for _, p in slots])

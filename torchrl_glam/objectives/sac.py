@@ -26,7 +26,7 @@ from torchrl.objectives.utils import ValueEstimators, distance_loss
 from torchrl_glam.models.protocol import Part, Trunk
 from torchrl_glam.objectives import functional
 from torchrl_glam.objectives._checks import check_action, check_arguments, check_finite
-from torchrl_glam.objectives._trunk import enough, state_keys, trainable_leaves
+from torchrl_glam.objectives.trunk import enough, state_keys, trainable_leaves
 
 
 class SACGLAMLoss(DiscreteSACLoss):
@@ -125,8 +125,13 @@ class SACGLAMLoss(DiscreteSACLoss):
     ) -> None:
         critics = [critic] if isinstance(critic, nn.Module) else list(critic)
         check_arguments(
-            *(actor, critics, num_actions),
-            *(alpha_init, target_entropy, munchausen, loss_function),
+            actor=actor,
+            critics=critics,
+            num_actions=num_actions,
+            alpha_init=alpha_init,
+            target_entropy=target_entropy,
+            munchausen=munchausen,
+            loss_function=loss_function,
         )
         super().__init__(
             actor,

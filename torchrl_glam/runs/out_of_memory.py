@@ -10,9 +10,9 @@ from typing import ParamSpec, TypeVar
 
 import torch
 from tensordict import TensorDictBase
-from torch import nn
 
 from torchrl_glam.models import Trunk, split_by_tokens
+from torchrl_glam.objectives import GatheringOptimizer
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -31,7 +31,7 @@ class HalvingPasses:
 
     Args:
         trunk: the trunk that reads the batches.
-        loss: owner of the parameters whose gradients are to be forgotten.
+        optimizer: has gathered the gradients that are to be discarded.
         max_tokens: most tokens of a pass, see :func:`~torchrl_glam.models.split_by_tokens`; None:
             everything in one.
 
@@ -40,8 +40,10 @@ class HalvingPasses:
 
     Examples:
         >>> from torchrl_glam.models import load_language_model, make_trunk
+        >>> from torchrl_glam.objectives import ClippedAdam
         >>> trunk = make_trunk(*load_language_model("tiny"))
-        >>> passes = HalvingPasses(trunk, trunk, max_tokens=4096)
+        >>> optimizer = ClippedAdam([{"params": list(trunk.parameters()), "lr": 1e-4}])
+        >>> passes = HalvingPasses(trunk, optimizer, max_tokens=4096)
         >>> @passes
         ... def update(batch):
         ...     if passes.max_tokens > 2048:
@@ -55,9 +57,9 @@ class HalvingPasses:
         (2, 2048)
     """
 
-    def __init__(self, trunk: Trunk, loss: nn.Module, max_tokens: int | None) -> None:
+    def __init__(self, trunk: Trunk, optimizer: GatheringOptimizer, max_tokens: int | None) -> None:
         self.max_tokens = max_tokens
-        self._trunk, self._loss = trunk, loss
+        self._trunk, self._optimizer = trunk, optimizer
         self._halved = False
         self._batch: TensorDictBase | None = None
 
@@ -118,8 +120,7 @@ class HalvingPasses:
         return len(self._batch) * int(prompts.max() + nodes.max())
 
     def _forget(self) -> None:
-        for parameter in self._loss.parameters():
-            parameter.grad = None
+        self._optimizer.discard()
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

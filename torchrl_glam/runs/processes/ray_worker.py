@@ -9,7 +9,7 @@ from torchrl.collectors import Collector
 
 from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly
 from torchrl_glam.models.protocol import Trunk
-from torchrl_glam.objectives._trunk import trainable_leaves
+from torchrl_glam.objectives import trainable_leaves
 from torchrl_glam.runs.build import (
     choose_autocast,
     derive_seed,

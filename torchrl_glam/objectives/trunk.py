@@ -1,4 +1,4 @@
-"""What losses on a shared language model need of it."""
+"""The trunk under several heads: its trainable weights, and the parts of it that heads read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchrl_glam.models.protocol import Part, Trunk
 
 
 def trainable_leaves(trunk: nn.Module) -> TensorDict:
-    """The trunk's parameters that require gradient, nested by module, tied ones once."""
+    """The parameters of a trunk that require gradient, nested by module, tied ones once."""
     leaves = TensorDict()
     for name, parameter in trunk.named_parameters():
         if parameter.requires_grad:
@@ -23,7 +23,7 @@ def trainable_leaves(trunk: nn.Module) -> TensorDict:
 def state_keys(
     trunk: TensorDictModuleBase, heads: Iterable[TensorDictModuleBase]
 ) -> list[NestedKey]:
-    """What a state must hold: inputs of the trunk, and of the heads unless the trunk's."""
+    """Entries that a state must hold: all that trunk and heads read, less what the trunk writes."""
     made = {unravel_key(key) for key in trunk.out_keys}
     read = [unravel_key(key) for head in heads for key in head.in_keys]
     keys = [*map(unravel_key, trunk.in_keys), *(key for key in read if key not in made)]
@@ -31,7 +31,7 @@ def state_keys(
 
 
 def enough(trunk: TensorDictModuleBase, heads: Iterable[TensorDictModuleBase]) -> Part | None:
-    """The least that the trunk can write and the heads can do with; None for everything."""
+    """The smallest part of the outputs of a trunk that heads can do with; None for everything."""
     if not isinstance(trunk, Trunk):
         return None
     made = {unravel_key(key) for key in trunk.out_keys}

@@ -1,0 +1,189 @@
+"""Gradients gathered part by part, and over processes, before an optimizer steps."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from torchrl_glam.objectives.reduction import GradientReducer, Gradients
+
+
+class GatheringOptimizer(ABC):
+    """Base of optimizers that take the losses of a batch in parts.
+
+    :meth:`backward` adds the gradients of a part to those of the parts before it, and ``step``
+    moves the parameters once. Nothing has moved if either of them raises.
+
+    Args:
+        group: processes that train together, each on rows of its own. Default: None, this one
+            alone.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._reducer = GradientReducer(group)
+        self._gradients: dict[str, Gradients] = {}
+        self._known: Exception | None = None  # the last error that all processes know of
+
+    def backward(self, losses: TensorDictBase, share: float = 1.0) -> None:
+        """Back-propagates the losses of a part of the batch; nothing moves yet.
+
+        Args:
+            losses: result of calling the loss, with scalar entries.
+            share: of the part in the batch of all processes, ``len(part) / batch_size``. Default:
+                1.
+
+        Raises:
+            FloatingPointError: if a loss is not finite; names it. The gradients of earlier parts
+                are forgotten.
+        """
+        names = [name for name in losses.keys() if name.startswith("loss_")]
+        values = torch.stack([losses[name].detach() for name in names]).tolist()
+        for name, value in zip(names, values, strict=True):
+            if not math.isfinite(value):
+                error = FloatingPointError(f"{name} is {value}; nothing was updated.")
+                self.discard(error)
+                raise error
+        self._accumulate({name: losses[name] * share for name in names})
+
+    def discard(self, error: Exception | None = None) -> None:
+        """Forgets the gradients gathered so far, for the update cannot be completed.
+
+        Args:
+            error: why. With several processes, the others raise at their ``step`` then. Default:
+                None, they are not told: the update is tried again.
+
+        Raises:
+            UpdateFailedError, FloatingPointError: with several processes, for ``error``.
+        """
+        self._gradients = {}
+        if error is not None and self._reducer.group is not None and error is not self._known:
+            self._sum(self._empty(), error)
+
+    def _reduce(self) -> dict[str, Gradients]:
+        """The gradients of the whole batch, by group; the next batch begins."""
+        gradients, self._gradients = {**self._empty(), **self._gradients}, {}
+        self._sum(gradients)
+        return {name: grads for name, grads in gradients.items() if grads}
+
+    def _sum(self, gradients: dict[str, Gradients], failure: Exception | None = None) -> None:
+        try:
+            self._reducer.sum(self._reachable(), gradients, failure)
+        except Exception as error:
+            self._known = error
+            raise
+
+    def _empty(self) -> dict[str, Gradients]:
+        return {name: {} for name in self._reachable()}
+
+    @abstractmethod
+    def _accumulate(self, losses: Mapping[str, Tensor]) -> None:
+        """Adds the gradients of a part, by group, to ``self._gradients``."""
+
+    @abstractmethod
+    def _reachable(self) -> Mapping[str, list[nn.Parameter]]:
+        """Parameters of the groups that the losses can send gradients to."""
+
+
+class ClippedAdam(GatheringOptimizer):
+    """Adam on the sum of a loss module's ``loss_`` entries, clipped by the norm of the gradient.
+
+    Args:
+        groups: of parameters, with their learning rates, as ``torch.optim.Adam`` takes them.
+        max_grad_norm: Euclidean norm to which the gradient of all groups is clipped. Default:
+            ``inf``, no clipping.
+        group: processes that train together: gradients are summed over them before they are
+            clipped. Default: None, this one alone.
+
+    Raises:
+        ValueError: if ``max_grad_norm`` is not positive.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> weight = nn.Parameter(torch.ones(2))
+        >>> optimizer = ClippedAdam([{"params": [weight], "lr": 0.1}], max_grad_norm=1.0)
+        >>> for rows in torch.tensor([[1.0, 2.0], [3.0, 4.0]]):
+        ...     optimizer.backward(TensorDict({"loss_value": (weight * rows).sum()}), share=0.5)
+        >>> optimizer.step()  # the norm of (2, 3) before clipping
+        3.605...
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        *,
+        max_grad_norm: float = math.inf,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(group)
+        if not max_grad_norm > 0.0:
+            raise ValueError(f"max_grad_norm ({max_grad_norm}) must be positive; inf: no clipping.")
+        self.adam = torch.optim.Adam(list(groups), fused=True)
+        self.max_grad_norm = max_grad_norm
+        self._parameters = [p for g in self.adam.param_groups for p in g["params"]]
+
+    def step(self) -> float:
+        """Updates every parameter once; returns the norm of the gradient before clipping.
+
+        Raises:
+            FloatingPointError: if the gradient is not finite. Nothing has changed then, on any
+                process.
+            UpdateFailedError: with a ``group``, if the losses fail by another error on one process.
+            LostProcessError: if a process of the ``group`` is gone, or does not answer in time.
+        """
+        gradients = self._reduce().get("all", {})
+        norm = get_total_norm(list(gradients.values()))
+        if not norm.isfinite():
+            raise FloatingPointError("The gradient is not finite; nothing was updated.")
+        for parameter, grad in gradients.items():
+            parameter.grad = grad
+        clip_grads_with_norm_(list(gradients), self.max_grad_norm, norm)
+        self.adam.step()
+        self.adam.zero_grad()
+        return norm.item()
+
+    def _accumulate(self, losses: Mapping[str, Tensor]) -> None:
+        add_gradients(list(losses.values()), {"all": self._parameters}, self._gradients)
+
+    def _reachable(self) -> dict[str, list[nn.Parameter]]:
+        return {"all": self._parameters}
+
+    def __repr__(self) -> str:
+        rates = [f"{group['lr']:g}" for group in self.adam.param_groups]
+        return f"ClippedAdam(lr={', '.join(rates)}, max_grad_norm={self.max_grad_norm:g})"
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of Adam."""
+        return self.adam.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores what :meth:`state_dict` returned."""
+        self.adam.load_state_dict(state_dict)
+
+
+def add_gradients(
+    losses: list[Tensor],
+    groups: Mapping[str, list[nn.Parameter]],
+    gradients: dict[str, Gradients],
+    retain_graph: bool = False,
+) -> None:
+    """Adds the gradient of the summed losses to those of the groups, where the losses reach.
+
+    By way of ``.grad``: the tensors that ``torch.autograd.grad`` returns may share memory and
+    differ from their parameter in layout, and the fused Adam reads such gradients wrongly.
+    """
+    params = {p: gradients.setdefault(name, {}) for name, group in groups.items() for p in group}
+    for parameter, grads in params.items():
+        parameter.grad = grads.get(parameter)
+    torch.autograd.backward(losses, inputs=list(params), retain_graph=retain_graph)
+    for parameter, grads in params.items():
+        if parameter.grad is not None:
+            grads[parameter] = parameter.grad
+            parameter.grad = None
