@@ -21,10 +21,6 @@ FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in fol
 ALLOWED = {"objectives: models.protocol.Part", "objectives: models.protocol.Trunk"}
 # Imports that are still to go.
 PENDING = {
-    "runs: models._distinct.fingerprint",
-    "runs: models._likelihood.Normalisation",
-    "runs: models._likelihood.log_sum_exp",
-    "runs: objectives._trunk.trainable_leaves",
     "runs: report.Run",
     "runs: report.make_page",
     "runs: report.run.CONFIG",
