@@ -143,10 +143,9 @@ def _check_scores(scores: Tensor, mask: Tensor, scores_key: NestedKey, mask_key:
 
 
 class ScoresOnly(TensorDictModuleBase):
-    """A trunk without action embeddings, for policies: the critic does not act.
+    """A trunk without action embeddings, for policies.
 
-    The last token of each candidate is then read by nobody, which saves part of the
-    decoder's positions. Shares the language model with the trunk.
+    The model then skips the last token of each candidate. Shares the language model with the trunk.
 
     Args:
         trunk: the trunk to run.
@@ -175,10 +174,10 @@ class ScoresOnly(TensorDictModuleBase):
 class OnDevice(TensorDictModuleBase):
     """A module that reads tensors of another device than its own, and writes back to theirs.
 
-    Only what the module reads is copied there, which nothing waits for, and only what it writes is
-    copied back. So environments, collectors and replay stay in main memory, where a few dozen
-    instances play fastest, know of no GPU, and play the same games for a seed wherever the language
-    model is. On inputs of its own device it is the module itself.
+    Only the module's inputs are copied there, and only its outputs are copied back. So
+    environments, collectors and replay stay in main memory, where a few dozen instances play
+    fastest, and a seed plays the same games wherever the language model is. Inputs on the module's
+    own device are not copied.
 
     Args:
         module: the module, such as a policy; its device is that of its parameters.

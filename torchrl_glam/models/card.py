@@ -1,5 +1,4 @@
-"""The agent card: what an export's weights do not say of an agent, in a small JSON file; and where
-an export lies."""
+"""The agent card, a small JSON file beside an export's weights; and finding an export."""
 
 from __future__ import annotations
 
@@ -204,14 +203,6 @@ def find_export(folder: Path) -> Path:
 
     Raises:
         FileNotFoundError: naming what is missing and the remedy.
-
-    Examples:
-        >>> import tempfile
-        >>> run = Path(tempfile.mkdtemp())
-        >>> (run / "model").mkdir()
-        >>> _ = (run / "model" / CARD).write_text("{}")
-        >>> find_export(run) == run / "model"
-        True
     """
     if not folder.is_dir():
         raise FileNotFoundError(

@@ -126,9 +126,6 @@ def check_no_export(folder: str | Path) -> None:
 
     Raises:
         FileExistsError: naming a file of it.
-
-    Examples:
-        >>> check_no_export("runs/not/there")
     """
     found = [path for pattern in _EXPORTED for path in Path(folder).glob(pattern)]
     found = [path.name for path in found if path.name != README]

@@ -1,4 +1,4 @@
-"""What losses, heads and instruments may ask of a trunk."""
+"""The protocol that losses, heads and tools expect of a trunk."""
 
 from __future__ import annotations
 

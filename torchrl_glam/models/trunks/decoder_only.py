@@ -49,21 +49,12 @@ class DecoderOnlyTrunk(CandidateTrunk):
             ``attention="sdpa"`` or ``"eager"`` when loading).
 
     Examples:
-        >>> from tensordict import TensorDict
         >>> from transformers import GPT2Config, GPT2LMHeadModel
         >>> from torchrl_glam.models.loading import load_tokenizer
         >>> tokenizer = load_tokenizer("tiny")
         >>> config = GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=len(tokenizer))
-        >>> trunk = DecoderOnlyTrunk(GPT2LMHeadModel(config).eval(), tokenizer)
-        >>> ids = lambda text: tokenizer(text, add_special_tokens=False).input_ids
-        >>> state = TensorDict({
-        ...     "goal_tokens": torch.tensor([ids(" Grasp red lion")]),
-        ...     "observation_tokens": torch.tensor([ids("\\nYou see: red lion, blue cat")]),
-        ...     "action_tokens": torch.tensor([[ids(" Go to red lion"), ids(" Go to blue cat")]]),
-        ...     "action_mask": torch.ones(1, 2, dtype=torch.bool),
-        ... }, batch_size=[1])
-        >>> trunk(state)["log_likelihood"].shape
-        torch.Size([1, 2])
+        >>> DecoderOnlyTrunk(GPT2LMHeadModel(config).eval(), tokenizer).embedding_dim
+        8
     """
 
     closes_prompt = False

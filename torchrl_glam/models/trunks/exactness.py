@@ -91,21 +91,21 @@ def check_exactness(trunk: ModelReader, beyond: bool = False) -> int:
 def score_error(
     trunk: ModelReader | EncodedActionsTrunk, states: TensorDictBase, rows: int = 2
 ) -> float:
-    """How far scores are from the model's own forward, on states of a run.
+    """The largest difference between a trunk's scores and the model's own forward.
 
-    A check to repeat now and then while weights and texts change. Candidates are read by the trunk
-    in one batch, and by the model one text at a time; both in float32, without ``autocast`` and
-    ``compile``. Costs about as much as scoring ``rows`` states one candidate at a time.
+    Repeat this check while weights and texts change. The trunk reads the candidates in one batch,
+    the model reads them one at a time; both in float32, without ``autocast`` and ``compile``. It
+    costs about as much as scoring ``rows`` states one candidate at a time.
 
     Args:
         trunk: the trunk.
         states: any batch of its inputs.
-        rows: states to look at, of prompts from the shortest to the longest. Default: 2.
+        rows: states to check, with prompts from the shortest to the longest. Default: 2.
 
     Returns:
-        Largest difference of a candidate's log-likelihood, in nats, summed over its tokens: some
-        1e-5 if all is well. A warning is given if it is above one hundredth of a nat and of the
-        log-likelihood.
+        Largest difference of a candidate's log-likelihood, in nats, summed over its tokens: about
+        1e-5 if all is well. Above one hundredth of a nat and of the log-likelihood, a warning is
+        given.
 
     Examples:
         >>> from torchrl.envs import TransformedEnv

@@ -25,12 +25,9 @@ class LogLikelihood(nn.Module):
 
     Args:
         tokenizer: the tokenizer of the language model.
-        normalisation: ``"sum"`` of the token log-probabilities, ``"token_mean"``, or
-            ``"word_mean"``, the sum divided by the number of words. Default: ``"sum"``.
-        score_eos: whether the end-of-sequence token after a candidate is scored too; it counts as
-            a token and not as a word. Default: False.
-        pad_to_multiple_of: the vocabulary head reads a multiple of this many nodes, the last ones
-            for nothing, so that few shapes occur. Default: 1.
+        normalisation, score_eos: as in :class:`~torchrl_glam.models.CandidateTrunk`.
+        pad_to_multiple_of: the vocabulary head reads a multiple of this many nodes, so that few
+            shapes occur. Default: 1.
 
     Raises:
         ValueError: for an unknown ``normalisation``, or a tokenizer without the tokens needed.

@@ -1,6 +1,7 @@
 """How a language model reads a prompt and the token tries of the candidates.
 
-What is read, and where it is written, is up to the trunk (:mod:`torchrl_glam.models.trunks.trunk`).
+Inputs and outputs are the trunk's (:mod:`torchrl_glam.models.trunks.trunk`). Configurations of
+``transformers`` tell limits and windows under many names; this is the one place that knows them.
 """
 
 from __future__ import annotations
