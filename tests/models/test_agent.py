@@ -149,7 +149,7 @@ def test_a_run_at_work_is_named(export):
     run = RunFolder(export.parent)
     run.claim(resume=True)
     for folder in (export.parent, export):
-        with pytest.raises(FileNotFoundError, match="a run that is still at work.*wait for it"):
+        with pytest.raises(FileNotFoundError, match="a run that has not ended.*wait for its end"):
             load_agent(folder)
     run.release()
     with pytest.raises(FileNotFoundError, match="a language model and no"):

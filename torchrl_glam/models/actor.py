@@ -33,9 +33,8 @@ class CandidateActor(ProbabilisticTensorDictSequential):
     candidates. Masked candidates have probability exactly 0, a finite log-probability and no
     gradient. The head has no parameters: the scores come from the trunk before it.
 
-    Collectors, losses and evaluation choose how it acts by
-    :func:`~torchrl.envs.set_exploration_type`: ``RANDOM`` samples (the default), ``DETERMINISTIC``
-    and ``MODE`` take the likeliest candidate.
+    :func:`~torchrl.envs.set_exploration_type` chooses how it acts: ``RANDOM`` samples (the
+    default), ``DETERMINISTIC`` and ``MODE`` take the likeliest candidate.
 
     Args:
         log_likelihood_key: scores of equation 1, float ``[*B, A]``, in nats. Half
@@ -110,7 +109,7 @@ class _CandidateChoice(ProbabilisticTensorDictModule):
         _check_scores(log_likelihood, mask, inputs["logits"], inputs["mask"])
         dtype = torch.promote_types(log_likelihood.dtype, torch.float32)
         scores = log_likelihood.to(dtype)
-        # The softmax of scores is that of their distances, and these know no score too low.
+        # The softmax depends on differences only, and these stay in range however low the scores.
         best = scores.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
         return _Candidates(logits=scores - best, mask=mask, neg_inf=MASKED_LOG_LIKELIHOOD)
 

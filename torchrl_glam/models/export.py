@@ -166,7 +166,7 @@ def _head_weights(critics: TensorDictBase) -> dict[str, Tensor]:
 def _merged(model: PeftModel) -> PreTrainedModel:
     """A plain model, on the CPU, with the adapters added to the base weights.
 
-    Merging in place would change the agent, and would round a 4-bit weight to 4 bits once more. So
+    Merging in place would change the agent, and would round a 4-bit weight to 4 bits again. So
     base weights and adapters go into a new model.
     """
     from peft import get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict

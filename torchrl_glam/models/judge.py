@@ -1,8 +1,8 @@
-"""Hindsight where nobody names goals: a language model says which ones a step reached.
+"""Hindsight for games without a social partner: a language model names the goals a step reached.
 
-SAC-GLAM (Gaven et al., 2024, section 2.3) has a social partner for that, and leaves open whether a
-language model can take its place. How often this one is right has to be measured, game by game:
-``tests/benchmarks/bench_judge.py`` does so where there is a partner to compare with.
+SAC-GLAM (Gaven et al., 2024, section 2.3) leaves open whether a language model can replace the
+partner. Measure its accuracy game by game: ``tests/benchmarks/bench_judge.py`` does so where there
+is a partner to compare with.
 """
 
 from __future__ import annotations

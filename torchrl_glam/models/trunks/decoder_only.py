@@ -45,7 +45,7 @@ class DecoderOnlyTrunk(CandidateTrunk):
     of being scored wrongly.
 
     Raises:
-        ValueError: also if the attention implementation takes no mask of its own (choose
+        ValueError: also if the attention implementation takes no custom mask (choose
             ``attention="sdpa"`` or ``"eager"`` when loading).
 
     Examples:
@@ -70,9 +70,7 @@ class DecoderOnlyTrunk(CandidateTrunk):
         if self.window is None:
             return
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                check_exactness(self, beyond=True)
+            check_exactness(self, beyond=True)
         except InexactTrunkError:
             limits = [limit for limit in (self.limit, self.window) if limit is not None]
             self.limit, self.window = min(limits), None

@@ -35,7 +35,7 @@ class EncoderDecoderTrunk(CandidateTrunk):
 
     Args:
         layout: ``"trie"``, candidates merged by prefix, or ``"packed"``, one after another
-            without sharing: slower, for models with a position bias of its own in each layer
+            without sharing: slower, for models with a separate position bias in each layer
             (UMT5). :func:`make_trunk` picks. Default: ``"trie"``.
         *args: those of :class:`~torchrl_glam.models.CandidateTrunk`, as are keys and errors.
         **kwargs: likewise.

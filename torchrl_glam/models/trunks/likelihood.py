@@ -1,4 +1,4 @@
-"""From hidden states to the log-likelihoods of the candidates, without logits that nobody needs."""
+"""Equation 1: from hidden states to log-likelihoods of the candidates, with no unneeded logits."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class LogLikelihood(nn.Module):
         predicts = slot.new_zeros(len(slot), hidden.shape[1] + 1, dtype=torch.bool)
         predicts.scatter_(1, slot, True)[:, -1] = False
         row = (predicts.flatten().cumsum(0).view_as(predicts) - 1).gather(1, slot).clamp_min(0)
-        # Not by the mask itself, which the backward pass would turn into numbers once more.
+        # Not by the mask itself, which the backward pass would turn into indices again.
         at = predicts[:, :-1].flatten().nonzero().squeeze(-1)
         read = hidden.flatten(0, 1).index_select(0, at)
         if not len(read):
