@@ -24,9 +24,9 @@ from tqdm import tqdm
 from torchrl_glam.runs.build import choose_device
 from torchrl_glam.runs.config import EvaluateConfig, read_config
 from torchrl_glam.runs.program import program
+from torchrl_glam.runs.success import Result
 from torchrl_glam.text import describe_env
 from torchrl_glam.viewing import (
-    Result,
     choose_game,
     format_results,
     make_game,

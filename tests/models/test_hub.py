@@ -27,7 +27,7 @@ from torchrl_glam.models import (
 from torchrl_glam.runs.config import SACGLAMConfig
 from torchrl_glam.runs.records.metrics import MetricsTable
 from torchrl_glam.runs.results import save_results
-from torchrl_glam.viewing import Result
+from torchrl_glam.runs.success import Result
 
 GAME = {"env_class": "torchrl_glam.envs:PlaygroundTextEnv", "env": {"num_objects": 3}}
 # 27 of 30: by Wilson's formula with z = 1.96, 0.8546 less and plus 0.1108.

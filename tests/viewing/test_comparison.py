@@ -13,12 +13,12 @@ import pytest
 from torchrl_glam.report.comparison import (
     comparison_table,
     interquartile_mean,
-    interval,
     probability_of_improvement,
     summarise,
 )
 from torchrl_glam.report.plotting import mean_and_interval
 from torchrl_glam.runs.config import RecipeConfig
+from torchrl_glam.runs.success import interval
 
 COMPARE = Path(__file__).parents[2] / "recipes" / "compare.py"
 

@@ -11,7 +11,8 @@ import pytest
 from scipy.stats import norm
 
 from torchrl_glam.models import AgentCard, export_agent, load_language_model
-from torchrl_glam.viewing import Result, format_results, plot_results, pool
+from torchrl_glam.runs.success import Result
+from torchrl_glam.viewing import format_results, plot_results, pool
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}

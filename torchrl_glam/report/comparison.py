@@ -7,12 +7,14 @@ the Edge of the Statistical Precipice".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.integrate import trapezoid
-from scipy.stats import bootstrap, mannwhitneyu, trim_mean
+from scipy.stats import mannwhitneyu, trim_mean
+
+from torchrl_glam.runs.success import interval
 
 Curve = tuple[Sequence[float], Sequence[float]]
 """Environment steps, ascending, and success there."""
@@ -83,42 +85,6 @@ def interquartile_mean(values: np.ndarray, axis: int = 0) -> np.ndarray:
         0.5
     """
     return trim_mean(values, 0.25, axis=axis)
-
-
-def interval(
-    values: Sequence[float] | np.ndarray,
-    statistic: Callable[..., np.ndarray] = np.mean,
-    level: float = 0.95,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Bootstrap interval of a statistic over runs, by percentiles.
-
-    Args:
-        values: of the runs, along the first dimension.
-        statistic: takes the values and ``axis``. Default: the mean.
-        level: of confidence. Default: 0.95.
-
-    Returns:
-        Lower and upper end; NaN for a single run, of which no interval can be told.
-
-    Examples:
-        >>> low, high = interval([0.5, 0.5, 0.5])
-        >>> float(low), float(high)
-        (0.5, 0.5)
-    """
-    values = np.asarray(values, dtype=float)
-    if len(values) < 2:
-        nothing = np.full(values.shape[1:], math.nan)
-        return nothing, nothing
-    result = bootstrap(
-        (values,),
-        statistic,
-        axis=0,
-        vectorized=True,
-        confidence_level=level,
-        method="percentile",
-        random_state=0,
-    )
-    return result.confidence_interval.low, result.confidence_interval.high
 
 
 def probability_of_improvement(first: Sequence[float], second: Sequence[float]) -> float:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from torchrl_glam.report.comparison import interquartile_mean, interval
+from torchrl_glam.report.comparison import interquartile_mean
+from torchrl_glam.runs.success import interval
 
 
 def mean_and_interval(

@@ -14,8 +14,8 @@ from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.runs.evaluation import play_randomly
 from torchrl_glam.runs.records.metrics import MetricsTable
 from torchrl_glam.runs.records.run_record import describe_process
+from torchrl_glam.runs.success import ALL, Result
 from torchrl_glam.text import describe_env
-from torchrl_glam.viewing.figures import ALL, Result
 
 
 def save_results(

@@ -3,7 +3,6 @@
 from torchrl_glam.viewing.agents import name_apart, open_agent, read_card
 from torchrl_glam.viewing.animation import write_animation
 from torchrl_glam.viewing.figures import (
-    Result,
     format_results,
     measure,
     plot_results,
@@ -16,7 +15,6 @@ from torchrl_glam.viewing.play import nearest_goals, play
 from torchrl_glam.viewing.recording import record
 
 __all__ = [
-    "Result",
     "choose_game",
     "format_results",
     "make_game",

@@ -4,68 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from scipy.stats import binomtest
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
-from torchrl_glam.report.comparison import interval
 from torchrl_glam.runs.evaluation import play_episodes
+from torchrl_glam.runs.success import ALL, Result
 from torchrl_glam.text import describe_env
-
-ALL = "all"
-"""The goal kind that stands for all of them together."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """Success of a policy on goals of one kind.
-
-    Args:
-        policy: its name.
-        split: of the goals.
-        objects: in a scene; 0 where there is no such number.
-        kind: of the goals, or ``"all"``.
-        episodes, successes: numbers of them.
-        length: mean steps of an episode.
-        by_agent: success of each of several agents that this is the mean of. Default: of one.
-
-    Examples:
-        >>> result = Result("agent", "train", 3, "all", episodes=10, successes=9, length=4.2)
-        >>> result.success, [round(end, 3) for end in result.interval]
-        (0.9, [0.596, 0.982])
-    """
-
-    policy: str
-    split: str
-    objects: int
-    kind: str
-    episodes: int
-    successes: int
-    length: float
-    by_agent: tuple[float, ...] = ()
-
-    @property
-    def success(self) -> float:
-        """Share of the episodes that reached their goal."""
-        return self.successes / self.episodes
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 % interval of the success rate.
-
-        Of one agent, over the episodes it might have played (Wilson, 1927); of several, over the
-        agents that training might have given: a bootstrap, as recipes/compare.py has it.
-        """
-        if self.by_agent:
-            low, high = interval(self.by_agent)
-            return float(low), float(high)
-        ends = binomtest(self.successes, self.episodes).proportion_ci(method="wilson")
-        return float(ends.low), float(ends.high)
 
 
 def measure(

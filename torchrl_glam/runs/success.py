@@ -1,0 +1,102 @@
+"""Success rates and their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_NORMAL = 1.959963984540054  # 97.5 % of the standard normal distribution lie below it
+
+ALL = "all"
+"""The goal kind that stands for all of them together."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Success of a policy on goals of one kind.
+
+    Args:
+        policy: its name.
+        split: of the goals.
+        objects: in a scene; 0 where there is no such number.
+        kind: of the goals, or ``"all"``.
+        episodes, successes: numbers of them.
+        length: mean steps of an episode.
+        by_agent: success of each of several agents that this is the mean of. Default: of one.
+
+    Examples:
+        >>> result = Result("agent", "train", 3, "all", episodes=10, successes=9, length=4.2)
+        >>> result.success, [round(end, 3) for end in result.interval]
+        (0.9, [0.596, 0.982])
+    """
+
+    policy: str
+    split: str
+    objects: int
+    kind: str
+    episodes: int
+    successes: int
+    length: float
+    by_agent: tuple[float, ...] = ()
+
+    @property
+    def success(self) -> float:
+        """Share of the episodes that reached their goal."""
+        return self.successes / self.episodes
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the success rate.
+
+        For one agent over the episodes it might have played (Wilson, 1927); for several over the
+        agents that training might have given (bootstrap).
+        """
+        if self.by_agent:
+            low, high = interval(self.by_agent)
+            return float(low), float(high)
+        share, weight = self.success, _NORMAL**2 / self.episodes
+        middle = share + weight / 2
+        half = (weight * (share * (1 - share) + weight / 4)) ** 0.5
+        low, high = (middle - half) / (1 + weight), (middle + half) / (1 + weight)
+        return max(0.0, low), min(1.0, high)
+
+
+def interval(
+    values: Sequence[float] | np.ndarray,
+    statistic: Callable[..., np.ndarray] = np.mean,
+    level: float = 0.95,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bootstrap interval of a statistic over runs, by percentiles.
+
+    Args:
+        values: of the runs, along the first dimension.
+        statistic: takes the values and ``axis``. Default: the mean.
+        level: of confidence. Default: 0.95.
+
+    Returns:
+        Lower and upper end; NaN for a single run.
+
+    Examples:
+        >>> low, high = interval([0.5, 0.5, 0.5])
+        >>> float(low), float(high)
+        (0.5, 0.5)
+    """
+    from scipy.stats import bootstrap  # slow to import, and needed for several runs alone
+
+    values = np.asarray(values, dtype=float)
+    if len(values) < 2:
+        nothing = np.full(values.shape[1:], math.nan)
+        return nothing, nothing
+    result = bootstrap(
+        (values,),
+        statistic,
+        axis=0,
+        vectorized=True,
+        confidence_level=level,
+        method="percentile",
+        random_state=0,
+    )
+    return result.confidence_interval.low, result.confidence_interval.high
