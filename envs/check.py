@@ -283,7 +283,7 @@ class _Reader:
         self, tokenizer: PreTrainedTokenizerBase, model: nn.Module, template: PromptTemplate | None
     ) -> None:
         # Here, because models imports this package.
-        from torchrl_glam.models._reach import positions, text_config
+        from torchrl_glam.models.trunks.reader import positions, text_config
 
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.limit = positions(text_config(base))

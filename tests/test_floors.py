@@ -21,17 +21,14 @@ FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in fol
 ALLOWED = {"objectives: models.protocol.Part", "objectives: models.protocol.Trunk"}
 # Imports that are still to go.
 PENDING = {
-    "runs: models._distinct.fingerprint",
-    "runs: models._likelihood.Normalisation",
-    "runs: models._likelihood.log_sum_exp",
     "runs: report.Run",
     "runs: report.make_page",
     "runs: report.run.CONFIG",
     "runs: report.run.PAGE",
     "runs: report.run.RECORD",
     "runs: report.run.find_episodes",
-    "envs: models._reach.positions",
-    "envs: models._reach.text_config",
+    "envs: models.trunks.reader.positions",
+    "envs: models.trunks.reader.text_config",
 }
 
 

@@ -41,7 +41,7 @@ from tensordict import TensorDict
 from torchrl.objectives import SoftUpdate
 
 from torchrl_glam.models import CandidateActor, CandidateCritic, make_trunk
-from torchrl_glam.models._gradient_checkpointing import checkpoint_layers
+from torchrl_glam.models.trunks.gradients import checkpoint_layers
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 
 from flan_t5 import make_tokenizer  # isort: skip (scoring_methods adds the folder of tests)

@@ -11,8 +11,8 @@ from torchrl.objectives import SoftUpdate
 from transformers import T5Config, T5ForConditionalGeneration
 
 from torchrl_glam.models import CandidateActor, CandidateCritic
-from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.models.loading import load_tokenizer
+from torchrl_glam.models.trunks.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 
 

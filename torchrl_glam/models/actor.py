@@ -10,10 +10,13 @@ from tensordict.nn import (
     InteractionType,
     ProbabilisticTensorDictModule,
     ProbabilisticTensorDictSequential,
+    TensorDictModuleBase,
 )
 from torch import Tensor
 from torch.distributions.kl import register_kl
 from torchrl.modules import MaskedCategorical
+
+from torchrl_glam.models.protocol import Trunk
 
 # The score of a masked candidate, that of the best admissible one being 0: so far below that the
 # softmax of equation 2 gives exactly 0 there, yet finite: 0 * log(0) would be NaN in the SAC
@@ -137,3 +140,72 @@ def _check_scores(scores: Tensor, mask: Tensor, scores_key: NestedKey, mask_key:
         f"{scores_key!r} is NaN or infinite for an admissible candidate in batch row(s) "
         f"{rows[:5]}: the language model's weights or inputs are no longer finite."
     )
+
+
+class ScoresOnly(TensorDictModuleBase):
+    """A trunk without action embeddings, for policies: the critic does not act.
+
+    The last token of each candidate is then read by nobody, which saves part of the
+    decoder's positions. Shares the language model with the trunk.
+
+    Args:
+        trunk: the trunk to run.
+
+    Examples:
+        >>> from tensordict.nn import TensorDictSequential
+        >>> from torchrl_glam.models import CandidateActor, load_language_model, make_trunk
+        >>> trunk = make_trunk(*load_language_model("tiny"))
+        >>> policy = TensorDictSequential(ScoresOnly(trunk), CandidateActor())
+        >>> ScoresOnly(trunk).out_keys
+        ['log_likelihood', 'prompt_embedding']
+    """
+
+    def __init__(self, trunk: Trunk) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.in_keys = trunk.in_keys
+        scores, _, prompt_embedding = trunk.out_keys
+        self.out_keys = [scores, prompt_embedding]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes log-likelihoods and the embedding of the prompt."""
+        return self.trunk(tensordict, only="scores")
+
+
+class OnDevice(TensorDictModuleBase):
+    """A module that reads tensors of another device than its own, and writes back to theirs.
+
+    Only what the module reads is copied there, which nothing waits for, and only what it writes is
+    copied back. So environments, collectors and replay stay in main memory, where a few dozen
+    instances play fastest, know of no GPU, and play the same games for a seed wherever the language
+    model is. On inputs of its own device it is the module itself.
+
+    Args:
+        module: the module, such as a policy; its device is that of its parameters.
+
+    Examples:
+        >>> from tensordict.nn import TensorDictSequential
+        >>> from torchrl_glam.models import (
+        ...     CandidateActor, ScoresOnly, load_language_model, make_trunk
+        ... )
+        >>> trunk = make_trunk(*load_language_model("tiny"))
+        >>> policy = TensorDictSequential(
+        ...     ScoresOnly(trunk), CandidateActor(), selected_out_keys=["action"]
+        ... )
+        >>> OnDevice(policy).out_keys
+        ['action']
+    """
+
+    def __init__(self, module: TensorDictModuleBase) -> None:
+        super().__init__()
+        self.module = module
+        self.in_keys, self.out_keys = module.in_keys, module.out_keys
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Runs the module."""
+        here = tensordict.get(self.in_keys[0]).device
+        there = next((parameter.device for parameter in self.module.parameters()), here)
+        if here == there:
+            return self.module(tensordict)
+        found = self.module(tensordict.select(*self.in_keys).to(there))
+        return tensordict.update(found.select(*self.out_keys).to(here))

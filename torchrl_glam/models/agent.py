@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -12,20 +12,19 @@ from safetensors.torch import load_file
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
-from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam._files import kind_of, shorten
-from torchrl_glam.models.actor import CandidateActor
+from torchrl_glam.models.actor import CandidateActor, OnDevice, ScoresOnly
 from torchrl_glam.models.card import CARD, HEADS, AgentCard, find_export
-from torchrl_glam.models.critic import make_critic
-from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
-from torchrl_glam.models.factory import make_trunk
+from torchrl_glam.models.critic import ValueHead, make_critic
 from torchrl_glam.models.loading import load_language_model
-from torchrl_glam.models.on_device import OnDevice
-from torchrl_glam.models.scores_only import ScoresOnly
-from torchrl_glam.models.trunk import CandidateTrunk
-from torchrl_glam.models.value import ValueHead
+from torchrl_glam.models.trunks.encoded_actions import EncodedActionsTrunk
+from torchrl_glam.models.trunks.factory import make_trunk
+from torchrl_glam.models.trunks.trunk import CandidateTrunk
 from torchrl_glam.text import PromptTemplate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from torchrl_glam._files import open_below, read_json, shorten
-from torchrl_glam.models._likelihood import Normalisation
 from torchrl_glam.models.critic import CriticInput
+from torchrl_glam.models.trunks.likelihood import Normalisation
 from torchrl_glam.text import PromptTemplate
 
 CARD = "agent.json"

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.models.factory import make_trunk
+from torchrl_glam.models.trunks.factory import make_trunk
 from torchrl_glam.text import GameStep, PromptTemplate, check_composition
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Trajectory = Sequence[GameStep]
 _PROMPT = (

@@ -1,11 +1,14 @@
-"""The trunk for encoder-decoder language models: one pass per state.
+"""Trunks for encoder-decoder language models (T5, BART, Pegasus).
 
-The prompt is encoded once. All candidate actions of a state are read by one decoder pass over
-their token trie (:mod:`torchrl_glam.models.trie`), in which each node attends to its ancestors
-and to the encoded prompt. Decoders count positions by index, so they are told otherwise:
+:class:`EncoderDecoderTrunk` encodes the prompt once. All candidate actions of a state are read by
+one decoder pass over their token trie, in which each node attends to its ancestors and to the
+encoded prompt. Decoders count positions by index, so they are told otherwise:
 
 - T5's relative position bias is corrected in the attention mask;
 - embedded positions (BART, Pegasus, Marian) are taken at the depth of each node.
+
+:class:`RepeatedTrunk` is for models whose decoder takes candidates one by one only: the encoded
+prompt is repeated for each.
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from torchrl_glam.models._reach import check_positions
-from torchrl_glam.models.exactness import InexactTrunkError
-from torchrl_glam.models.trie import CandidateTrie
-from torchrl_glam.models.trunk import CandidateTrunk
+from torchrl_glam.models.trunks.exactness import InexactTrunkError
+from torchrl_glam.models.trunks.reader import check_positions
+from torchrl_glam.models.trunks.trie import CandidateTrie
+from torchrl_glam.models.trunks.trunk import CandidateTrunk
 
 
 class EncoderDecoderTrunk(CandidateTrunk):
@@ -34,7 +37,7 @@ class EncoderDecoderTrunk(CandidateTrunk):
         layout: ``"trie"``, candidates merged by prefix, or ``"packed"``, one after another
             without sharing: slower, for models with a position bias of its own in each layer
             (UMT5). :func:`make_trunk` picks. Default: ``"trie"``.
-        *args: those of :class:`~torchrl_glam.models.trunk.CandidateTrunk`, as are keys and errors.
+        *args: those of :class:`~torchrl_glam.models.CandidateTrunk`, as are keys and errors.
         **kwargs: likewise.
 
     Raises:
@@ -109,7 +112,7 @@ class EncoderDecoderTrunk(CandidateTrunk):
         masked at all, and the host would wait for the encoder to see it. Not where the encoder
         makes windows of a plain mask."""
         config = self.base_model.config
-        if config._attn_implementation == "sdpa" and not self._has_windows:
+        if config._attn_implementation == "sdpa" and not self.turning_points:
             return prompt_mask[:, None, None]
         return prompt_mask.long()
 
@@ -157,6 +160,53 @@ class EncoderDecoderTrunk(CandidateTrunk):
         start = torch.full_like(candidate[:, :1], self._start_id())
         decoder_ids = torch.cat([start, candidate], -1)
         return self.base_model(input_ids=prompt, decoder_input_ids=decoder_ids).logits
+
+
+class RepeatedTrunk(EncoderDecoderTrunk):
+    """Scores candidates with any encoder-decoder model: one decoder row per candidate.
+
+    Arguments, keys and errors are those of :class:`~torchrl_glam.models.CandidateTrunk`. It
+    is exact but slower than a trie, the more so the more candidates share a prefix. On
+    construction it is checked against the model's own forward.
+
+    Examples:
+        >>> from transformers import BartConfig, BartForConditionalGeneration
+        >>> from torchrl_glam.models.loading import load_tokenizer
+        >>> tokenizer = load_tokenizer("tiny")
+        >>> config = BartConfig(
+        ...     vocab_size=len(tokenizer), d_model=8, encoder_layers=1, decoder_layers=1,
+        ...     encoder_attention_heads=1, decoder_attention_heads=1,
+        ... )
+        >>> trunk = RepeatedTrunk(BartForConditionalGeneration(config).eval(), tokenizer)
+        >>> trunk.out_keys
+        ['log_likelihood', 'action_embedding', 'prompt_embedding']
+    """
+
+    def __init__(self, *args, **kwargs) -> None:
+        CandidateTrunk.__init__(self, *args, **kwargs)  # candidates have no layout to choose
+        self.check_exactness()
+
+    def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
+        model = self.base_model
+        check_positions("prompts", prompt.shape[1], self.limit)
+        longest = trie.path.shape[-1] + 1
+        check_positions("candidate actions, with the start,", longest, self.limit)
+        seen = prompt_mask.long()  # some models subtract it from 1
+        encoded = model.get_encoder()(input_ids=prompt, attention_mask=seen).last_hidden_state
+        state, action = trie.is_target[..., 0].nonzero(as_tuple=True)
+        start = trie.targets.new_full((len(state), 1), self._start_id())
+        rows = torch.cat([start, trie.targets[state, action]], 1)
+        read = trie.on_path[state, action].sum(-1)
+        rows = rows[:, : 1 + (int(read.max()) if len(read) else 0)]
+        hidden = model.get_decoder()(
+            input_ids=rows,
+            encoder_hidden_states=encoded[state],
+            encoder_attention_mask=seen[state],
+            use_cache=False,
+        ).last_hidden_state
+        first = state.new_zeros(len(prompt))
+        first[state] = torch.arange(len(state), device=state.device)  # any row of a state
+        return trie.nodes_of_rows(hidden[first, 0], hidden[:, 1:], state, action)
 
 
 def _check_one_bias(base: nn.Module) -> None:

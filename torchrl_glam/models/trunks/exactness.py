@@ -18,12 +18,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from torchrl_glam.models._reach import text_config, turning_points
-from torchrl_glam.models.trie import CandidateTrie, build_trie
+from torchrl_glam.models.trunks.trie import CandidateTrie, build_trie
 
 if TYPE_CHECKING:
-    from torchrl_glam.models._reader import ModelReader
-    from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
+    from torchrl_glam.models.trunks.encoded_actions import EncodedActionsTrunk
+    from torchrl_glam.models.trunks.reader import ModelReader
 
 # Largest difference of logits that rounding makes, as a share of their norm.
 _ROUNDING = 1e-3
@@ -40,20 +39,24 @@ class InexactTrunkError(ValueError):
 
 
 @torch.no_grad()
-def check_exactness(trunk: ModelReader) -> None:
+def check_exactness(trunk: ModelReader, beyond: bool = False) -> int:
     """Compares the logits along candidates that share prefixes with the model's own forward.
 
     Prompts are of unequal length in one batch, the longest beyond every window of the model that is
     at most 1,024 tokens. Dropout is off meanwhile; weights and generators are left as they are.
 
     Args:
-        trunk: the trunk to check; its ``embedding_dim`` is set on the way.
+        trunk: the trunk to check.
+        beyond: whether prompts are longer than the trunk's window, if it has one. Default: False.
+
+    Returns:
+        The width of the model's embeddings.
 
     Raises:
         InexactTrunkError: if they differ by more than rounding, or the model takes no such input.
     """
     base = trunk.base_model
-    prompt, prompt_mask, candidates = probe(trunk)
+    prompt, prompt_mask, candidates = probe(trunk, beyond)
     try:
         with _undisturbed(trunk):
             for size in _TRAINED_SIZES:
@@ -81,7 +84,7 @@ def check_exactness(trunk: ModelReader) -> None:
             f"logits differ from the model's own by {error:.2g} of their norm. It does something "
             "to masks, positions or logits that this trunk does not know; choose another one"
         )
-    trunk.embedding_dim = hidden.shape[-1]
+    return hidden.shape[-1]
 
 
 @torch.no_grad()
@@ -140,14 +143,13 @@ def score_error(
     return error
 
 
-def probe(trunk: ModelReader) -> tuple[Tensor, Tensor, CandidateTrie]:
+def probe(trunk: ModelReader, beyond: bool = False) -> tuple[Tensor, Tensor, CandidateTrie]:
     """Three prompts ``[3, T]``, their mask, and four candidates of each."""
-    base = trunk.base_model
-    limit = trunk.limit.tokens if trunk.limit else _LONGEST_PROBE * 2
-    points = [n for n in turning_points(base.config) + turning_points(text_config(base))]
-    beyond = max((n for n in points if n <= _LONGEST_PROBE), default=0) + 12
-    longest = max(1, min(max(24, beyond), limit - 4))
-    weight = base.get_input_embeddings().weight
+    limits = [trunk.limit, None if beyond else trunk.window]
+    limit = min((limit.tokens for limit in limits if limit), default=_LONGEST_PROBE * 2)
+    turn = max((n for n in trunk.turning_points if n <= _LONGEST_PROBE), default=0)
+    longest = max(1, min(max(24, turn + 12), limit - 4))
+    weight = trunk.base_model.get_input_embeddings().weight
     ids = _plain_ids(trunk, 40, weight.device)
     lengths = torch.tensor([min(3, longest), min(11, longest), longest], device=weight.device)
     at = torch.arange(longest, device=weight.device)
@@ -163,7 +165,7 @@ def probe(trunk: ModelReader) -> tuple[Tensor, Tensor, CandidateTrie]:
 
 def _plain_ids(trunk: ModelReader, number: int, device: torch.device) -> Tensor:
     """Tokens that stand for nothing but themselves, from all over the vocabulary."""
-    config = text_config(trunk.base_model)
+    config = trunk.text_config
     size = min(config.vocab_size, trunk.base_model.get_input_embeddings().weight.shape[0])
     special = {trunk.prompt.pad_id, *trunk.special_ids}
     for part in (config, trunk.base_model.config):
@@ -176,7 +178,8 @@ def _plain_ids(trunk: ModelReader, number: int, device: torch.device) -> Tensor:
 
 
 def _trie(trunk: ModelReader, actions: Tensor, mask: Tensor) -> CandidateTrie:
-    return build_trie(*(actions, mask, trunk._start_id(), trunk.prompt.pad_id), packed=trunk.packed)
+    start, pad = trunk._start_id(), trunk.prompt.pad_id
+    return build_trie(actions, mask, start, pad, packed=trunk.packed)
 
 
 def _compare(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.models.trie import CandidateTrie
+from torchrl_glam.models.trunks.trie import CandidateTrie
 from torchrl_glam.text import WordCounter
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Normalisation = Literal["sum", "token_mean", "word_mean"]
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import NestedKey
 from torch import nn
-from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.models._likelihood import Normalisation
-from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
-from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
-from torchrl_glam.models.exactness import InexactTrunkError
-from torchrl_glam.models.repeated import RepeatedTrunk
-from torchrl_glam.models.repeated_decoder_only import RepeatedDecoderOnlyTrunk
-from torchrl_glam.models.trunk import CandidateTrunk
+from torchrl_glam.models.trunks.decoder_only import DecoderOnlyTrunk, RepeatedDecoderOnlyTrunk
+from torchrl_glam.models.trunks.encoder_decoder import EncoderDecoderTrunk, RepeatedTrunk
+from torchrl_glam.models.trunks.exactness import InexactTrunkError
+from torchrl_glam.models.trunks.likelihood import Normalisation
+from torchrl_glam.models.trunks.trunk import CandidateTrunk
 from torchrl_glam.text import PromptTemplate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _PACKED = "its decoder reads candidates packed, one after another"
 _APART = "nor packed candidates; its decoder reads every candidate apart"

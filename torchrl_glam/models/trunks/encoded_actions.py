@@ -7,10 +7,9 @@ from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor, nn
 
-from torchrl_glam.models._distinct import distinct_rows
-from torchrl_glam.models.passes import in_passes, token_passes
 from torchrl_glam.models.protocol import Part
-from torchrl_glam.models.trunk import CandidateTrunk
+from torchrl_glam.models.trunks.passes import distinct_rows, in_passes, token_passes
+from torchrl_glam.models.trunks.trunk import CandidateTrunk
 
 
 class EncodedActionsTrunk(TensorDictModuleBase):
@@ -23,7 +22,7 @@ class EncodedActionsTrunk(TensorDictModuleBase):
     prompt embeddings are those of the trunk that is wrapped, whose action embeddings, from the pass
     that scores the candidates, cost next to nothing beside these.
 
-    Keys, shapes and ``only`` are those of :class:`~torchrl_glam.models.trunk.CandidateTrunk`, but
+    Keys, shapes and ``only`` are those of :class:`~torchrl_glam.models.CandidateTrunk`, but
     ``only="embeddings"`` writes no prompt embedding, and masked candidates have embeddings of 0.
 
     Args:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrl_glam.models._distinct import fingerprint
+from torchrl_glam.models.trunks.passes import fingerprint
 
 
 class CandidateTrie(NamedTuple):
@@ -60,6 +60,27 @@ class CandidateTrie(NamedTuple):
     def predicted_at(self) -> Tensor:
         """``[B, A, W]`` int64: the node after which each of ``targets`` comes."""
         return torch.cat([self.start.unsqueeze(-1), self.path[..., :-1]], -1)
+
+    def nodes_of_rows(self, roots: Tensor, rows: Tensor, state: Tensor, action: Tensor) -> Tensor:
+        """Hidden states at the nodes, where each of R candidates was read in a row of its own.
+
+        Args:
+            roots: hidden states before any candidate, ``[B, D]``.
+            rows: hidden states along the rows, ``[R, L, D]``.
+            state, action: the candidate that each row reads, ``[R]`` both.
+
+        Returns:
+            ``[B, N, D]``.
+        """
+        path, on_path = (
+            value[state, action, : rows.shape[1]] for value in (self.path, self.on_path)
+        )
+        number = self.tokens.shape[1]
+        source = torch.arange(len(roots), device=roots.device).repeat_interleave(number)
+        # Of the rows that run through a node, any one: up to there they read the same tokens.
+        slot = (path + state.unsqueeze(1) * number)[on_path]
+        source[slot] = len(roots) + on_path.flatten().nonzero().squeeze(-1)
+        return torch.cat([roots, rows.flatten(0, 1)])[source].view(*self.tokens.shape, -1)
 
 
 def build_trie(
