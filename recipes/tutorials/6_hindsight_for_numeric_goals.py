@@ -217,8 +217,9 @@ print("with hindsight:   ", " ".join(f"{share:.2f}" for share in hindsight))
 # Twelve bits, and what each setting does
 # ---------------------------------------
 # ``FULL=success.csv python recipes/tutorials/6_hindsight_for_numeric_goals.py`` trains on twelve
-# bits for 5,000 episodes, with the settings above and with one of them changed at a time: a quarter
-# of an hour on one core. What it found is in ``recipes/results/bit_flip``.
+# bits for 5,000 episodes, with the settings above and with one of them changed at a time: ten
+# minutes on one core. The figures are in ``recipes/results/bit_flip``: solved after 3,500 episodes
+# with either seed, and not with the defaults of ``gamma``, learning rate or ``tau``.
 
 CHANGES = [
     {},
@@ -228,10 +229,6 @@ CHANGES = [
     dict(lr=1e-4),
     dict(tau=0.005),
     dict(updates=8),
-    dict(target_entropy=1.0),
-    dict(ratio=0.9),
-    dict(goals=None),
-    dict(goals=1),
 ]
 
 if "FULL" in os.environ:
