@@ -65,7 +65,9 @@ def full_rows(kinds):
     """Rows that every sampler can read; the goal is the row's number."""
     content = rows(kinds)
     number = content["number"]
-    return content.update({"goal_kind": torch.zeros_like(number), "goal_tokens": number.unsqueeze(-1)})
+    return content.update(
+        {"goal_kind": torch.zeros_like(number), "goal_tokens": number.unsqueeze(-1)}
+    )
 
 
 each_sampler = pytest.mark.parametrize(
