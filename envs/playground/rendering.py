@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from torchrl_glam._extras import needs
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.text import decode_text
 
@@ -100,7 +101,8 @@ class Rendering:
         return self._describe(index or 0, ansi)
 
     def _draw(self, index: int, scale: float) -> np.ndarray:
-        from torchrl_glam.envs.playground.picture import draw_scene  # loads matplotlib
+        with needs("recipes", "A picture"):
+            from torchrl_glam.envs.playground.picture import draw_scene
 
         place, dynamics = self._place[index], self.dynamics
         return draw_scene(
