@@ -98,7 +98,10 @@ def make_update(arguments: argparse.Namespace, name: str, method: str, lora: boo
         targets = SoftUpdate(loss, tau=SETTINGS["tau"])
         optimizer = SharedTrunkOptimizer(loss, separate=method == "shared, 2 Adams")
         optimizers = list(optimizer.optimizers.values())
-        step = optimizer.step
+
+        def step(terms: TensorDict) -> None:
+            optimizer.backward(terms)
+            optimizer.step()
     else:
         reader = TrunkReader(trunk) if method == "naive, trie" else None
         if reader is None:
