@@ -89,6 +89,8 @@ class TextLayout:
             )
         if keep not in (None, "head", "tail"):
             raise ValueError(f'keep ({keep!r}) must be "head", "tail" or None')
+        if isinstance(goal_kinds, str):
+            raise ValueError(f"goal_kinds is the string {goal_kinds!r}: it must be a list of names")
         sizes = {"goal": goal_bytes, "observation": observation_bytes, "action": action_bytes}
         least = {f"{name}_bytes": size for name, size in sizes.items()}
         for name, value in {"max_actions": max_actions, **least}.items():
@@ -172,18 +174,10 @@ class TextLayout:
                 or there twice, there are more than A, or of hindsight more than H, or a text is
                 longer than its size and nothing says which part to keep.
         """
-        rows = [list(row) for row in actions]
-        named = [[]] * self._number if hindsight is None else [list(row) for row in hindsight]
-        for name, given in (
-            *(("goal", goal), ("observation", observation), ("actions", actions)),
-            ("hindsight", named),
-        ):
-            if isinstance(given, str) or len(given) != self._number:
-                got = repr(given) if isinstance(given, str) else f"a list of {len(given)}"
-                raise ValueError(
-                    f"{name} is {got}: it must be a list with an entry for each environment "
-                    f"({self._number})"
-                )
+        self._check_number("goal", goal)
+        self._check_number("observation", observation)
+        rows = self._rows("actions", actions)
+        named = self._rows("hindsight", [()] * self._number if hindsight is None else hindsight)
         width, slots = self.max_actions, self.max_hindsight
         out = {
             "goal": self._encode("goal", goal),
@@ -208,6 +202,21 @@ class TextLayout:
         packed = packed if self.batch_size else packed[0]
         self._candidates.update_mask(packed["action_mask"])
         return packed
+
+    def _check_number(self, name: str, given: Sequence) -> None:
+        if isinstance(given, str) or len(given) != self._number:
+            got = repr(given) if isinstance(given, str) else f"a list of {len(given)}"
+            raise ValueError(
+                f"{name} is {got}: it must be a list with an entry for each environment "
+                f"({self._number})"
+            )
+
+    def _rows(self, name: str, given: Sequence[Sequence[str]]) -> list[list[str]]:
+        self._check_number(name, given)
+        for index, row in enumerate(given):
+            if isinstance(row, str):
+                raise ValueError(f"{name}[{index}] is the string {row!r}: it must be a list")
+        return [list(row) for row in given]
 
     def _kind(self, goal: str) -> int:
         kind = self._kind_of(goal)

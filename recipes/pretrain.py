@@ -4,10 +4,10 @@
     python recipes/pretrain.py env=my_module:MyEnv output=models/mine    # any text environment
     python recipes/pretrain.py --config-name tiny                        # the embedded model
 
-The training text is random play turned into reading exercises (:mod:`torchrl_glam.pretraining`): no
-exercise shows what to do for a goal. The folder that it writes is what ``model=`` of the other
-recipes takes. At the end a report says how close to uniform the untrained policy is and how often
-it succeeds beside random play; where the environment knows shortest plans, also how fast a
+The model reads words and transcripts of random play (:mod:`torchrl_glam.pretraining`), and never a
+reward, a goal reached or what to do for a goal. The folder that this writes is what ``model=`` of
+the other recipes takes. A report at the end compares the untrained policy with a uniform one and
+its success with random play. Where the environment knows shortest plans, it also tells how fast a
 throw-away copy learns from demonstrations of them, which measures what the model understands.
 
 The keys are explained in the files of recipes/config/pretrain.
@@ -21,9 +21,12 @@ import json
 import platform
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import hydra
 import matplotlib.pyplot as plt
@@ -36,11 +39,12 @@ from transformers import T5Config, T5ForConditionalGeneration
 from torchrl_glam.models import CandidateActor, EncoderDecoderTrunk
 from torchrl_glam.pretraining import (
     GameExercises,
+    PlaygroundExercises,
+    Reading,
     encode_readings,
     imitate,
     make_tokenizer,
     make_word_tokenizer,
-    playground_readings,
     reading_loss,
     record_play,
 )
@@ -55,16 +59,36 @@ register("pretrain", PretrainConfig, Path(__file__).parent / "config")
 CPU = torch.device("cpu")
 
 
-def read_game(config: PretrainConfig) -> tuple[GameExercises, dict[str, float]]:
-    """Exercises about recorded random play of the environment, and figures of that play."""
+TRANSCRIPTS_EVERY = 4  # batches of exercises about words from one of transcripts to the next
+
+
+def read_game(config: PretrainConfig, **options: Any) -> tuple[GameExercises, dict[str, float]]:
+    """Exercises about transcripts of random play, and figures of that play."""
     env = make_bare_env(config.tasks(), config.tasks().num_envs, config.seed)
     moves = record_play(env, config.num_steps, seed=config.seed)
     env.close()
     figures = {
+        "steps_of_play": len(moves),
         "candidates": round(fmean(len(move.actions) for move in moves), 2),
         "most_candidates": max(len(move.actions) for move in moves),
     }
-    return GameExercises(moves, seed=config.seed, questions=config.questions), figures
+    return GameExercises(moves, seed=config.seed, **options), figures
+
+
+def read_playground(config: PretrainConfig) -> tuple[Iterator[list[Reading]], dict[str, float]]:
+    """Exercises about Playground-Text's words, with transcripts of random play if asked for."""
+    words = PlaygroundExercises(config.seed, config.questions)
+    if not config.num_steps:
+        return iter(partial(words, config.batch_size), None), {"steps_of_play": 0}
+    transcripts, figures = read_game(config, questions=1, weights={"outcome": 1.0})
+
+    def readings() -> Iterator[list[Reading]]:
+        for batch in count(1):
+            # one question each, so twice as many prompts take about the same time
+            turn = batch % TRANSCRIPTS_EVERY == 0
+            yield transcripts(2 * config.batch_size) if turn else words(config.batch_size)
+
+    return readings(), figures
 
 
 def make_model(config: PretrainConfig, tokenizer) -> T5ForConditionalGeneration:
@@ -176,10 +200,10 @@ def main(cfg: DictConfig) -> None:
 
     # 1. Random play, turned into exercises, and a tokenizer with its words
     if config.exercises == "playground":
-        tokenizer, figures = make_tokenizer(), {}
-        readings = playground_readings(config.batch_size, config.questions, config.seed)
+        tokenizer = make_tokenizer()
+        readings, figures = read_playground(config)
     else:
-        exercises, figures = read_game(config)
+        exercises, figures = read_game(config, questions=config.questions)
         tokenizer = make_word_tokenizer(exercises.texts(), config.vocabulary)
         readings = iter(partial(exercises, config.batch_size), None)
     model = make_model(config, tokenizer)

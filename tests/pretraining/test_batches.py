@@ -10,8 +10,8 @@ READINGS = [
     Reading(
         "Goal: Grasp red cow\nYou see: red cow, blue lion\nAction:",
         [
-            [(" Go to red cow", False), (" on red cow", True)],
-            [("\nQuestion: left", False), (" Grasp red cow", True)],
+            [(" Go to red cow", False), (" here red cow", True)],
+            [("\nQuestion: first asked", False), (" Grasp red cow", True)],
         ],
     ),
     Reading(
@@ -19,8 +19,8 @@ READINGS = [
         [
             [(" Grasp", True), (" nothing", True)],
             [
-                *(("\nQuestion: role", False), (" blue tea", False), (" nothing goal", True)),
-                *((" blue tea", False), (" goal nothing", True)),
+                *(("\nQuestion: state", False), (" blue tea", False), (" nothing grown", True)),
+                *((" blue tea", False), (" grown nothing", True)),
             ],
         ],
     ),
@@ -39,12 +39,12 @@ def test_only_answers_are_labels_and_each_is_predicted_from_what_stands_before(t
         [tokenizer.convert_ids_to_tokens(row.tolist()) for row in batch.decoder_input],
     ]
     assert decoded[0] == [
-        [" on", " red cow"],
+        [" here", " red cow"],
         [" Grasp", " red cow"],
         [" Grasp", " nothing"],
-        [" nothing", " goal", " goal", " nothing"],
+        [" nothing", " grown", " grown", " nothing"],
     ]
-    assert decoded[1][0][:5] == ["<pad>", " Go to", " red cow", " on", "<pad>"]
+    assert decoded[1][0][:5] == ["<pad>", " Go to", " red cow", " here", "<pad>"]
     assert batch.decoder_input.shape[1] % 4 == 0 == batch.prompt.shape[1] % 4
 
 

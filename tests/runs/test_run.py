@@ -79,7 +79,7 @@ def test_evaluations_use_the_average_of_the_weights(tmp_path, monkeypatch):
     assert torch.equal(played[0], average)
 
 
-# A value other than the default for each key that a shipped configuration sets, and where it arrives.
+# A value other than the default for keys that shipped configurations set, and where it arrives.
 ARRIVALS = {
     "gamma": (0.5, lambda a, b: a.loss.value_estimator.gamma.item()),
     "tau": (0.25, lambda a, b: 1 - a.targets.eps),

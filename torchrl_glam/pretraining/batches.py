@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torchrl_glam.pretraining.exercises import Reading
+from torchrl_glam.pretraining.reading import Reading
 
 IGNORED = -100
 

@@ -1,10 +1,9 @@
-"""Reading exercises from random play of any text environment, none of which shows what to do.
+"""Reading exercises from transcripts of random play of any text environment.
 
-They give a small model what it needs before it learns a game: the words, what the goal says and the
-observation shows of it, which actions there are, and what an action does. As in
-:mod:`~torchrl_glam.pretraining.exercises`, the encoder reads the prompt of an agent and nothing
-else, and actions were drawn uniformly among the admissible ones; where the goal may have been
-chosen to fit an action, it is only read, not predicted.
+A transcript is text: goal, observation, the actions there were, the one played, and the observation
+that followed. It has no rewards and no goals reached. The exercises teach the words, what goal and
+observation share, which actions there are, and what a played action changed. The encoder reads an
+agent's prompt and nothing else.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ import random
 import re
 from collections.abc import Sequence
 
-from torchrl_glam.pretraining.exercises import Reading
 from torchrl_glam.pretraining.play import Move
+from torchrl_glam.pretraining.reading import Reading
 from torchrl_glam.text import PromptTemplate
 
 GAME_EXERCISES: dict[str, float] = {
     "outcome": 8.0,
-    "named": 1.0,
     "admissible": 1.0,
     "goal": 2.0,
     "shared": 2.0,
@@ -40,8 +38,6 @@ class GameExercises:
         questions: questions about each state, all different. Default: 3.
         weights: weight of each exercise, by name. Default:
             :data:`~torchrl_glam.pretraining.GAME_EXERCISES`.
-        exchange: share of states whose goal is exchanged for one that the step reached, or else a
-            later one of the episode, if there is such a goal. Default: 0.5.
         longest: words of an answer after which it breaks off. Default: 32.
         template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
 
@@ -50,7 +46,7 @@ class GameExercises:
             questions than exercises.
 
     Examples:
-        >>> move = Move("Find tea", "You see: tea", ["go", "take"], "go", "None", False, [], [])
+        >>> move = Move("Find tea", "You see: tea", ["go", "take"], "go", "None")
         >>> GameExercises([move], weights={"shared": 1.0}, questions=1)(1)
         [Reading(prompt='Goal: Find tea\\nYou see: tea\\nAction:', answers=[[('\\nQuestion: shared',
         False), (' tea', True)]])]
@@ -62,7 +58,6 @@ class GameExercises:
         seed: int = 0,
         questions: int = 3,
         weights: dict[str, float] | None = None,
-        exchange: float = 0.5,
         longest: int = 32,
         template: PromptTemplate | None = None,
     ) -> None:
@@ -80,7 +75,7 @@ class GameExercises:
                 "number of exercises: those about a state are all different"
             )
         self._moves, self._random = list(moves), random.Random(seed)
-        self._questions, self._weights, self._exchange = questions, dict(weights), exchange
+        self._questions, self._weights = questions, dict(weights)
         self._longest = longest
         self._template = PromptTemplate() if template is None else template
         self._actions = sorted({action for move in moves for action in move.actions})
@@ -88,10 +83,9 @@ class GameExercises:
     def texts(self) -> list[str]:
         """Every prompt and action, and the words of questions: what a tokenizer is made from."""
         prompts = [self._template.fill(move.goal, move.observation) for move in self._moves]
-        goals = [f" {goal}" for move in self._moves for goal in move.later]
         actions = [f" {action}" for move in self._moves for action in move.actions]
-        asked = [f"\nQuestion: {name} can reached nothing yes no" for name in GAME_EXERCISES]
-        return [*prompts, *goals, *actions, *asked]
+        asked = [f"\nQuestion: {name} nothing yes no" for name in GAME_EXERCISES]
+        return [*prompts, *actions, *asked]
 
     def __call__(self, number: int) -> list[Reading]:
         """Asks about states drawn at random.
@@ -102,17 +96,7 @@ class GameExercises:
         return [self._read(move) for move in self._random.choices(self._moves, k=number)]
 
     def _read(self, move: Move) -> Reading:
-        predicted = True
-        if self._random.random() < self._exchange:
-            # Whether there is a goal to exchange for depends on the action, which is then no
-            # longer drawn uniformly: it is not predicted in either case.
-            predicted = False
-            fitting = move.named if move.named and self._random.random() < 0.5 else move.later
-            if fitting:
-                goal = self._random.choice(fitting)
-                move = move._replace(goal=goal, reached=goal in move.named)
-        asked = self._draw()
-        answers = [getattr(self, f"_{name}")(move, predicted) for name in asked]
+        answers = [getattr(self, f"_{name}")(move) for name in self._draw()]
         return Reading(self._template.fill(move.goal, move.observation), answers)
 
     def _draw(self) -> list[str]:
@@ -126,19 +110,13 @@ class GameExercises:
         words = re.findall(r"\s*\S+", text)
         return "".join(words[: self._longest])
 
-    def _outcome(self, move: Move, predicted: bool) -> list[tuple[str, bool]]:
-        """The action, whether it reaches the goal, and the lines of the next observation."""
+    def _outcome(self, move: Move) -> list[tuple[str, bool]]:
+        """The action played, and the lines of the next observation that differ."""
         told = set(move.observation.split("\n"))
         changed = "".join(f"\n{line}" for line in move.after.split("\n") if line not in told)
-        reached = " reached" if move.reached else " nothing"
-        return [(f" {move.action}", predicted), (self._cut(reached + changed), True)]
+        return [(f" {move.action}", True), (self._cut(changed or " nothing"), True)]
 
-    def _named(self, move: Move, predicted: bool) -> list[tuple[str, bool]]:
-        """The goals that an action reaches, whatever is pursued."""
-        named = "".join(f" {goal}" for goal in move.named) or " nothing"
-        return [(f"\nQuestion: named {move.action}", False), (self._cut(named), True)]
-
-    def _admissible(self, move: Move, predicted: bool) -> list[tuple[str, bool]]:
+    def _admissible(self, move: Move) -> list[tuple[str, bool]]:
         """Whether actions are admissible."""
         pieces = [("\nQuestion: admissible", False)]
         for _ in range(_ASKED):
@@ -147,18 +125,18 @@ class GameExercises:
             pieces += [(f" {action}", False), (" yes" if yes else " no", True)]
         return pieces
 
-    def _goal(self, move: Move, predicted: bool) -> list[tuple[str, bool]]:
+    def _goal(self, move: Move) -> list[tuple[str, bool]]:
         """The goal."""
         return [("\nQuestion: goal", False), (self._cut(f" {move.goal}"), True)]
 
-    def _shared(self, move: Move, predicted: bool) -> list[tuple[str, bool]]:
+    def _shared(self, move: Move) -> list[tuple[str, bool]]:
         """The words of the goal that the observation has too."""
         goal, seen = (re.findall(_WORD, text) for text in (move.goal, move.observation))
         shared = [word for word in goal if word in seen]
         text = "".join(f" {word}" for word in shared) or " nothing"
         return [("\nQuestion: shared", False), (self._cut(text), True)]
 
-    def _follow(self, move: Move, predicted: bool) -> list[tuple[str, bool]]:
+    def _follow(self, move: Move) -> list[tuple[str, bool]]:
         """The words of the observation that follow two of its words."""
         text = self._template.lead("observation") + move.observation
         words = re.findall(r"\s*\S+", text)

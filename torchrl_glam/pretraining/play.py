@@ -1,16 +1,14 @@
-"""Random play of any text environment, in words: what reading exercises are made from."""
+"""Transcripts of random play of any text environment: texts, without rewards or goals reached."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
 from torchrl.envs import EnvBase
 
-from torchrl_glam.text import decode_text, describe_env
+from torchrl_glam.text import decode_text
 
 
 class Move(NamedTuple):
@@ -22,9 +20,6 @@ class Move(NamedTuple):
         actions: the admissible actions.
         action: the one that was taken.
         after: what was observed then.
-        reached: whether it reached the goal.
-        named: the goals that it reached, as hindsight tells.
-        later: the goals that it and the steps after it reached, to the end of the episode.
     """
 
     goal: str
@@ -32,9 +27,6 @@ class Move(NamedTuple):
     actions: list[str]
     action: str
     after: str
-    reached: bool
-    named: list[str]
-    later: list[str]
 
 
 def record_play(env: EnvBase, num_steps: int, seed: int = 0) -> list[Move]:
@@ -54,37 +46,25 @@ def record_play(env: EnvBase, num_steps: int, seed: int = 0) -> list[Move]:
     Examples:
         >>> from torchrl_glam.envs import PlaygroundTextEnv
         >>> move = record_play(PlaygroundTextEnv(num_envs=2, num_objects=3), 8)[0]
-        >>> move.action in move.actions, move.named == move.later[: len(move.named)]
-        (True, True)
+        >>> move.action in move.actions
+        True
     """
     if num_steps < 1:
         raise ValueError(f"num_steps ({num_steps}) must be at least 1")
-    game = describe_env(env)
     generator = torch.Generator().manual_seed(seed)
     env.set_seed(seed)
     state = env.reset()
     ways = [[] for _ in range(state.numel())]
-    ended = [[] for _ in ways]
     for _ in range(-(-num_steps // state.numel())):
         mask = state["action_mask"]
         action = torch.multinomial(mask.cpu().float(), 1, generator=generator).squeeze(-1)
         step, state = env.step_and_maybe_reset(state.set("action", action.to(mask.device)))
-        reached = step["next"][game.success_key].flatten(1).gt(0).any(1).tolist()
-        named = _named_goals(step["next"], game.goal_texts)
-        over = step["next", "done"].flatten().tolist()
-        for row, move in enumerate(_in_words(step, reached, named)):
-            ways[row].append(move)
-            ended[row].append(over[row])
-    return [
-        move
-        for moves, ends in zip(ways, ended, strict=True)
-        for move in _with_later_goals(moves, ends)
-    ]
+        for way, move in zip(ways, _in_words(step), strict=True):
+            way.append(move)
+    return [move for way in ways for move in way]
 
 
-def _in_words(
-    step: TensorDictBase, reached: Sequence[bool], named: Sequence[list[str]]
-) -> list[Move]:
+def _in_words(step: TensorDictBase) -> list[Move]:
     chosen, allowed = step["action"].tolist(), step["action_mask"].tolist()
     texts = [decode_text(step[key]) for key in ("goal", "observation", "actions")]
     after = decode_text(step["next", "observation"])
@@ -95,29 +75,6 @@ def _in_words(
             [text for text, has in zip(actions, allowed[row], strict=True) if has],
             actions[chosen[row]],
             after[row],
-            reached[row],
-            named[row],
-            [],
         )
         for row, (goal, observation, actions) in enumerate(zip(*texts, strict=True))
     ]
-
-
-def _named_goals(step: TensorDictBase, goal_texts: Sequence[str] | None) -> list[list[str]]:
-    """The goals that each step reached, in words; none where the environment names none."""
-    ids: Tensor | None = step.get(("hindsight", "goal_id"), None)
-    if ids is not None and goal_texts is not None:
-        return [[goal_texts[goal] for goal in row if goal >= 0] for row in ids.tolist()]
-    text = step.get(("hindsight", "goal"), None)
-    if text is None:
-        return [[] for _ in range(step.numel())]
-    return [[goal for goal in row if goal] for row in decode_text(text)]
-
-
-def _with_later_goals(moves: Sequence[Move], ends: Sequence[bool]) -> list[Move]:
-    """Moves of one instance, with the goals of the rest of their episodes."""
-    out, later = [], []
-    for move, end in zip(reversed(moves), reversed(ends), strict=True):
-        later = list(dict.fromkeys([*move.named, *([] if end else later)]))
-        out.append(move._replace(later=later))
-    return out[::-1]

@@ -1,49 +1,231 @@
-"""Random play of Playground-Text as the embedded model reads it."""
+"""Reading exercises about the words of Playground-Text; nothing in them was played.
+
+They give a small model what a large one brings from its own pretraining: which words name which
+things, what living things grow on, what a goal asks for and in which order, what a text says about
+where things are, and how actions are written. Scenes are composed from the vocabulary and goals are
+drawn from the training split, each without regard to the other. So no exercise shows what an action
+does, which thing in a scene a goal wants, or how near a goal is.
+
+The encoder reads an agent's prompt and nothing else; questions are put to the decoder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import count
+import random
+from typing import NamedTuple
 
-from torchrl_glam.envs import PlaygroundTextEnv
-from torchrl_glam.pretraining.exercises import Exercises, Reading
+from torchrl_glam.envs import GoalSpace
+from torchrl_glam.envs.playground.vocabulary import (
+    CATEGORIES,
+    COLOURS,
+    OBJECTS,
+    SUPPLIES,
+    feeds,
+    is_living,
+    object_id,
+    type_of,
+)
+from torchrl_glam.pretraining.reading import Reading
+from torchrl_glam.text import PromptTemplate
 
-_TASKS = [("train", 6, 4), ("test", 6, 4), ("train", 3, 1), ("test", 3, 1)]
-"""Split of goals, objects, and in how many of ten batches."""
+PLAYGROUND_EXERCISES: dict[str, float] = {
+    "here": 0.28,
+    "named": 0.20,
+    "asked": 0.12,
+    "state": 0.16,
+    "kind": 0.14,
+    "action": 0.10,
+}
+"""Share of each exercise among the questions about Playground-Text."""
+
+_ITEMS = range(len(OBJECTS))
+_ASKED = 4  # things that a question asks about, one after another
+_SUPPLIES = [item for item in _ITEMS if type_of(item) in SUPPLIES]
 
 
-def playground_readings(
-    batch_size: int, questions: int = 4, seed: int = 0
-) -> Iterator[list[Reading]]:
-    """Exercises about Playground-Text while it is played at random, without an end.
+class Scene(NamedTuple):
+    """A composed state.
 
-    Both tasks of the paper and both splits of goals take turns: words and combinations that the
-    training goals hold out are read as often as others.
+    Attributes:
+        goal: the goal's text.
+        items: object ids.
+        held: index in ``items`` of what is held, -1 for nothing.
+        on: index in ``items`` of what the agent is on, -1 for nothing.
+        grown: which items have grown.
+    """
+
+    goal: str
+    items: list[int]
+    held: int
+    on: int
+    grown: list[bool]
+
+    @property
+    def observation(self) -> str:
+        """The state in the environment's words."""
+        names = [OBJECTS[item] for item in self.items]
+        seen = [name for slot, name in enumerate(names) if slot != self.held]
+        grown = [name for name, has in zip(names, self.grown, strict=True) if has]
+        lines = {
+            "You see": ", ".join(seen) or "nothing",
+            "You are on": names[self.on] if self.on >= 0 else "nothing",
+            "You are holding": names[self.held] if self.held >= 0 else "nothing",
+            "You have grown": ", ".join(grown) or "nothing",
+        }
+        return "\n".join(f"{title}: {text}" for title, text in lines.items())
+
+
+class PlaygroundExercises:
+    """Composes prompts of Playground-Text, and questions and answers about their texts.
 
     Args:
-        batch_size: prompts in a batch.
+        seed: of the private generator. Default: 0.
         questions: questions about each prompt. Default: 4.
-        seed: of environments and exercises. Default: 0.
+        shares: share of each exercise, by name. Default: :data:`PLAYGROUND_EXERCISES`.
+        simple: share of prompts of the simplified task: three objects, goals of one part.
+            Default: 0.2.
+
+    Raises:
+        ValueError: if ``shares`` names an unknown exercise.
 
     Examples:
-        >>> batch = next(playground_readings(2))
-        >>> len(batch), len(batch[0].answers)
-        (2, 4)
+        >>> readings = PlaygroundExercises(shares={"kind": 1.0}, questions=1)(1)
+        >>> readings[0].answers[0][0]
+        ('\\nQuestion: kind', False)
     """
-    sources, order = [], []
-    for index, (split, objects, times) in enumerate(_TASKS):
-        env = PlaygroundTextEnv(
-            num_envs=batch_size,
-            num_objects=objects,
-            split=split,
-            sequential=objects > 3,
-            seed=seed + index,
-        )
-        exercises = Exercises(env.goals, seed=seed + index, questions=questions)
-        sources.append([env, env.reset(), exercises])
-        order += [index] * times
-    for batch in count(1):
-        source = sources[order[batch * 3 % len(order)]]  # 3: splits take turns
-        env, state, exercises = source
-        source[1] = env.step_and_maybe_reset(env.rand_action(state))[1]
-        yield exercises(state)
+
+    def __init__(
+        self,
+        seed: int = 0,
+        questions: int = 4,
+        shares: dict[str, float] | None = None,
+        simple: float = 0.2,
+    ) -> None:
+        shares = PLAYGROUND_EXERCISES if shares is None else shares
+        unknown = sorted(set(shares) - set(PLAYGROUND_EXERCISES))
+        if unknown:
+            known = list(PLAYGROUND_EXERCISES)
+            raise ValueError(f"shares has unknown exercises {unknown}: known are {known}")
+        self._random = random.Random(seed)
+        self._questions, self._shares, self._simple = questions, dict(shares), simple
+        self._template = PromptTemplate()
+        goals = GoalSpace("train")
+        self._goals = goals.texts
+        self._simple_goals = goals.texts[: goals.num_simple]
+        self._phrases = sorted({text.split(" ", 1)[1] for text in self._simple_goals})
+        self._things = {phrase: things_named(phrase) for phrase in self._phrases}
+
+    def __call__(self, number: int) -> list[Reading]:
+        """Composes prompts and asks about each.
+
+        Args:
+            number: of prompts.
+        """
+        names, weights = list(self._shares), list(self._shares.values())
+        readings = []
+        for _ in range(number):
+            scene = self._compose()
+            asked = self._random.choices(names, weights, k=self._questions)
+            answers = [getattr(self, f"_{name}")(scene) for name in asked]
+            readings.append(Reading(self._template.fill(scene.goal, scene.observation), answers))
+        return readings
+
+    def _compose(self) -> Scene:
+        draw = self._random.random
+        simple = draw() < self._simple
+        size = 3 if simple else 6
+        items = self._random.sample(_ITEMS, size)
+        if draw() < 0.8 and not set(items) & set(_SUPPLIES):  # scenes of a game have them
+            items[self._random.randrange(size)] = self._random.choice(_SUPPLIES)
+        held = self._random.randrange(size) if draw() < 0.4 else -1
+        on = self._random.randrange(size) if draw() < 0.6 else -1
+        grown = [is_living(item) and draw() < 0.25 for item in items]
+        goal = self._random.choice(self._simple_goals if simple else self._goals)
+        return Scene(goal, items, held, -1 if on == held else on, grown)
+
+    def _labelled(self, question: str, labels: list[tuple[int, str]]) -> list[tuple[str, bool]]:
+        pieces = [(f"\nQuestion:{question}", False)]
+        for item, label in labels:
+            pieces += [(f" {OBJECTS[item]}", False), (label, True)]
+        return pieces
+
+    def _here(self, scene: Scene) -> list[tuple[str, bool]]:
+        """The things here that a phrase names, whatever the goal is."""
+        phrase = self._random.choice(self._phrases)
+        if self._random.random() < 0.6:
+            item = self._random.choice(scene.items)
+            fitting = [phrase for phrase in self._phrases if item in self._things[phrase]]
+            phrase = self._random.choice(fitting or self._phrases)
+        found = [OBJECTS[item] for item in scene.items if item in self._things[phrase]]
+        answer = f" {', '.join(found)}" if found else " nothing"
+        return [(f"\nQuestion: here {phrase}", False), (answer, True)]
+
+    def _parts(self, scene: Scene) -> list[str]:
+        return [*scene.goal.split(" then "), ""][:2]
+
+    def _named(self, scene: Scene) -> list[tuple[str, bool]]:
+        """Whether a part of the goal names things of the world, here or not."""
+        parts = [part for part in self._parts(scene) if part]
+        at = self._random.randrange(len(parts))
+        named = self._things[parts[at].split(" ", 1)[1]]
+        some = OBJECTS[self._random.choice(sorted(named))].split()
+        close = [item for item in _ITEMS if set(OBJECTS[item].split()) & set(some)]
+        pools = (sorted(named), close, _ITEMS)
+        items = [self._random.choice(self._random.choice(pools)) for _ in range(_ASKED)]
+        labels = [(item, " yes" if item in named else " no") for item in items]
+        return self._labelled((" first named", " second named")[at], labels)
+
+    def _asked(self, scene: Scene) -> list[tuple[str, bool]]:
+        """What the goal asks first, or second."""
+        at = self._random.randrange(2)
+        text = self._parts(scene)[at] or "nothing"
+        return [(f"\nQuestion: {('first', 'second')[at]} asked", False), (f" {text}", True)]
+
+    def _state(self, scene: Scene) -> list[tuple[str, bool]]:
+        """Whether things are held, are where the agent is, and have grown."""
+        labels = []
+        for slot in self._random.sample(range(len(scene.items)), min(_ASKED, len(scene.items))):
+            place = {scene.held: " held", scene.on: " here"}.get(slot, " nothing")
+            grown = " grown" if scene.grown[slot] else " nothing"
+            labels.append((scene.items[slot], place + grown))
+        return self._labelled(" state", labels)
+
+    def _kind(self, scene: Scene) -> list[tuple[str, bool]]:
+        """World knowledge: the categories of things, and what they grow on."""
+        labels = []
+        for item in self._random.sample(_ITEMS, 2):
+            kinds = [name for name, types in CATEGORIES.items() if type_of(item) in types]
+            food = [name for name in SUPPLIES if feeds(object_id(f"red {name}"), item)]
+            labels.append((item, "".join(f" {word}" for word in (*kinds, *(food or ["nothing"])))))
+        return self._labelled(" kind", labels)
+
+    def _action(self, scene: Scene) -> list[tuple[str, bool]]:
+        """How actions are written: any that is admissible, each as likely as the others."""
+        actions = [
+            f"Go to {OBJECTS[item]}" for slot, item in enumerate(scene.items) if slot != scene.held
+        ]
+        actions += ["Grasp"] + ["Release"] * (scene.held >= 0)
+        return [(f" {self._random.choice(actions)}", True)]
+
+
+def things_named(phrase: str) -> set[int]:
+    """The objects that a phrase names.
+
+    Args:
+        phrase: a colour or ``any``, and a type or category; or ``any <colour> thing``.
+
+    Returns:
+        Object ids.
+
+    Examples:
+        >>> sorted(OBJECTS[item] for item in things_named("any water"))
+        ['blue water', 'green water', 'red water']
+    """
+    words = phrase.split()
+    colours = [word for word in words if word in COLOURS] or COLOURS
+    types = CATEGORIES.get(words[-1], (words[-1],))
+    return {
+        item
+        for item, text in enumerate(OBJECTS)
+        if text.split()[0] in colours and (words[-1] == "thing" or text.split()[1] in types)
+    }

@@ -36,8 +36,7 @@ PHRASES = (
 )
 WORDS = (
     *("Grasp", "Release", "Grow", "grasp", "grow", "release", "then", "any", "thing", "nothing"),
-    *("yes", "no", "first", "second", "goal", "here", "held", "grown", "feeds", "on", "left"),
-    *("named", "role", "find", "state", "kind"),
+    *("yes", "no", "first", "second", "here", "held", "grown", "named", "asked", "state", "kind"),
     *(*COLOURS, *TYPES, *CATEGORIES),
 )
 

@@ -202,5 +202,9 @@ def _check(said: Mapping[str, Any], env: str) -> None:
         require(weights, "goal_kind_prior", expected)
     if said.get("max_steps") is not None:
         require(said["max_steps"] >= 1, "max_steps", "be at least 1, or None where it is unknown")
-    unknown = set(said.get("longest_texts") or ()) - set(SLOTS)
-    require(not unknown, "longest_texts", f"have no keys but {SLOTS}")
+    texts = said.get("longest_texts") or {}
+    require(not set(texts) - set(SLOTS), "longest_texts", f"have no keys but {SLOTS}")
+    lists = not any(isinstance(listed, str) for listed in texts.values())
+    require(lists, "longest_texts", "be lists of texts")
+    if "goal_texts" in said:
+        require(not isinstance(said["goal_texts"], str), "goal_texts", "be a list of texts")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.text.encoding import End, cut_text, decode_bytes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _SIZE = 100_000  # texts kept
 _LEAD = b"\0"  # stands for the lead alone: no text contains a zero

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -11,12 +12,14 @@ from torch.nn.functional import embedding
 from torchrl.data import Bounded, Composite
 from torchrl.data.tensor_specs import TensorSpec
 from torchrl.envs import EnvBase, Transform
-from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.text.encoding import End, decode_text
 from torchrl_glam.text.prompt import check_composition
 from torchrl_glam.text.template import PromptTemplate
 from torchrl_glam.text.token_cache import TokenCache
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class TokenizeText(Transform):

@@ -11,7 +11,7 @@ from torchrl_glam.runs.config.ppo_glam import PPOGLAMConfig
 from torchrl_glam.runs.config.pretrain import PretrainConfig
 from torchrl_glam.runs.config.sac_glam import SACGLAMConfig
 from torchrl_glam.runs.config.sac_glam_ray import SACGLAMRayConfig
-from torchrl_glam.runs.config.saved import read_data, read_saved
+from torchrl_glam.runs.config.saved import read_saved
 from torchrl_glam.runs.config.viewing import EvaluateConfig, PlayConfig, WatchConfig
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "SACGLAMRayConfig",
     "WatchConfig",
     "read_config",
-    "read_data",
     "read_saved",
     "register",
 ]

@@ -77,10 +77,11 @@ class PretrainConfig:
         switches(self)
         within(self, "seed", 0, 2**32 - 1)
         choice(self, "exercises", ("game", "playground"))
-        sizes = ("num_batches", "batch_size", "questions", "num_steps", "vocabulary", "log_every")
+        sizes = ("num_batches", "batch_size", "questions", "vocabulary", "log_every")
         layers = ("d_model", "d_ff", "num_heads", "num_layers", "num_decoder_layers")
         for key in (*sizes, *layers, "entropy_states", "episodes"):
             at_least(self, key, 1)
+        at_least(self, "num_steps", 0 if self.exercises == "playground" else 1)
         at_least(self, "imitate_steps", 0)
         require(
             not self.imitate_steps or self.imitate_steps >= self.imitate_batch_size,

@@ -1,0 +1,236 @@
+"""Exercises about Playground-Text's words, against answers worked out from their text alone."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import torchrl_glam.pretraining
+from torchrl_glam.envs import GoalSpace, PlaygroundTextEnv
+from torchrl_glam.pretraining import (
+    PLAYGROUND_EXERCISES,
+    GameExercises,
+    PlaygroundExercises,
+    make_tokenizer,
+    record_play,
+)
+from torchrl_glam.text import decode_text
+
+ANIMALS = "dog cat chameleon human fly parrot mouse lion pig cow".split()
+PLANTS = "cactus carnivorous flower tree bush grass algae tea rose bonsai".split()
+FURNITURE = "door chair desk lamp table cupboard sink window sofa carpet".split()
+SUPPLIES = ["food", "water"]
+NAMES = ANIMALS + PLANTS + FURNITURE + SUPPLIES
+KINDS = {
+    "animal": ANIMALS,
+    "plant": PLANTS,
+    "furniture": FURNITURE,
+    "supply": SUPPLIES,
+    "living_thing": ANIMALS + PLANTS,
+    "thing": NAMES,
+}
+
+
+def names(phrase, item):
+    """Whether a phrase such as "any blue animal" or "red cow" names a thing."""
+    *colours, name = phrase.split()
+    colour, kind = item.split()
+    return {*colours} <= {"any", colour} and (kind == name or kind in KINDS.get(name, []))
+
+
+class Text:
+    """A prompt as a reader sees it."""
+
+    def __init__(self, prompt):
+        assert prompt.endswith("\nAction:")
+        lines = dict(line.split(": ") for line in prompt.splitlines()[:-1])
+        self.parts = (lines["Goal"].split(" then ") + ["nothing"])[:2]
+        self.on, self.held = lines["You are on"], lines["You are holding"]
+        self.seen = lines["You see"].split(", ")
+        self.items = self.seen + [self.held] * (self.held != "nothing")
+        grown = lines["You have grown"]
+        self.grown = [] if grown == "nothing" else grown.split(", ")
+
+
+def ask(name, number=300, **options):
+    exercises = PlaygroundExercises(shares={name: 1.0}, questions=1, **options)
+    for reading in exercises(number):
+        yield Text(reading.prompt), reading.answers[0]
+
+
+def things_and_answers(pieces, question):
+    assert pieces[0] == (f"\nQuestion: {question}", False)
+    for (thing, read), (answer, predicted) in zip(pieces[1::2], pieces[2::2], strict=True):
+        assert (read, predicted) == (False, True)
+        yield thing.strip(), answer.split()
+
+
+def test_things_here_that_a_phrase_names():
+    found = 0
+    for text, [(question, read), (answer, predicted)] in ask("here"):
+        phrase = question.removeprefix("\nQuestion: here ")
+        wanted = {item for item in text.items if names(phrase, item)}
+        assert (read, predicted) == (False, True)
+        assert set(answer.strip().split(", ")) == (wanted or {"nothing"})
+        found += bool(wanted)
+    assert 150 < found < 270
+
+
+def test_things_of_the_world_that_a_part_of_the_goal_names():
+    answers = Counter()
+    for text, pieces in ask("named"):
+        part = pieces[0][0].split()[1]
+        phrase = text.parts[part == "second"].split(" ", 1)[1]
+        for thing, answer in things_and_answers(pieces, f"{part} named"):
+            assert answer == ["yes" if names(phrase, thing) else "no"]
+            answers[part, answer[0]] += 1
+    assert len(answers) == 4 and min(answers.values()) > 100
+
+
+def test_what_the_goal_asks_first_and_second():
+    for text, [(question, _), (answer, predicted)] in ask("asked"):
+        part = question.split()[1]
+        assert answer.strip() == text.parts[part == "second"] and predicted
+
+
+def test_where_things_are():
+    for text, pieces in ask("state"):
+        for thing, (place, grown) in things_and_answers(pieces, "state"):
+            assert place == {text.held: "held", text.on: "here"}.get(thing, "nothing")
+            assert grown == ("grown" if thing in text.grown else "nothing")
+
+
+def test_what_things_are_and_grow_on():
+    for _, pieces in ask("kind"):
+        for thing, answer in things_and_answers(pieces, "kind"):
+            name = thing.split()[1]
+            kinds = [kind for kind in KINDS if kind != "thing" and name in KINDS[kind]]
+            food = {"animal": ["food", "water"], "plant": ["water"]}.get(kinds[0], ["nothing"])
+            assert sorted(answer) == sorted(kinds + food)
+
+
+def test_actions_are_any_admissible_one_as_often_as_the_others():
+    ranks = Counter()
+    for text, [(action, predicted)] in ask("action", 4000, simple=0.0):
+        admissible = [f"Go to {item}" for item in text.seen] + ["Grasp"]
+        admissible += ["Release"] * (text.held != "nothing")
+        assert predicted
+        ranks[text.held != "nothing", admissible.index(action.strip())] += 1
+    for holds in (False, True):
+        counts = [count for (held, _), count in ranks.items() if held == holds]
+        assert len(counts) == 7
+        expected = sum(counts) / 7
+        # 6 degrees of freedom: above 22.5 in one of a thousand draws
+        assert sum((count - expected) ** 2 / expected for count in counts) < 22.5
+
+
+def test_scenes_are_written_as_the_environment_writes_them():
+    """Each line of play is one that a composed scene could have."""
+    env = PlaygroundTextEnv(num_envs=50, seed=0)
+    played = decode_text(env.rollout(10, break_when_any_done=False)["observation"].flatten(0, 1))
+    composed = [reading.prompt for reading in PlaygroundExercises()(500)]
+
+    def shape(line):
+        title, _, things = line.partition(": ")
+        return title, tuple(sorted({len(thing.split()) for thing in things.split(", ")}))
+
+    shapes = {shape(line) for text in composed for line in text.splitlines()[1:-1]}
+    assert {shape(line) for text in played for line in text.splitlines()} <= shapes
+
+
+def test_goal_and_scene_are_drawn_apart():
+    """A game's scene always has what its goal needs; here a part is seldom satisfiable."""
+    texts = [text for text, _ in ask("asked", 600, simple=0.0)]
+    satisfiable = sum(
+        all(any(names(p.split(" ", 1)[1], item) for item in text.items) for p in text.parts)
+        for text in texts
+        if text.parts[1] != "nothing"
+    )
+    assert satisfiable < 0.15 * len(texts)
+
+
+def test_no_held_out_goal_and_no_phrase_of_one_is_read():
+    held_out = set(GoalSpace("test").texts)
+    known = {text.split(" ", 1)[1] for text in GoalSpace("train").texts if " then " not in text}
+    for reading in PlaygroundExercises()(2000):
+        goal = reading.prompt.splitlines()[0].removeprefix("Goal: ")
+        assert goal not in held_out
+        for pieces in reading.answers:
+            question = pieces[0][0]
+            if " here " in question:
+                assert question.removeprefix("\nQuestion: here ") in known
+
+
+FORBIDDEN = ("dynamics", "partner", "oracle", "scenes", "runs", "training")
+
+
+def test_exercises_import_nothing_that_knows_the_rules_or_the_reward():
+    """Imitation, a measuring stick that no model is made with, is the exception."""
+    folder = Path(torchrl_glam.pretraining.__file__).parent
+    for path in folder.glob("*.py"):
+        if path.name in ("imitation.py", "__init__.py"):
+            continue
+        source = path.read_text()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom | ast.Import):
+                modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                modules += [alias.name for alias in node.names]
+                for module in modules:
+                    assert not {*module.split(".")} & {*FORBIDDEN}, f"{path.name}: {module}"
+        for word in ("reached", "reward", "terminated", "hindsight", '"stage"', '"test"'):
+            code = "\n".join(line.split("#")[0] for line in source.splitlines())
+            assert word not in _without_docstrings(code), f"{path.name}: {word}"
+
+
+def _without_docstrings(source):
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value = ast.Constant(value="")
+    return ast.unparse(tree)
+
+
+def test_transcripts_hold_what_was_played_and_nothing_else():
+    moves = record_play(PlaygroundTextEnv(num_envs=4), 64)
+    assert set(moves[0]._fields) == {"goal", "observation", "actions", "action", "after"}
+    exercises = GameExercises(moves, weights={"outcome": 1.0}, questions=1)
+    played = {(move.goal, move.observation, move.action) for move in moves}
+    for reading in exercises(100):
+        goal, *observation = reading.prompt.removeprefix("Goal: ").splitlines()[:-1]
+        action = reading.answers[0][0][0].strip()
+        assert (goal, "\n".join(observation), action) in played
+
+
+def test_no_text_is_spelled_in_letters():
+    tokenizer = make_tokenizer()
+    transcripts = GameExercises(
+        record_play(PlaygroundTextEnv(num_envs=8), 64), weights={"outcome": 1.0}, questions=1
+    )
+    for reading in PlaygroundExercises()(200) + transcripts(100):
+        for text in [reading.prompt, *(piece for each in reading.answers for piece, _ in each)]:
+            tokens = tokenizer.tokenize(text)
+            assert "".join(tokens) == text.replace(",", "")
+            assert not [token for token in tokens if len(token.strip()) == 1]
+
+
+def test_the_seed_makes_the_exercises():
+    assert PlaygroundExercises(seed=3)(20) == PlaygroundExercises(seed=3)(20)
+    assert PlaygroundExercises(seed=3)(20) != PlaygroundExercises(seed=4)(20)
+
+
+def test_questions_come_by_their_shares():
+    readings = PlaygroundExercises(questions=4)(1000)
+    assert {len(reading.answers) for reading in readings} == {4}
+    starts = Counter(
+        pieces[0][0].split()[1:3][-1] if "Question" in pieces[0][0] else "action"
+        for reading in readings
+        for pieces in reading.answers
+    )
+    assert starts["state"] == pytest.approx(4000 * PLAYGROUND_EXERCISES["state"], rel=0.15)
+    assert starts["action"] == pytest.approx(4000 * PLAYGROUND_EXERCISES["action"], rel=0.15)
+
+
+def test_unknown_exercises_are_refused():
+    with pytest.raises(ValueError, match=r"unknown exercises \['goal'\]: known are \['here'"):
+        PlaygroundExercises(shares={"goal": 1.0})
