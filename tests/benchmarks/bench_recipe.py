@@ -1,7 +1,7 @@
 """What a run of SAC-GLAM takes on this machine: memory, and seconds of each part of a round.
 
     python tests/benchmarks/bench_recipe.py --processes 1 2               # the quickstart, torchrun
-    python tests/benchmarks/bench_recipe.py --flan base compute_dtype=float32   # the paper's, a CPU
+    python tests/benchmarks/bench_recipe.py --flan base                         # the paper's, a CPU
     python tests/benchmarks/bench_recipe.py total_steps=640 log_every=320       # a smoke run
 
 Runs ``recipes/sac_glam.py`` and prints, of the last logged stretch, what a user would wait for.

@@ -66,6 +66,7 @@ def test_the_update_is_that_of_smaller_passes(given, caplog):
     assert training.passes.max_tokens == tokens // 2
     said = caplog.text
     assert f"max_tokens_per_pass={tokens // 2}" in said and "Tried to allocate 2.00 GiB" in said
+    caplog.clear()
     training.update(batch.clone())  # and says no more
     assert not caplog.text and max(training.read) <= 6
 

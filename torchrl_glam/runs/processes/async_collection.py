@@ -21,7 +21,7 @@ from torch import Tensor
 
 from torchrl_glam.replay import number_trajectories, unfinished_trajectories
 from torchrl_glam.runs.processes.pool import Pool, WorkerLost, check_lag
-from torchrl_glam.runs.records.metrics import policy_lag
+from torchrl_glam.runs.records.statistics import policy_lag
 
 logger = logging.getLogger(__name__)
 
