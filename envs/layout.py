@@ -19,7 +19,7 @@ from torchrl_glam.text.encoding import End, Strings, cut_text
 class TextLayout:
     """Writes an environment's specs, and packs its strings into the entries that they promise.
 
-    An environment of its own then needs its game and a few lines: make a layout in ``__init__``,
+    An environment then needs only its game and a few lines: make a layout in ``__init__``,
     and return what :meth:`pack` gives from ``_reset`` and ``_step``.
 
     Notation: B batch shape of the environment, none or one dimension; A candidate actions, H slots

@@ -64,7 +64,7 @@ class GameStep(NamedTuple):
 
 @dataclass(frozen=True)
 class EnvDescription:
-    """What the stack asks of a text environment beside its tensors.
+    """What an environment says of itself beyond its tensors.
 
     Every field but the first two, which its specs tell, is an attribute that an environment may
     have, by the same name.
