@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_SLOT = re.compile(r"(\s*)\{(\w+)\}")
+_SLOT = re.compile(r"(?<!\s)(\s*)\{(\w+)\}")
 
 
 @dataclass(frozen=True)
