@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # From the bottom. Folders of one floor stand side by side and import nothing of one another.
 FLOORS = [
-    ["_files"],  # private to the package, and open to all of its folders
+    ["_extras", "_files"],  # private to the package, and open to all of its folders
     ["text"],
     ["envs", "models", "replay", "objectives"],
     ["pretraining"],

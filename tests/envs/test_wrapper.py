@@ -39,7 +39,7 @@ def test_it_stands_in_batched_environments_with_tokens():
         TransformedEnv(
             batched(2, makers), Compose(*(transform.clone() for transform in transforms))
         )
-        for batched in (SerialEnv, ParallelEnv)
+        for batched in (SerialEnv, partial(ParallelEnv, mp_start_method="fork"))
     )
     check_env_specs(serial)
     serial.set_seed(0)

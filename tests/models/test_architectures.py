@@ -101,7 +101,17 @@ def assert_exact(trunk, tokenizer, observations):
             torch.testing.assert_close(value, expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+# One of each way of reading, and of each limit; the others are slow together.
+QUICK = ("gpt2", "gpt_neo", "llama", "mistral", "gemma2", "phi3-longrope", "umt5", "bart", "mamba")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in ARCHITECTURES
+    ],
+)
 def test_every_architecture_is_exact_or_refused(name, tokenizer):
     """Past its window and its rotary switch, in batches of prompts of unequal length."""
     scale = SCALES[name]

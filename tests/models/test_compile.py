@@ -86,6 +86,7 @@ def test_padding_alone_changes_nothing(tokenizer):
     torch.testing.assert_close(padded, expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_two_losses_are_back_propagated_through_one_pass(tokenizer):
     """As an optimizer with a state for each loss does: the graph is walked twice."""
     own = torch._functorch.config.patch(donated_buffer=False)  # as SharedTrunkOptimizer has it

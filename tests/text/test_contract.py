@@ -124,6 +124,7 @@ def test_lengths_of_playground_are_those_of_its_longest_texts():
     assert lengths["observation_length"] == len(ids)
 
 
+@pytest.mark.slow
 def test_importing_the_models_does_not_import_the_game():
     code = (
         "import sys, torchrl_glam.models, torchrl_glam.objectives, torchrl_glam.replay\n"

@@ -33,9 +33,8 @@ class CandidateActor(ProbabilisticTensorDictSequential):
     candidates. Masked candidates have probability exactly 0, a finite log-probability and no
     gradient. The head has no parameters: the scores come from the trunk before it.
 
-    Collectors, losses and evaluation choose how it acts by
-    :func:`~torchrl.envs.set_exploration_type`: ``RANDOM`` samples (the default), ``DETERMINISTIC``
-    and ``MODE`` take the likeliest candidate.
+    :func:`~torchrl.envs.set_exploration_type` chooses how it acts: ``RANDOM`` samples (the
+    default), ``DETERMINISTIC`` and ``MODE`` take the likeliest candidate.
 
     Args:
         log_likelihood_key: scores of equation 1, float ``[*B, A]``, in nats. Half
@@ -110,7 +109,7 @@ class _CandidateChoice(ProbabilisticTensorDictModule):
         _check_scores(log_likelihood, mask, inputs["logits"], inputs["mask"])
         dtype = torch.promote_types(log_likelihood.dtype, torch.float32)
         scores = log_likelihood.to(dtype)
-        # The softmax of scores is that of their distances, and these know no score too low.
+        # The softmax depends on differences only, and these stay in range however low the scores.
         best = scores.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
         return _Candidates(logits=scores - best, mask=mask, neg_inf=MASKED_LOG_LIKELIHOOD)
 
@@ -143,10 +142,9 @@ def _check_scores(scores: Tensor, mask: Tensor, scores_key: NestedKey, mask_key:
 
 
 class ScoresOnly(TensorDictModuleBase):
-    """A trunk without action embeddings, for policies: the critic does not act.
+    """A trunk without action embeddings, for policies.
 
-    The last token of each candidate is then read by nobody, which saves part of the
-    decoder's positions. Shares the language model with the trunk.
+    The model then skips the last token of each candidate. Shares the language model with the trunk.
 
     Args:
         trunk: the trunk to run.
@@ -175,10 +173,10 @@ class ScoresOnly(TensorDictModuleBase):
 class OnDevice(TensorDictModuleBase):
     """A module that reads tensors of another device than its own, and writes back to theirs.
 
-    Only what the module reads is copied there, which nothing waits for, and only what it writes is
-    copied back. So environments, collectors and replay stay in main memory, where a few dozen
-    instances play fastest, know of no GPU, and play the same games for a seed wherever the language
-    model is. On inputs of its own device it is the module itself.
+    Only the module's inputs are copied there, and only its outputs are copied back. So
+    environments, collectors and replay stay in main memory, where a few dozen instances play
+    fastest, and a seed plays the same games wherever the language model is. Inputs on the module's
+    own device are not copied.
 
     Args:
         module: the module, such as a policy; its device is that of its parameters.

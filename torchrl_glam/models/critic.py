@@ -1,4 +1,4 @@
-"""Critic heads: multilayer perceptrons on the embeddings that the language model computes.
+"""Critic and value heads: multilayer perceptrons on the language model's embeddings.
 
 SAC-GLAM (Gaven et al., 2024), Appendix B, compares two inputs: the observation together with the
 action (one output, :class:`CandidateCritic`) and the observation alone (one output per action,

@@ -126,9 +126,6 @@ def check_no_export(folder: str | Path) -> None:
 
     Raises:
         FileExistsError: naming a file of it.
-
-    Examples:
-        >>> check_no_export("runs/not/there")
     """
     found = [path for pattern in _EXPORTED for path in Path(folder).glob(pattern)]
     found = [path.name for path in found if path.name != README]
@@ -169,7 +166,7 @@ def _head_weights(critics: TensorDictBase) -> dict[str, Tensor]:
 def _merged(model: PeftModel) -> PreTrainedModel:
     """A plain model, on the CPU, with the adapters added to the base weights.
 
-    Merging in place would change the agent, and would round a 4-bit weight to 4 bits once more. So
+    Merging in place would change the agent, and would round a 4-bit weight to 4 bits again. So
     base weights and adapters go into a new model.
     """
     from peft import get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict

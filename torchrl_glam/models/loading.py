@@ -175,18 +175,7 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
 
 def choose_kind(name: str | Path) -> tuple[type, PretrainedConfig]:
-    """The class of ``transformers`` that loads a model, and the model's configuration.
-
-    Args:
-        name: as in :func:`load_language_model`, but no folder of adapters.
-
-    Raises:
-        FileNotFoundError, ValueError: as :func:`load_language_model` raises them.
-
-    Examples:
-        >>> choose_kind("tiny")[0].__name__
-        'AutoModelForSeq2SeqLM'
-    """
+    """The class of ``transformers`` that loads a model, and the model's configuration."""
     import transformers
 
     config = _load(transformers.AutoConfig, name)

@@ -134,8 +134,9 @@ def check_rewards(reward: torch.Tensor, scale: tuple[float, float]) -> None:
         raise ValueError(
             f"The environment's rewards are from {low:g} to {high:g}, and reward_scale ({scale}) "
             "says that a step gets the first number, or the second where it reaches its goal, or "
-            "one between: relabelled steps would be rewarded on another scale. Give the "
-            "environment's reward_scale, or rescale its rewards."
+            "one between: relabelled steps would be rewarded on another scale. Rescale the "
+            "environment's rewards (TextEnvWrapper takes reward=...), or give HindsightTransform "
+            "their reward_scale."
         )
     if not reward.is_floating_point() and scale != tuple(map(int, scale)):
         raise ValueError(f"reward_scale ({scale}) must be whole numbers, as rewards are.")

@@ -45,25 +45,16 @@ class DecoderOnlyTrunk(CandidateTrunk):
     of being scored wrongly.
 
     Raises:
-        ValueError: also if the attention implementation takes no mask of its own (choose
+        ValueError: also if the attention implementation takes no custom mask (choose
             ``attention="sdpa"`` or ``"eager"`` when loading).
 
     Examples:
-        >>> from tensordict import TensorDict
         >>> from transformers import GPT2Config, GPT2LMHeadModel
         >>> from torchrl_glam.models.loading import load_tokenizer
         >>> tokenizer = load_tokenizer("tiny")
         >>> config = GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=len(tokenizer))
-        >>> trunk = DecoderOnlyTrunk(GPT2LMHeadModel(config).eval(), tokenizer)
-        >>> ids = lambda text: tokenizer(text, add_special_tokens=False).input_ids
-        >>> state = TensorDict({
-        ...     "goal_tokens": torch.tensor([ids(" Grasp red lion")]),
-        ...     "observation_tokens": torch.tensor([ids("\\nYou see: red lion, blue cat")]),
-        ...     "action_tokens": torch.tensor([[ids(" Go to red lion"), ids(" Go to blue cat")]]),
-        ...     "action_mask": torch.ones(1, 2, dtype=torch.bool),
-        ... }, batch_size=[1])
-        >>> trunk(state)["log_likelihood"].shape
-        torch.Size([1, 2])
+        >>> DecoderOnlyTrunk(GPT2LMHeadModel(config).eval(), tokenizer).embedding_dim
+        8
     """
 
     closes_prompt = False
@@ -79,9 +70,7 @@ class DecoderOnlyTrunk(CandidateTrunk):
         if self.window is None:
             return
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                check_exactness(self, beyond=True)
+            check_exactness(self, beyond=True)
         except InexactTrunkError:
             limits = [limit for limit in (self.limit, self.window) if limit is not None]
             self.limit, self.window = min(limits), None

@@ -19,8 +19,8 @@ class EncodedActionsTrunk(TensorDictModuleBase):
     encoding the concatenation of the prompt and an action", which takes as many encoder passes as
     there are actions. The encoder reads ``"... Action: Go to red lion"``, and the embedding is the
     decoder's hidden state at its start token, as the embedding of a prompt is. Log-likelihoods and
-    prompt embeddings are those of the trunk that is wrapped, whose action embeddings, from the pass
-    that scores the candidates, cost next to nothing beside these.
+    prompt embeddings are those of the wrapped trunk, whose own action embeddings come from the pass
+    that scores the candidates and cost far less.
 
     Keys, shapes and ``only`` are those of :class:`~torchrl_glam.models.CandidateTrunk`, but
     ``only="embeddings"`` writes no prompt embedding, and masked candidates have embeddings of 0.

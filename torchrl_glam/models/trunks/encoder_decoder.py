@@ -30,12 +30,12 @@ class EncoderDecoderTrunk(CandidateTrunk):
     """Scores candidates with one encoder pass and one decoder pass over all of them.
 
     The embedding of the prompt is the decoder's hidden state at its start token. On construction,
-    two short candidates are scored and compared with the model's own forward, so that a model that
-    does something with masks or positions that is not foreseen here is refused, not scored wrongly.
+    the trunk scores a few short candidates and compares them with the model's own forward. A model
+    that treats masks or positions in an unforeseen way is refused instead of being scored wrongly.
 
     Args:
         layout: ``"trie"``, candidates merged by prefix, or ``"packed"``, one after another
-            without sharing: slower, for models with a position bias of its own in each layer
+            without sharing: slower, for models with a separate position bias in each layer
             (UMT5). :func:`make_trunk` picks. Default: ``"trie"``.
         *args: those of :class:`~torchrl_glam.models.CandidateTrunk`, as are keys and errors.
         **kwargs: likewise.
@@ -45,19 +45,9 @@ class EncoderDecoderTrunk(CandidateTrunk):
             read this layout exactly.
 
     Examples:
-        >>> from tensordict import TensorDict
-        >>> from torchrl_glam.models.loading import load_language_model
-        >>> model, tokenizer = load_language_model("tiny")
-        >>> trunk = EncoderDecoderTrunk(model, tokenizer)
-        >>> ids = lambda text: tokenizer(text, add_special_tokens=False).input_ids
-        >>> state = TensorDict({
-        ...     "goal_tokens": torch.tensor([ids(" Grasp red lion")]),
-        ...     "observation_tokens": torch.tensor([ids("\\nYou see: red lion, blue cat")]),
-        ...     "action_tokens": torch.tensor([[ids(" Go to red lion"), ids(" Go to blue cat")]]),
-        ...     "action_mask": torch.ones(1, 2, dtype=torch.bool),
-        ... }, batch_size=[1])
-        >>> trunk(state)["log_likelihood"].shape
-        torch.Size([1, 2])
+        >>> from torchrl_glam.models import load_language_model
+        >>> EncoderDecoderTrunk(*load_language_model("tiny")).embedding_dim
+        128
     """
 
     def __init__(self, *args, layout: Literal["trie", "packed"] = "trie", **kwargs) -> None:
@@ -170,16 +160,9 @@ class RepeatedTrunk(EncoderDecoderTrunk):
     construction it is checked against the model's own forward.
 
     Examples:
-        >>> from transformers import BartConfig, BartForConditionalGeneration
-        >>> from torchrl_glam.models.loading import load_tokenizer
-        >>> tokenizer = load_tokenizer("tiny")
-        >>> config = BartConfig(
-        ...     vocab_size=len(tokenizer), d_model=8, encoder_layers=1, decoder_layers=1,
-        ...     encoder_attention_heads=1, decoder_attention_heads=1,
-        ... )
-        >>> trunk = RepeatedTrunk(BartForConditionalGeneration(config).eval(), tokenizer)
-        >>> trunk.out_keys
-        ['log_likelihood', 'action_embedding', 'prompt_embedding']
+        >>> from torchrl_glam.models import load_language_model
+        >>> RepeatedTrunk(*load_language_model("tiny")).embedding_dim
+        128
     """
 
     def __init__(self, *args, **kwargs) -> None:

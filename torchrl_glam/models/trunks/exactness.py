@@ -1,10 +1,9 @@
-"""Checks that a trunk reads its model as the model reads itself.
+"""Checks that a trunk computes the same as its model's own forward.
 
-Fresh weights are small: attention is then nearly even, logits nearly linear, and a wrong mask or a
-forgotten cap moves them by less than rounding does. So :func:`check_exactness` enlarges what every
-matrix of the model gives until it is as large as in a trained one, in the trunk's pass and in the
-model's own alike; less so if rounding would then drown the rest. Both run in float32, whatever the
-weights are in: rounding is not the question.
+Fresh weights are small: attention is nearly even, logits are nearly linear, and a wrong mask or a
+forgotten cap moves them by less than rounding. So :func:`check_exactness` scales the output of
+every matrix of the model up to the size of a trained one, in the trunk's pass and in the model's
+own; by less if rounding would then dominate. Both run in float32, whatever the type of the weights.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-3
 # Prompts are made longer than the windows of a model up to this one.
 _LONGEST_PROBE = 1024
-# What matrices give is enlarged to this root mean square, the first at which the model is calm.
+# Outputs of matrices are scaled to the first of these root mean squares at which rounding is small.
 _TRAINED_SIZES = (2.0, 0.5, 0.0)
-# And logits to this, where caps of some tens show.
+# Logits are scaled to this, so that caps of some tens show.
 _TRAINED_LOGITS = 8.0
 
 
@@ -42,12 +41,12 @@ class InexactTrunkError(ValueError):
 def check_exactness(trunk: ModelReader, beyond: bool = False) -> int:
     """Compares the logits along candidates that share prefixes with the model's own forward.
 
-    Prompts are of unequal length in one batch, the longest beyond every window of the model that is
-    at most 1,024 tokens. Dropout is off meanwhile; weights and generators are left as they are.
+    Prompts of unequal length stand in one batch; the longest exceeds every window of the model of
+    at most 1,024 tokens. Dropout is off; weights and generators are left as they are.
 
     Args:
         trunk: the trunk to check.
-        beyond: whether prompts are longer than the trunk's window, if it has one. Default: False.
+        beyond: check instead how texts longer than a window are read. Default: False.
 
     Returns:
         The width of the model's embeddings.
@@ -67,7 +66,8 @@ def check_exactness(trunk: ModelReader, beyond: bool = False) -> int:
                     noise = max(float(_relative(moved[key], plain[key]).max()) for key in plain)
                     if noise > _ROUNDING / 10 and size > 0:
                         continue
-                    hidden = trunk._read(prompt, prompt_mask, candidates)
+                    read = trunk._read_apart if beyond else trunk._read
+                    hidden = read(prompt, prompt_mask, candidates)
                     errors, _ = _compare(trunk, candidates, hidden, plain)
                     break
     except torch.OutOfMemoryError:
@@ -91,21 +91,21 @@ def check_exactness(trunk: ModelReader, beyond: bool = False) -> int:
 def score_error(
     trunk: ModelReader | EncodedActionsTrunk, states: TensorDictBase, rows: int = 2
 ) -> float:
-    """How far scores are from the model's own forward, on states of a run.
+    """The largest difference between a trunk's scores and the model's own forward.
 
-    A check to repeat now and then while weights and texts change. Candidates are read by the trunk
-    in one batch, and by the model one text at a time; both in float32, without ``autocast`` and
-    ``compile``. Costs about as much as scoring ``rows`` states one candidate at a time.
+    Repeat this check while weights and texts change. The trunk reads the candidates in one batch,
+    the model reads them one at a time; both in float32, without ``autocast`` and ``compile``. It
+    costs about as much as scoring ``rows`` states one candidate at a time.
 
     Args:
         trunk: the trunk.
         states: any batch of its inputs.
-        rows: states to look at, of prompts from the shortest to the longest. Default: 2.
+        rows: states to check, with prompts from the shortest to the longest. Default: 2.
 
     Returns:
-        Largest difference of a candidate's log-likelihood, in nats, summed over its tokens: some
-        1e-5 if all is well. A warning is given if it is above one hundredth of a nat and of the
-        log-likelihood.
+        Largest difference of a candidate's log-likelihood, in nats, summed over its tokens: about
+        1e-5 if all is well. Above one hundredth of a nat and of the log-likelihood, a warning is
+        given.
 
     Examples:
         >>> from torchrl.envs import TransformedEnv

@@ -72,14 +72,8 @@ def split_by_tokens(
 def token_passes(prompts: Tensor, nodes: Tensor, most: int) -> list[Tensor]:
     """Rows of each pass, sorted by length, so that a pass has at most ``most`` padded tokens.
 
-    Args:
-        prompts: ``[B]`` tokens of each row's prompt.
-        nodes: ``[B]`` nodes of each row's candidates.
-        most: a pass of R rows has R times its longest prompt plus R times its most nodes. A single
-            row may have more.
-
-    Returns:
-        Indices of rows, on the device of the counts.
+    A pass of R rows has R times its longest prompt plus R times its most nodes; a single row may
+    have more.
 
     Examples:
         >>> token_passes(torch.tensor([9, 4, 8]), torch.tensor([2, 2, 3]), 24)
@@ -101,19 +95,9 @@ def in_passes(
     inputs: tuple[Tensor, ...],
     passes: list[Tensor],
 ) -> tuple[Tensor | None, ...]:
-    """What a function writes about rows, read pass by pass.
+    """Reads rows ``[B, ...]`` pass by pass; ``read`` gives values row by row, or None.
 
-    What the backward pass needs is computed again there, which holds one pass in memory.
-
-    Args:
-        read: from inputs of some rows to what it writes about them, row by row, or None.
-        inputs: ``[B, ...]`` each.
-        passes: the rows of each, all rows once, as :func:`token_passes` gives them.
-
-    Examples:
-        >>> double = lambda rows: (2 * rows, None)
-        >>> in_passes(double, (torch.arange(3),), [torch.tensor([2, 0]), torch.tensor([1])])
-        (tensor([0, 2, 4]), None)
+    The backward pass computes each pass again, so that memory holds one of them.
     """
     if len(passes) == 1:
         return read(*inputs)
@@ -132,7 +116,7 @@ def in_passes(
 def fingerprint(tokens: Tensor) -> Tensor:
     """A number for each row of integers, ``[*B, K]`` to ``[*B]`` int64: equal rows, equal numbers.
 
-    Rows that differ have equal numbers once in 2^63 pairs or so: look again before relying on it.
+    Rows that differ have equal numbers once in 2^63 pairs or so: compare them before relying on it.
     """
     return (tokens * _weights(tokens.shape[-1], tokens.device)).sum(-1)
 
@@ -144,12 +128,9 @@ def _weights(number: int, device: torch.device) -> Tensor:
 
 
 def distinct_rows(*parts: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Finds rows that are equal in all parts, so that work is done for one of them.
+    """Finds rows ``[B, ...]`` that are equal in all parts, so that each is read once.
 
     On a GPU, the host waits for the device once or twice.
-
-    Args:
-        *parts: integers or booleans, ``[B, ...]`` each.
 
     Returns:
         ``rows`` ``[U]``, indices of rows that all differ, and ``back`` ``[B]``, such that
@@ -157,11 +138,8 @@ def distinct_rows(*parts: Tensor) -> tuple[Tensor, Tensor] | None:
 
     Examples:
         >>> tokens = torch.tensor([[1, 2], [3, 4], [1, 2], [1, 2]])
-        >>> rows, back = distinct_rows(tokens)
-        >>> rows.tolist(), back.tolist()
-        ([0, 1], [0, 1, 0, 0])
-        >>> distinct_rows(tokens[:2]) is None
-        True
+        >>> [index.tolist() for index in distinct_rows(tokens)]
+        [[0, 1], [0, 1, 0, 0]]
     """
     whole = torch.cat([part.flatten(1).long() for part in parts], 1)
     codes, back = fingerprint(whole).unique(return_inverse=True)
@@ -176,10 +154,5 @@ def distinct_rows(*parts: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def repeat_last(rows: Tensor, times: int) -> Tensor:
-    """Adds copies of the last row.
-
-    Examples:
-        >>> repeat_last(torch.tensor([[1, 2], [3, 4]]), 2).tolist()
-        [[1, 2], [3, 4], [3, 4], [3, 4]]
-    """
+    """Adds copies of the last row, so that few numbers of rows occur."""
     return torch.cat((rows, rows[-1:].expand(times, *rows.shape[1:]))) if times else rows

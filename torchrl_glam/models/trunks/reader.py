@@ -1,6 +1,7 @@
 """How a language model reads a prompt and the token tries of the candidates.
 
-What is read, and where it is written, is up to the trunk (:mod:`torchrl_glam.models.trunks.trunk`).
+Inputs and outputs are the trunk's (:mod:`torchrl_glam.models.trunks.trunk`). Configurations of
+``transformers`` tell limits and windows under many names; this is the one place that knows them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 
-# Lengths at which some layers stop to see all that is before, or see it otherwise.
+# Lengths from which some layers see only a part of the text before, or see it differently.
 _WINDOWS = (
     "sliding_window",
     "window_size",
@@ -69,7 +70,7 @@ class ModelReader(TensorDictModuleBase):
         self.limit = positions(self.text_config)
         self.special_ids = frozenset(tokenizer.all_special_ids)
         self.prompt = PromptBuilder(tokenizer, template, closed=self.closes_prompt)
-        # Where there is no encoder, actions go on in the text of the prompt.
+        # Without an encoder, actions continue the text of the prompt.
         actions = () if self.closes_prompt else EXAMPLE_ACTIONS
         check_composition(tokenizer, self.prompt.template, EXAMPLES, actions)
         self.register_load_state_dict_post_hook(_check_again)
@@ -152,7 +153,7 @@ def text_model(base: nn.Module) -> nn.Module:
 
 
 def check_kind(base: nn.Module) -> None:
-    """Refuses models whose reading of one text hangs on more than that text's own tokens.
+    """Refuses models whose reading of a text depends on more than its own tokens.
 
     Raises:
         ValueError: naming the kind.
@@ -218,7 +219,7 @@ def positions(config: PretrainedConfig) -> Limit | None:
 
 
 def window(config: PretrainedConfig) -> Limit | None:
-    """The window of layers that see it only because their mask says so, and ours would not."""
+    """The window of layers that only their mask restricts, and that our mask would not."""
     kinds = getattr(config, "layer_types", None) or ["sliding_attention", "chunked_attention"]
     limits = []
     for name, kind in (
@@ -234,7 +235,7 @@ def window(config: PretrainedConfig) -> Limit | None:
 
 
 def turning_points(config: PretrainedConfig) -> list[int]:
-    """Lengths from which on some part of the model reads otherwise, the smallest first."""
+    """Lengths from which some part of the model reads differently, the smallest first."""
     found, text = set(), config.get_text_config()
     for part in (config, text, getattr(config, "encoder", None), getattr(config, "decoder", None)):
         for name in _WINDOWS:

@@ -1,4 +1,4 @@
-"""What all trunks share: keys, prompts, tries, log-likelihoods, and passes that fit memory.
+"""The base of all trunks: keys, prompts, tries, log-likelihoods, and passes that fit memory.
 
 A family of language models adds how its model reads (:mod:`torchrl_glam.models.trunks.reader`).
 """
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class CandidateTrunk(ModelReader):
-    """Reads prompt and candidate actions; writes what actor and critic stand on.
+    """Reads prompt and candidate actions; writes the inputs of actor and critic.
 
     For every candidate action it writes the log-likelihood of its tokens after the prompt, eq. 1
     of SAC-GLAM (Gaven et al., 2024), and the last hidden state after its last token (the input of
     the critic, section 2.2); and for the prompt, the hidden state that has read the prompt and no
     action (for the observation-input critic of Appendix B).
 
-    States of a batch that are alike are read once, and share dropout if the model is in train mode.
+    Equal states of a batch are read once, and share dropout if the model is in train mode.
 
     Notation: B any batch shape, A candidate actions, D width of the model.
 
