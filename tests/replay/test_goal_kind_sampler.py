@@ -102,18 +102,6 @@ def test_kinds_of_no_weight_fill_in_only_when_nothing_else_is_there():
     assert buffer.sample()["goal_kind"].all()
 
 
-@pytest.mark.parametrize(("present", "absent"), [("original", "hindsight"), ("hindsight",) * 2])
-def test_a_side_without_rows_is_replaced(present, absent):
-    is_hindsight = present == "hindsight"
-    absent = "original" if is_hindsight else "hindsight"
-    buffer = make_buffer(GoalKindSampler([1, 3], ratio=0.5), batch_size=8)
-    buffer.extend(rows([0, 1, 1], is_hindsight))
-    with pytest.warns(UserWarning, match=f"no {absent} transitions"):
-        batch = buffer.sample()
-    assert torch.bincount(batch["goal_kind"].long()).tolist() == [2, 6]
-    assert (batch["is_hindsight"] == is_hindsight).all()
-
-
 @pytest.mark.parametrize("prior", [[], [0, 0], [1, -1], [1, float("nan")], [1, float("inf")]])
 def test_prior_out_of_range(prior):
     with pytest.raises(ValueError, match="must be weights of at least 0"):

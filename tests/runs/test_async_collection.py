@@ -148,6 +148,7 @@ def test_a_slow_collector_is_waited_for_before_others_make_its_batch_too_old():
 
 
 def test_a_lost_collector_is_replaced_and_its_unfinished_episodes_are_dropped(caplog):
+    caplog.set_level("INFO")
     world = Simulation(2, [0.0, 0.0, 0.5, 0.5, None, *[0.5] * 100])
     collectors = world.collectors()
     workers = [int(batch["worker"][0, 0]) for batch, _, _ in world.learn(collectors, rounds=9)]

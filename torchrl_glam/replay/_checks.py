@@ -69,11 +69,7 @@ def check_entries(batch: TensorDictBase, writers: Mapping[NestedKey, str]) -> No
 
 
 def check_same_goal(goals: torch.Tensor, first: torch.Tensor, goal_key: NestedKey) -> None:
-    """Refuses episodes in which the goal pursued changes: they are parts of several.
-
-    ``goals`` [R, ...] are those pursued at each step, episode by episode, ``first`` int64 [E] the
-    first step of every episode.
-    """
+    """Refuses episodes in which the goal pursued, [R, ...], changes; ``first`` [E] begins each."""
     changes = rows_differ(goals[1:], goals[:-1])
     changes[first[1:] - 1] = False
     if changes.any():
