@@ -3,9 +3,8 @@ A recipe of your own
 ====================
 
 Advantage-weighted regression (Peng et al., 2019): the policy imitates what was played, each action
-weighted by how much better it turned out than its state. The middle of ``recipes/sac_glam.py`` is
-replaced, the run around it stays: checkpoints, resumption, metrics, evaluations, a page, an
-exported agent, and ``torchrun`` for several processes.
+weighted by how much better it turned out than its state. The run is that of ``sac_glam.py``:
+checkpoints, resumption, metrics, evaluations, a page, an exported agent, several processes.
 
 .. code-block:: bash
 
