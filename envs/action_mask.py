@@ -12,17 +12,16 @@ from torchrl.envs import ActionMask
 class CandidateActions(Categorical):
     """Index of a candidate action; draws are admissible in the current state.
 
-    Collectors without a policy draw from a copy of the environment's spec, made once. So copies
-    share the mask, which the environment or :class:`CandidateMask` keeps up to date; those of
-    another shape or device start without one. The mask tells what is drawn, not what belongs to the
-    spec: actions of earlier states still do.
+    Collectors without a policy draw from a copy of the environment's spec that they make once, so
+    copies share the mask, which the environment or :class:`CandidateMask` updates. Copies of
+    another shape or device start without a mask. The mask limits what is drawn, not what belongs
+    to the spec: actions of earlier states still do.
 
     Args:
-        n (int): number of candidates.
-        shape (torch.Size, optional): batch shape. Defaults to none.
-        device (torch.device, optional): of the draws. Defaults to the CPU.
-        dtype (torch.dtype, optional): of the draws. Defaults to ``int64``.
-        mask (Tensor, optional): the admissible ones, ``bool [*shape, n]``. Defaults to all.
+        n: number of candidates.
+        shape: batch shape. Default: none.
+        device, dtype: of the draws. Defaults: the CPU, ``int64``.
+        mask: the admissible ones, ``bool [*shape, n]``. Default: all.
 
     Examples:
         >>> spec = CandidateActions(3, shape=(2,))
@@ -64,18 +63,16 @@ class CandidateActions(Categorical):
 class CandidateMask(ActionMask):
     """Lets the action spec draw admissible actions only, as ``"action_mask"`` says.
 
-    :class:`PlaygroundTextEnv` draws admissible actions by itself. This is for a ``SerialEnv`` or
-    ``ParallelEnv`` of such environments, outside of which it stands, and for other environments of
-    the text contract: collectors without a policy, ``env.rand_action()`` and ``env.rollout(n)``
-    then work.
+    Put it around a ``SerialEnv`` or ``ParallelEnv``, or around an environment of your own, to make
+    collectors without a policy, ``env.rand_action()`` and ``env.rollout(n)`` work;
+    :class:`PlaygroundTextEnv` alone needs none.
 
     TorchRL's :class:`~torchrl.envs.ActionMask` also takes the masks that a reset returns where
-    nothing was reset, which are of earlier states or empty; and collectors without a policy do not
-    follow it.
+    nothing was reset, which are out of date or empty, and collectors without a policy ignore it.
 
     Args:
-        action_key (NestedKey, optional): the action. Defaults to ``"action"``.
-        mask_key (NestedKey, optional): ``bool [*B, A]``. Defaults to ``"action_mask"``.
+        action_key: the action. Default: ``"action"``.
+        mask_key: ``bool [*B, A]``. Default: ``"action_mask"``.
 
     Examples:
         >>> from torchrl.collectors import Collector

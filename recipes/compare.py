@@ -1,4 +1,4 @@
-"""Draws and compares the learning curves of several runs, beside random play and the oracle.
+"""Draws and compares the learning curves of several runs, with random play and the oracle.
 
     python recipes/compare.py --out results/quickstart \\
         "with hindsight" runs/a runs/b runs/c  --  "without" runs/d runs/e runs/f
@@ -8,6 +8,7 @@ Each group is a label and run folders, of any recipe. To --out go
     steps.png, seconds.png   success of the sampled policy against environment steps and seconds:
                              the runs, their interquartile mean, and its 95 % interval
     success.csv              all measurements
+    references.csv           random play and the oracle, with their intervals
     comparison.csv           for every group, at the last step that all runs reached: mean,
                              interquartile mean and area under the curve with intervals, steps and
                              seconds to each threshold
@@ -21,12 +22,10 @@ import argparse
 import csv
 import math
 import sys
-from itertools import combinations, groupby
+from itertools import combinations, groupby, pairwise
 from pathlib import Path
-from statistics import fmean
 
-from omegaconf import OmegaConf
-
+from torchrl_glam.report import read_run
 from torchrl_glam.report.comparison import (
     common_end,
     comparison_table,
@@ -34,31 +33,38 @@ from torchrl_glam.report.comparison import (
     summarise,
 )
 from torchrl_glam.report.plotting import plot_learning_curves
-from torchrl_glam.runs.config import ENVIRONMENT, MOVED, RecipeConfig
+from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.runs.environments import OWN_ENV, OWN_ENVS, make_bare_env
-from torchrl_glam.runs.evaluation import evaluate
+from torchrl_glam.runs.evaluation import play_randomly
+from torchrl_glam.runs.files import reserved
+from torchrl_glam.runs.run_folder import stored_settings
+from torchrl_glam.runs.success import ALL, Result
 from torchrl_glam.text import describe_env
+from torchrl_glam.viewing import format_results, measure, write_results
 
+FILES = ("success.csv", "comparison.csv", "references.csv", "steps.png", "seconds.png")
 METRIC = "eval/train/sampled/success"
 HELD_OUT = "eval/test/sampled/success"
 
 
-def read(run: Path) -> list[dict[str, float]]:
+def measurements(folder: Path) -> list[dict[str, float]]:
     """The rows of a run in which success was measured; before any update, no time has passed."""
-    with open(run / "metrics.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row.get(METRIC)]
+    absent = {"step": 0.0, "seconds": 0.0, METRIC: 0.0, HELD_OUT: math.nan}
+    found = [row for row in read_run(folder).rows if METRIC in row]
+    rows = [{name: row.get(name, value) for name, value in absent.items()} for row in found]
     if not rows:
-        raise ValueError(f"run ({str(run)!r}) has no evaluation in its metrics.csv yet")
-    absent = {"step": 0, "seconds": 0, METRIC: 0, HELD_OUT: math.nan}
-    return [{name: float(row.get(name) or value) for name, value in absent.items()} for row in rows]
+        raise ValueError(f"run ({str(folder)!r}) has no evaluation in its metrics.csv yet")
+    for row in rows:
+        if not (0 <= row[METRIC] <= 1 and 0 <= row["seconds"] < math.inf):
+            raise ValueError(f"run ({str(folder)!r}) has an impossible row in metrics.csv: {row}")
+    if any(last["step"] >= row["step"] for last, row in pairwise(rows)):
+        raise ValueError(f"run ({str(folder)!r}) has steps in metrics.csv that do not ascend")
+    return rows
 
 
 def environment(run: Path) -> dict:
     """What a run's configuration says of its environment, and defaults where it says nothing."""
-    config = OmegaConf.to_object(OmegaConf.load(run / "config.yaml"))
-    if "env" not in config:  # of a run when all environments were Playground-Text
-        config = {"env": {key: config[key] for key in MOVED if key in config}}
-    default = RecipeConfig()
+    config, default = stored_settings(run), RecipeConfig()
     return {key: config.get(key, getattr(default, key)) for key in ENVIRONMENT}
 
 
@@ -73,27 +79,24 @@ def check_same_environment(runs: list[Path]) -> None:
             )
 
 
-def references(run: Path) -> dict[str, float]:
+def references(run: Path) -> list[Result]:
     """Success of random play, and of the shortest plan if known, in the environment of a run."""
     config = RecipeConfig(**environment(run))
     if config.env_class not in OWN_ENVS:
-        print(f"No random play beside the curves: {run} names an environment of its own")
-        return {}
+        print(f"No line of random play: {run} names an environment of its own")
+        return []
     # Playground-Text plays thousands of episodes side by side; other games are slow and large.
-    at_once, rounds = (2000, 1) if config.env_class == OWN_ENV else (100, 5)
-    env = make_bare_env(config, at_once, 0)
-    policies = {"random play": None}
+    env = make_bare_env(config, 2_000 if config.env_class == OWN_ENV else 100, 0)
+    successes, episodes = play_randomly(env)
+    results = [Result("random play", "train", 0, ALL, episodes, successes, math.nan)]
     if (make_oracle := describe_env(env).make_oracle) is not None:
-        policies["oracle"] = make_oracle()
-    return {
-        name: fmean(evaluate(policy, env, seed=seed)["success"] for seed in range(rounds))
-        for name, policy in policies.items()
-    }
+        results.append(measure(make_oracle(), env, "oracle", split="train", objects=0, seed=0)[0])
+    return results
 
 
-def write_csv(path: Path, names: list[str], rows: list[list]) -> None:
+def write_table(folder: Path, name: str, names: list[str], rows: list[list]) -> None:
     """Six digits are more than 500 episodes measure."""
-    with open(path, "w", newline="") as file:
+    with open(folder / name, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(names)
         writer.writerows([round(v, 6) if isinstance(v, float) else v for v in row] for row in rows)
@@ -141,13 +144,21 @@ def main() -> None:
         )
     try:
         check_same_environment([path for paths in runs.values() for path in paths])
-        rows = {label: [read(path) for path in paths] for label, paths in runs.items()}
+        rows = {label: [measurements(path) for path in paths] for label, paths in runs.items()}
+        with reserved(arguments.out, *FILES, key="--out"):
+            compare(arguments.out, runs, rows, thresholds)
     except (ValueError, OSError) as error:
-        parser.error(str(error))
+        parser.error(str(error)[:2_000])
 
-    # 1. Curves
-    lines = references(next(iter(runs.values()))[0])
-    arguments.out.mkdir(parents=True, exist_ok=True)
+
+def compare(
+    out: Path,
+    runs: dict[str, list[Path]],
+    rows: dict[str, list[list[dict[str, float]]]],
+    thresholds: list[float],
+) -> None:
+    """Prints and writes what the runs of each label give."""
+    # 1. In words
     curves = {
         axis: {
             label: [([r[axis] for r in run], [r[METRIC] for r in run]) for run in group]
@@ -155,22 +166,6 @@ def main() -> None:
         }
         for axis in ("step", "seconds")
     }
-    for axis, name, label in (
-        ("step", "steps", "environment steps"),
-        ("seconds", "seconds", "seconds"),
-    ):
-        path = arguments.out / f"{name}.png"
-        plot_learning_curves(curves[axis], path, references=lines, x_label=label)
-
-    # 2. Tables
-    names = ["label", "run", "step", "seconds", "success", "held_out_success"]
-    measured = [
-        [label, index, *row.values()]
-        for label, group in rows.items()
-        for index, run in enumerate(group)
-        for row in run
-    ]
-    write_csv(arguments.out / "success.csv", names, measured)
     end = common_end([curve for group in curves["step"].values() for curve in group])
     summaries = {
         label: [
@@ -180,11 +175,6 @@ def main() -> None:
         for label, group in curves["step"].items()
     }
     table = comparison_table(summaries, end)
-    written = [list(row.values()) for row in table]
-    write_csv(arguments.out / "comparison.csv", list(table[0]), written)
-
-    # 3. In words
-    print(", ".join(f"{name} {height:.3f}" for name, height in lines.items()))
     highest = thresholds[-1]
     for label, group in rows.items():
         for path, run, summary in zip(runs[label], group, summaries[label], strict=True):
@@ -202,6 +192,26 @@ def main() -> None:
     for first, second in combinations(final, 2):
         chance = probability_of_improvement(final[first], final[second])
         print(f"a run of {first!r} beats one of {second!r} in {chance:.0%} of the pairs")
+
+    # 2. Tables
+    names = ["label", "run", "step", "seconds", "success", "held_out_success"]
+    measured = [
+        [label, index, *row.values()]
+        for label, group in rows.items()
+        for index, run in enumerate(group)
+        for row in run
+    ]
+    write_table(out, "success.csv", names, measured)
+    write_table(out, "comparison.csv", list(table[0]), [list(row.values()) for row in table])
+    lines = references(next(iter(runs.values()))[0])
+    write_results(lines, out / "references.csv")
+    print(format_results(lines))
+
+    # 3. Curves
+    for axis, label in (("step", "environment steps"), ("seconds", "seconds")):
+        path = out / ("steps.png" if axis == "step" else "seconds.png")
+        heights = {line.policy: line.success for line in lines}
+        plot_learning_curves(curves[axis], path, references=heights, x_label=label)
 
 
 if __name__ == "__main__":

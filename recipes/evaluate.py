@@ -1,7 +1,7 @@
-"""Measures the success of trained agents, or of a language model as it is.
+"""Measures the success of trained agents, or of a language model without training.
 
     python recipes/evaluate.py agent=runs/sac_glam/...
-    python recipes/evaluate.py agent=[runs/seed0,runs/seed1,runs/seed2]      # trained alike
+    python recipes/evaluate.py agent=[runs/seed0,runs/seed1,runs/seed2]      # same settings
     python recipes/evaluate.py agent=runs/sac_glam/... objects=[3,6,10,20,30] splits=[test]
     python recipes/evaluate.py model=google/flan-t5-base             # zero-shot
 
@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from torchrl_glam.runs.build import choose_device
 from torchrl_glam.runs.config import EvaluateConfig, read_config
+from torchrl_glam.runs.files import reserved
 from torchrl_glam.runs.program import program
 from torchrl_glam.runs.success import Result
 from torchrl_glam.text import describe_env
@@ -64,58 +65,59 @@ def main(cfg: DictConfig) -> None:
     splits = config.splits or list(settings["eval_splits"])
     sizes = [{"num_objects": number} for number in config.objects or []] or [{}]
     places = [(split, size) for split in splits for size in sizes]
-
-    # 2. Every figure: each agent sampled and greedy, random play, the oracle
-    figures = len(names) * len(config.modes) + (2 if config.references else 0)
-    total = len(places) * figures * config.episodes
-    bar = tqdm(total=total, desc="evaluate", unit="episode")
-
-    def result(label: str, policy, env: EnvBase, split: str, greedy: bool = False) -> list[Result]:
-        bar.set_postfix_str(f"{label}, {split} goals")
-        before = bar.n
-        return measure(
-            policy,
-            env,
-            label,
-            split=split,
-            objects=getattr(env, "num_objects", 0),
-            seed=config.seed,
-            deterministic=greedy,
-            progress=lambda over: bar.update(before + over - bar.n),
-        )
-
     games = [
         make_game(settings, num_envs=config.episodes, split=split, **size) for split, size in places
     ]
-    measured: dict[str, list[Result]] = {}
-    for name, folder in zip(names, folders or [None], strict=True):
-        agent = open_agent(config, folder)  # one at a time is in memory
-        for (split, _), game in zip(places, games, strict=True):
-            env = tokenize(game, agent, settings)
-            for mode in config.modes:
-                label = f"{name}, {mode}"
-                found = result(label, agent.policy, env, split, mode == "greedy")
-                measured.setdefault(label, []).extend(found)
-    together = {}
-    for mode in config.modes if several else ():
-        label = f"{len(names)} agents, {mode}"
-        together[label] = pool([r for n in names for r in measured[f"{n}, {mode}"]], label)
-    yardsticks: dict[str, list[Result]] = {"random play": [], "oracle": []}
-    for (split, _), game in zip(places, games, strict=True) if config.references else ():
-        yardsticks["random play"] += result("random play", None, game, split)
-        if (oracle := describe_env(game).make_oracle) is not None:
-            yardsticks["oracle"] += result("oracle", oracle(), game, split)
-    bar.close()
 
-    # 3. Table, CSV, picture
-    folder = Path(config.output)
-    folder.mkdir(parents=True, exist_ok=True)
-    shown = [r for results in ((together or measured) | yardsticks).values() for r in results]
-    results = [r for results in (measured | together | yardsticks).values() for r in results]
-    results.sort(key=lambda r: (splits.index(r.split), r.objects))
-    write_results(results, folder / "results.csv")
-    plot_results(shown, folder / "results.png")
-    print(format_results(results))
+    # 2. Every figure: each agent sampled and greedy, random play, the oracle
+    figures = len(names) * len(config.modes) + (2 if config.references else 0)
+    bar = tqdm(
+        total=len(places) * figures * config.episodes, desc="evaluate", unit="episode", delay=0.1
+    )
+    results: list[Result] = []
+
+    def add(label: str, policy, env: EnvBase, split: str, greedy: bool = False) -> None:
+        bar.set_postfix_str(f"{label}, {split} goals")
+        before = bar.n
+        results.extend(
+            measure(
+                policy,
+                env,
+                label,
+                split=split,
+                objects=getattr(env, "num_objects", 0),
+                seed=config.seed,
+                deterministic=greedy,
+                progress=lambda over: bar.update(before + over - bar.n),
+            )
+        )
+
+    folder, single = Path(config.output), [f"{n}, {mode}" for n in names for mode in config.modes]
+    with reserved(folder, "results.csv", "results.png"):
+        try:
+            for name, agent_folder in zip(names, folders or [None], strict=True):
+                agent = open_agent(config, agent_folder)  # one at a time is in memory
+                for (split, _), game in zip(places, games, strict=True):
+                    env = tokenize(game, agent, settings)
+                    for mode in config.modes:
+                        add(f"{name}, {mode}", agent.policy, env, split, mode == "greedy")
+            for mode in config.modes if several else ():
+                own = [r for r in results if r.policy in {f"{name}, {mode}" for name in names}]
+                results += pool(own, f"{len(names)} agents, {mode}")
+            for (split, _), game in zip(places, games, strict=True) if config.references else ():
+                add("random play", None, game, split)
+                if (oracle := describe_env(game).make_oracle) is not None:
+                    add("oracle", oracle(), game, split)
+        finally:  # what was measured is printed, whatever happened
+            bar.close()
+            results.sort(key=lambda r: (splits.index(r.split), r.objects))
+            if results:
+                print(format_results(results))
+
+        # 3. CSV, picture
+        write_results(results, folder / "results.csv")
+        shown = [r for r in results if not several or r.policy not in single]
+        plot_results(shown, folder / "results.png")
     if several:
         print("Intervals of an agent are over episodes, those of all of them over agents.")
     print(f"Results in {folder}")

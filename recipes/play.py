@@ -14,6 +14,7 @@ import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
+from torchrl_glam.runs.build import choose_device
 from torchrl_glam.runs.config import PlayConfig, read_config
 from torchrl_glam.runs.program import program
 from torchrl_glam.text import describe_env
@@ -35,6 +36,7 @@ def main(cfg: DictConfig) -> None:
     config = read_config(PlayConfig, cfg)
 
     # 1. Who can be asked for a hint
+    choose_device(config.device)  # one that is not there is named at once
     agent = open_agent(config, config.agent)
 
     # 2. The game, with the goal that was asked for

@@ -36,7 +36,8 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from tqdm import tqdm
 from transformers import T5Config, T5ForConditionalGeneration
 
-from torchrl_glam.models import CandidateActor, EncoderDecoderTrunk
+from torchrl_glam.models import CandidateActor, EncoderDecoderTrunk, export_agent
+from torchrl_glam.models.export import check_no_export
 from torchrl_glam.pretraining import (
     GameExercises,
     PlaygroundExercises,
@@ -195,6 +196,10 @@ def report(config: PretrainConfig, model, tokenizer) -> dict[str, float | list[f
 @hydra.main(version_base=None, config_path="config/pretrain", config_name="quickstart")
 def main(cfg: DictConfig) -> None:
     config = read_config(PretrainConfig, cfg)
+    output, results = Path(config.output), Path(config.results)
+    check_no_export(output, models=False)  # a trained agent is not overwritten
+    for folder in (output, results):
+        folder.mkdir(parents=True, exist_ok=True)
     bound_kernel_caches()
     torch.manual_seed(config.seed)
 
@@ -237,11 +242,7 @@ def main(cfg: DictConfig) -> None:
 
     # 3. The model, its loss curve, and what it can do.
     model.eval()
-    output, results = Path(config.output), Path(config.results)
-    output.mkdir(parents=True, exist_ok=True)
-    results.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(output)
-    tokenizer.save_pretrained(output)
+    export_agent(output, model, tokenizer, overwrite=True)
     with open(results / "loss.csv", "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["batch", "nats_per_token", "seconds"])

@@ -5,18 +5,25 @@
     python recipes/watch.py model=tiny                               # a model before training
     python recipes/watch.py agent=runs/... episodes=1 output=episode.gif    # a moving picture
 
-The page is one file that opens in any browser, without a network. The keys are explained in
+The page is one file that opens in any browser, without a network. The page of an agent in its run's
+folder goes there, and the run's report links to it. The keys are explained in
 recipes/config/watch.yaml.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
+from pathlib import Path
+
 import hydra
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
+from torchrl_glam.report import make_page, read_run
 from torchrl_glam.runs.config import WatchConfig, read_config
+from torchrl_glam.runs.files import replace_file, reserved
 from torchrl_glam.runs.program import program
+from torchrl_glam.runs.run_folder import METRICS, PAGE
 from torchrl_glam.text import describe_env
 from torchrl_glam.viewing import (
     choose_game,
@@ -44,29 +51,35 @@ def main(cfg: DictConfig) -> None:
         names = name_apart([config.agent or config.model, config.beside])
     agents = {name: open_agent(config, f) for name, f in zip(names, folders, strict=True)}
 
-    # 2. Their episodes, on the same scenes
-    runs, settings = {}, choose_game(config, agents[names[0]].card)
-    for name, agent in agents.items():
-        game = make_game(settings, num_envs=config.episodes, split=config.split)
-        episodes = record(
-            agent,
-            tokenize(game, agent, settings),
-            seed=config.seed,
-            deterministic=config.mode == "greedy",
-            max_steps=config.longest,
-        )
-        runs[name] = agent, episodes
-        success = sum(episode["success"] for episode in episodes)
-        print(f"{name}: {success} of {len(episodes)} episodes reach their goal")
+    # 2. Their episodes, on the same scenes; an agent's page lies beside the report of its run
+    run = Path(config.agent) if config.agent and (Path(config.agent) / METRICS).exists() else None
+    name = f"episodes_{datetime.now():%Y-%m-%d_%H-%M-%S}.html"
+    output = Path(config.output) if config.output else (run or Path("runs/watch")) / name
+    with reserved(output.parent, output.name):
+        runs, settings = {}, choose_game(config, agents[names[0]].card)
+        for name, agent in agents.items():
+            game = make_game(settings, num_envs=config.episodes, split=config.split)
+            episodes = record(
+                agent,
+                tokenize(game, agent, settings),
+                seed=config.seed,
+                deterministic=config.mode == "greedy",
+                max_steps=config.longest,
+            )
+            runs[name] = agent, episodes
+            success = sum(episode["success"] for episode in episodes)
+            print(f"{name}: {success} of {len(episodes)} episodes reach their goal")
 
-    # 3. The page, or a moving picture
-    if config.output.endswith(".gif"):
-        write_animation(config.output, runs[names[0]][1])
-    else:
-        who = " and ".join(str(p) for p in (config.agent or config.model, config.beside) if p)
-        about = f"{who}, {config.split} goals, {config.mode}, seed {config.seed}"
-        write_page(config.output, runs, describe_env(game).goal_kinds, about)
-    print(f"Open {config.output} in a browser")
+        # 3. The page, or a moving picture
+        if output.suffix == ".gif":
+            write_animation(output, runs[names[0]][1])
+        else:
+            who = " and ".join(str(p) for p in (config.agent or config.model, config.beside) if p)
+            about = f"{who}, {config.split} goals, {config.mode}, seed {config.seed}"
+            write_page(output, runs, describe_env(game).goal_kinds, about)
+    if run is not None and output.parent == run:
+        replace_file(run / PAGE, make_page(read_run(run)))  # with a link to the episodes
+    print(f"Open {output} in a browser")
 
 
 if __name__ == "__main__":

@@ -75,8 +75,8 @@ class PretendCard(TorchFunctionMode):
     """See the module.
 
     Attributes:
-        waits: places in the package, ``"models/trie.py: admissible_tokens"``, and how often the
-            host waits there for the card.
+        waits: places in the package, ``"models/trunks/trie.py: admissible_tokens"``, and how often
+            the host waits there for the card.
         from_host: places that copy from main memory to the card.
         on_host: places that make tensors there.
     """

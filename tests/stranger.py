@@ -89,7 +89,14 @@ def train_sac(total_steps=320):
         storage=LazyTensorStorage(5_000), transform=HindsightTransform(), batch_size=32
     )
     rewards = []
-    for steps in Collector(env, policy, frames_per_batch=32, total_frames=total_steps):
+    collector = Collector(
+        env,
+        policy,
+        frames_per_batch=32,
+        total_frames=total_steps,
+        auto_register_policy_transforms=False,
+    )
+    for steps in collector:
         rewards += steps["next", "reward"].flatten().tolist()
         buffer.extend(steps)
         for _ in range(4):
@@ -116,7 +123,14 @@ def train_ppo(total_steps=384, own_loss=False):
         estimate = loss.prepare
     optimizer = torch.optim.Adam(loss.parameters(), lr=1e-3)
     rewards = []
-    for steps in Collector(env, policy, frames_per_batch=96, total_frames=total_steps):
+    collector = Collector(
+        env,
+        policy,
+        frames_per_batch=96,
+        total_frames=total_steps,
+        auto_register_policy_transforms=False,
+    )
+    for steps in collector:
         rewards += steps["next", "reward"].flatten().tolist()
         with torch.no_grad():
             rows = estimate(steps if own_loss else steps.reshape(-1)).reshape(-1)

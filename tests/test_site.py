@@ -63,6 +63,7 @@ def site(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_every_exported_name_has_an_entry(site):
     from sphinx.util.inventory import InventoryFile
 
@@ -77,6 +78,7 @@ def test_every_exported_name_has_an_entry(site):
     assert len(exported) > 80 and not exported - known
 
 
+@pytest.mark.slow
 def test_pages_load_nothing_from_elsewhere_and_their_links_lead_somewhere(site):
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 20
@@ -97,6 +99,7 @@ def test_pages_load_nothing_from_elsewhere_and_their_links_lead_somewhere(site):
         assert not remote, style
 
 
+@pytest.mark.slow
 def test_formulas_need_no_script(site):
     text = (site / "recipes" / "docs" / "paper.html").read_text(encoding="utf-8")
     assert text.count("<math") > 8 and not re.search("<script[^>]+mathjax", text, re.I)

@@ -31,15 +31,10 @@ class Describer:
     A description is a row of phrases: tables turn a state into phrase numbers, one or none for
     each object seen, stood on, held and grown, and the phrases' bytes are laid end to end.
 
-    Args:
-        dynamics (Dynamics): the tables of the environment's dynamics.
-        device (torch.device, optional): where the tables live. Defaults to the CPU.
-
     Attributes:
-        length (int): number of bytes that the longest description takes at most.
-        action_length (int): number of bytes of the longest action.
-        longest_texts (dict): the actions that name an object, and observations in which one object
-            stands wherever any can; among these is the one with the most tokens.
+        length, action_length: bytes of the longest description and action.
+        longest_texts: the actions that name an object, and observations in which one object stands
+            wherever any can; among these is the one with the most tokens.
     """
 
     def __init__(self, dynamics: Dynamics, device: torch.device | None = None) -> None:
@@ -76,9 +71,9 @@ class Describer:
         """Describes states.
 
         Args:
-            place (Tensor): ``int64 [B]``, see :mod:`~torchrl_glam.envs.playground.dynamics`.
-            scene (Tensor): object ids, then ``NOTHING`` and ``GRASPED``, ``int64 [B, N + 2]``.
-            grown (Tensor): which objects have grown, then ``True``, ``bool [B, N + 1]``.
+            place: ``int64 [B]``, see :mod:`~torchrl_glam.envs.playground.dynamics`.
+            scene: object ids, then ``NOTHING`` and ``GRASPED``, ``int64 [B, N + 2]``.
+            grown: which objects have grown, then ``True``, ``bool [B, N + 1]``.
 
         Returns:
             ``uint8 [B, length]``.

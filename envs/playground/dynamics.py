@@ -28,15 +28,15 @@ class Dynamics:
     """What every action does in every place, and which event two objects that touch cause.
 
     Args:
-        num_objects (int): number of objects of a scene.
-        device (torch.device, optional): where the tables live. Defaults to the CPU.
+        num_objects: number of objects of a scene.
+        device: where the tables live. Default: the CPU.
 
     Attributes:
-        on, holding (Tensor): slot that the agent is on, and holds, in each place; -1 for none;
-            ``int64 [P]``.
-        admissible (Tensor): ``bool [P, N + 2]``, ``False`` at ``Go to`` the held object and at
-            ``Release`` with empty hands.
-        allowed (Tensor): the same by cell, ``bool [P * (N + 3)]``; ``False`` for standing still.
+        on, holding: slot that the agent is on, and holds, in each place; -1 for none; ``int64
+            [P]``.
+        admissible: ``bool [P, N + 2]``, False at ``Go to`` the held object and at ``Release`` with
+            empty hands.
+        allowed: the same by cell, ``bool [P * (N + 3)]``; False for standing still.
 
     Examples:
         >>> dynamics = Dynamics(num_objects=2)
@@ -116,9 +116,9 @@ class Dynamics:
         """Takes one admissible action, or stands still, in each environment.
 
         Args:
-            cell (Tensor): ``int64 [B]``.
-            scene (Tensor): object ids, then ``NOTHING`` and ``GRASPED``, ``int64 [B, N + 2]``.
-            grown (Tensor): which objects have grown, then ``True``, ``bool [B, N + 1]``; what
+            cell: ``int64 [B]``.
+            scene: object ids, then ``NOTHING`` and ``GRASPED``, ``int64 [B, N + 2]``.
+            grown: which objects have grown, then ``True``, ``bool [B, N + 1]``; what
                 grows is entered in place.
 
         Returns:

@@ -70,19 +70,16 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         ``max_steps``.
 
     Args:
-        num_envs (int, optional): number of environments, ``B``. Defaults to 32.
-        num_objects (int, optional): objects of a scene, ``N``. Defaults to 6.
-        split (str, optional): goals to pursue and to name, ``"train"`` or ``"test"``. Defaults to
-            ``"train"``.
-        sequential (bool, optional): whether there are sequential goals. Defaults to ``True``.
-        max_steps (int, optional): steps of an episode. Defaults to 16, more than twice the
-            longest shortest plan.
-        seed (int, optional): seed of the private generator. Defaults to one that
-            ``torch.manual_seed`` determines.
-        goal_sampler (callable, optional): called with a generator and a number ``n``, returns
-            ``int64 [n]`` ids of goals for ``n`` new episodes. Defaults to uniform sampling.
-        text (bool, optional): whether to write the text entries. Defaults to ``True``.
-        device (torch.device, optional): where the tensors live. Defaults to the CPU.
+        num_envs: number of environments, ``B``. Default: 32.
+        num_objects: objects of a scene, ``N``. Default: 6.
+        split: goals to pursue and to name, ``"train"`` or ``"test"``. Default: ``"train"``.
+        sequential: whether there are sequential goals. Default: True.
+        max_steps: steps of an episode. Default: 16, more than twice the longest shortest plan.
+        seed: seed of the private generator. Default: one that ``torch.manual_seed`` determines.
+        goal_sampler: function of a generator and a number ``n`` that returns the goal ids of ``n``
+            new episodes, ``int64 [n]``. Default: uniform sampling.
+        text: whether to write the text entries. Default: True.
+        device: where the tensors live. Default: the CPU.
 
     Raises:
         ValueError: if an argument is out of range; on a step, if an action is out of range or
@@ -337,12 +334,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         raise ValueError(render_refusal(env, int(action[env]), texts, admissible))
 
     def _observe(self, names: tuple[Tensor, Tensor] | None = None) -> dict:
-        """Returns the entries that steps and resets have in common.
-
-        Args:
-            names (tuple of Tensor, optional): what the social partner names, see
-                :meth:`~torchrl_glam.envs.playground.partner.SocialPartner.name`.
-        """
+        """Returns the entries that steps and resets share, with what the social partner names."""
         place, scene, goal_id, dynamics = self._place, self._scene, self._goal_id, self.dynamics
         shape = (self.batch_size[0], self.partner.max_names)
         named_ids = torch.full(shape, -1, device=self.device)

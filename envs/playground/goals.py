@@ -30,13 +30,7 @@ Split = Literal["train", "test"]
 
 @dataclass(frozen=True)
 class SimpleGoal:
-    """A goal of one event: ``<verb> <description>``.
-
-    Args:
-        verb (str): ``"Grasp"`` or ``"Grow"``.
-        colour (str): a colour, or ``"any"``.
-        name (str): a type, a category, or ``"thing"``.
-    """
+    """A goal of one event: a verb, a colour or "any", and a type, a category or "thing"."""
 
     verb: str
     colour: str
@@ -100,22 +94,21 @@ class GoalSpace:
     section 4, states 8,470 and 98 %. The test split holds out words and combinations.
 
     Args:
-        split (str, optional): ``"train"`` or ``"test"``. Defaults to ``"train"``.
-        sequential (bool, optional): whether sequential goals belong to the space; without them it
-            is the simplified environment of SAC-GLAM, Appendix B. Defaults to ``True``.
+        split: ``"train"`` or ``"test"``. Default: ``"train"``.
+        sequential: whether sequential goals belong to the space; without them it is the simplified
+            environment of SAC-GLAM, Appendix B. Default: True.
 
     Attributes:
-        kinds (tuple of str): ``("grasp", "grow", "grow_then_grasp", "grow_then_grow")``, the same
-            for every space.
-        texts (tuple of str): the text of every goal.
-        kind_ids (Tensor): index in ``kinds`` of every goal, ``int8 [G]``.
-        kind_shares (tuple of float): share of every kind among the goals.
-        parts (Tensor): the simple goals of every goal in order, ``int64 [G, 2]``; the second is -1
-            for a simple goal.
-        reached_by (Tensor): whether a verb (index in ``VERBS``) done to an object reaches a simple
-            goal, ``bool [S, 2, 96]``.
-        sequence_ids (Tensor): id of ``a then b`` for simple goals ``a`` and ``b``, -1 if there is
-            no such goal, ``int64 [S, S]``.
+        kinds: ``("grasp", "grow", "grow_then_grasp", "grow_then_grow")``.
+        texts: the text of every goal.
+        kind_ids: index in ``kinds`` of every goal, ``int8 [G]``.
+        kind_shares: share of every kind among the goals.
+        parts: the simple goals of every goal in order, ``int64 [G, 2]``; the second is -1 for a
+            simple goal.
+        reached_by: whether a verb (index in ``VERBS``) done to an object reaches a simple goal,
+            ``bool [S, 2, 96]``.
+        sequence_ids: id of ``a then b`` for simple goals ``a`` and ``b``, -1 if there is no such
+            goal, ``int64 [S, S]``.
 
     Raises:
         ValueError: if ``split`` is unknown.
@@ -199,14 +192,13 @@ class GoalSpace:
         return self.texts[goal_id]
 
     def texts_of(self, goal_ids: torch.Tensor) -> str | list:
-        """Returns the texts of many goals, ``""`` where there is none.
+        """Returns the texts of many goals.
 
         Args:
-            goal_ids (Tensor): ids, -1 for none, ``[*B]``; such as what the environment writes to
-                ``"goal_id"`` and ``("hindsight", "goal_id")``.
+            goal_ids: ids ``[*B]``, -1 for none, such as ``("hindsight", "goal_id")``.
 
         Returns:
-            Nested lists of strings of shape ``B``, as :func:`~torchrl_glam.text.decode_text`.
+            Nested lists of strings of shape ``B``, ``""`` where there is no goal.
 
         Examples:
             >>> GoalSpace("train").texts_of(torch.tensor([[0, -1], [8469, 181]]))[0]
@@ -226,10 +218,7 @@ class GoalSpace:
         return self.kinds[self.kind_ids[goal_id]]
 
     def matches(self, event: tuple[str, str]) -> list[int]:
-        """Lists the simple goals that an event reaches.
-
-        Args:
-            event (tuple of str): a verb (``"Grasp"`` or ``"Grow"``) and an object's text.
+        """Lists the simple goals that an event reaches, such as ``("Grow", "red lion")``.
 
         Raises:
             ValueError: if the verb or the object is unknown.
@@ -259,11 +248,10 @@ class GoalSpace:
         sub-goals of ``Grow`` goals, and these of sequential ones; the definition is ours.
 
         Args:
-            a (Tensor): goal ids, integers of any shape.
-            b (Tensor): goal ids, of a shape that broadcasts with it.
+            a, b: goal ids, of shapes that broadcast.
 
         Returns:
-            Tensor: whether ``a`` is a sub-goal of ``b``, bool.
+            Whether ``a`` is a sub-goal of ``b``, bool.
 
         Raises:
             IndexError: if an id is not in ``[0, len(self))``.

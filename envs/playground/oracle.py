@@ -43,7 +43,7 @@ class OraclePolicy(TensorDictModuleBase):
     ``Grow … then grow …``, and 5 or 6 for ``Grow … then grasp …``.
 
     Args:
-        goals (GoalSpace): the goals of the environment, ``env.goals``.
+        goals: the goals of the environment, ``env.goals``.
 
     Examples:
         >>> from torchrl_glam.envs import PlaygroundTextEnv
@@ -88,7 +88,7 @@ class OraclePolicy(TensorDictModuleBase):
         looked at, nor that a goal has been reached: then it is reached once more.
 
         Args:
-            tensordict (TensorDictBase): states, ``[*B]``; see ``in_keys``.
+            tensordict: states, ``[*B]``; see ``in_keys``.
 
         Returns:
             ``bool [*B, A]``, with ``A`` the number of objects and 2, all ``False`` where the goal
@@ -114,28 +114,6 @@ class OraclePolicy(TensorDictModuleBase):
         on_plan = allowed & (left + 1 == steps.unsqueeze(1)) & (steps < _NEVER).unsqueeze(1)
         shape = tensordict["goal_id"].shape
         return on_plan.view(*shape, -1), steps.where(steps < _NEVER, -1).view(shape)
-
-    def share_on_shortest_plan(self, tensordict: TensorDictBase) -> float:
-        """Share of the actions taken that lie on a shortest plan, where the goal is in reach.
-
-        It tells what a policy has learned long before its success does.
-
-        Args:
-            tensordict (TensorDictBase): states and their ``"action"``, ``[*B]``.
-
-        Returns:
-            NaN if no goal is in reach.
-
-        Examples:
-            >>> from torchrl_glam.envs import PlaygroundTextEnv
-            >>> env = PlaygroundTextEnv(num_envs=4, seed=0)
-            >>> policy = OraclePolicy(env.goals)
-            >>> policy.share_on_shortest_plan(env.rollout(4, policy))
-            1.0
-        """
-        on_plan, steps = self.shortest_plans(tensordict)
-        taken = on_plan.gather(-1, tensordict["action"].unsqueeze(-1)).squeeze(-1)
-        return taken[steps >= 0].float().mean().item()
 
     def _read(self, tensordict: TensorDictBase) -> _State:
         goal_id, objects, on, holding, grown, stage = (tensordict[key] for key in self.in_keys)

@@ -23,13 +23,13 @@ class SocialPartner:
     ``b`` after nothing, and nothing counts as reached at step 0.
 
     Args:
-        goals (GoalSpace): the goals to name.
-        num_objects (int): number of objects of a scene.
-        max_steps (int): number of steps of an episode.
-        device (torch.device, optional): where the tables live. Defaults to the CPU.
+        goals: the goals to name.
+        num_objects: number of objects of a scene.
+        max_steps: number of steps of an episode.
+        device: where the tables live. Default: the CPU.
 
     Attributes:
-        max_names (int): no step reaches more new goals than this.
+        max_names: no step reaches more new goals than this.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class SocialPartner:
         """Names the goals that a step reached, and enters them in the records, in place.
 
         Args:
-            event (Tensor): events, or ``NO_EVENT``, ``int64 [B]``.
-            step (Tensor): number of the step, from 1, ``int16 [B]``.
-            pursued (Tensor): ids of the goals that are not named, ``int64 [B]``.
-            records (Tensor): ``int16 [B, R]``.
+            event: events, or ``NO_EVENT``, ``int64 [B]``.
+            step: number of the step, from 1, ``int16 [B]``.
+            pursued: ids of the goals that are not named, ``int64 [B]``.
+            records: ``int16 [B, R]``.
 
         Returns:
             One entry per named goal (``int64 [n]``): its place ``env * max_names + slot`` among

@@ -38,13 +38,11 @@ def draw_scene(
     """Draws a state as the pages of episodes do.
 
     Args:
-        objects (sequence of str): names of the things, each a colour and a type.
-        on (int, optional): slot of what the agent is on, -1 for nothing, the default.
-        holding (int, optional): slot of what it holds, -1 for nothing, the default.
-        grown (collection of int, optional): slots of what has grown. Defaults to none.
-        title (str, optional): a line above, such as the goal. Defaults to none.
-        caption (str, optional): a line below. Defaults to none.
-        scale (float, optional): pixels of a unit; a thing takes 104 by 104 units. Defaults to 1.
+        objects: names of the things, each a colour and a type.
+        on, holding: slots of what the agent is on and of what it holds. Default: -1, nothing.
+        grown: slots of what has grown. Default: none.
+        title, caption: lines above and below. Default: none.
+        scale: pixels of a unit; a thing takes 104 by 104 units. Default: 1.
 
     Returns:
         ``uint8 [H, W, 3]``, of the same size for as many objects.

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from torchrl_glam._extras import needs
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.text import decode_text
 
@@ -27,23 +28,7 @@ def render_state(
     progress: str,
     ansi: bool = True,
 ) -> str:
-    """Lays out a state of a text environment.
-
-    Args:
-        goal (str): the goal's text.
-        observation (str): the observation's text.
-        actions (sequence of str): candidate actions.
-        admissible (sequence of bool): which of them can be taken; the others are left out.
-        progress (str): a note after the goal, such as ``"step 3 of 16"``.
-        ansi (bool, optional): whether to use ANSI colours. Defaults to ``True``.
-
-    Examples:
-        >>> print(render_state("Grasp red lion", "You see: red lion", ["Go to red lion", "Release"],
-        ...                    [True, False], "step 0 of 16", ansi=False))
-        Goal: Grasp red lion (step 0 of 16)
-        You see: red lion
-        Actions: 0 Go to red lion
-    """
+    """Lays out a state as text; ``progress`` is a note after the goal, such as "step 3 of 16"."""
     choices = " | ".join(
         f"{index} {text}"
         for index, (text, can) in enumerate(zip(actions, admissible, strict=True))
@@ -58,18 +43,7 @@ def render_state(
 
 
 def render_refusal(env: int, index: int, actions: Sequence[str], admissible: Sequence[bool]) -> str:
-    """Says why an action cannot be taken, and which can.
-
-    Args:
-        env (int): which environment.
-        index (int): the action.
-        actions (sequence of str): text of every candidate action.
-        admissible (sequence of bool): which of them are admissible.
-
-    Examples:
-        >>> render_refusal(3, 1, ["Grasp", "Release"], [True, False])
-        "action[3] = 1 'Release' is masked out. Admissible are 0: Grasp."
-    """
+    """Says why action ``index`` of environment ``env`` cannot be taken, and which can."""
     in_range = 0 <= index < len(actions)
     what = f"{actions[index]!r} is masked out" if in_range else "is out of range"
     choice = [f"{i}: {text}" for i, text in enumerate(actions) if admissible[i]]
@@ -77,7 +51,7 @@ def render_refusal(env: int, index: int, actions: Sequence[str], admissible: Seq
 
 
 class Rendering:
-    """What :class:`~torchrl_glam.envs.PlaygroundTextEnv` shows of itself."""
+    """The pictures and texts of :class:`~torchrl_glam.envs.PlaygroundTextEnv` for people."""
 
     def render(
         self,
@@ -93,12 +67,10 @@ class Rendering:
         pictures of a rollout.
 
         Args:
-            index (int, optional): which environment. Defaults to all of them as pictures, to the
-                first as text.
-            ansi (bool, optional): whether text has ANSI colours. Defaults to ``True``.
-            mode (str, optional): ``"text"`` or ``"rgb_array"``. Defaults to ``"text"``.
-            scale (float, optional): size of pictures; an object takes 104 by 104 pixels at 1, the
-                default.
+            index: which environment. Default: all of them as pictures, the first as text.
+            ansi: whether text has ANSI colours. Default: True.
+            mode: ``"text"`` or ``"rgb_array"``. Default: ``"text"``.
+            scale: size of pictures; an object takes 104 by 104 pixels at 1. Default: 1.
 
         Returns:
             The text; or ``uint8 [H, W, 3]`` of one environment, ``[B, H, W, 3]`` of all.
@@ -129,7 +101,8 @@ class Rendering:
         return self._describe(index or 0, ansi)
 
     def _draw(self, index: int, scale: float) -> np.ndarray:
-        from torchrl_glam.envs.playground.picture import draw_scene  # loads matplotlib
+        with needs("recipes", "A picture"):
+            from torchrl_glam.envs.playground.picture import draw_scene
 
         place, dynamics = self._place[index], self.dynamics
         return draw_scene(

@@ -24,23 +24,10 @@ _NEEDS = {
 def sample_goals(
     sampler: GoalSampler | None, num_goals: int, count: int, generator: torch.Generator
 ) -> Tensor:
-    """Draws goals of new episodes.
-
-    Args:
-        sampler (callable, optional): called with generator and ``count``. ``None`` draws uniformly.
-        num_goals (int): how many goals there are.
-        count (int): how many to draw.
-        generator (torch.Generator): where the randomness comes from.
-
-    Returns:
-        Goal ids, ``int64 [count]``.
+    """Draws the goals of new episodes, ``int64 [count]``; uniformly without a sampler.
 
     Raises:
         ValueError: if the sampler returns anything else.
-
-    Examples:
-        >>> sample_goals(lambda generator, n: torch.full((n,), 7), 8, 2, torch.Generator())
-        tensor([7, 7])
     """
     if sampler is None:
         return torch.randint(num_goals, (count,), generator=generator, device=generator.device)
@@ -62,9 +49,9 @@ class SceneSampler:
     grows a plant, else water or food.
 
     Args:
-        goals (GoalSpace): the goals to draw scenes for.
-        num_objects (int): number of objects of a scene.
-        device (torch.device, optional): where the tables live. Defaults to the CPU.
+        goals: the goals to draw scenes for.
+        num_objects: number of objects of a scene.
+        device: where the tables live. Default: the CPU.
 
     Raises:
         ValueError: if ``num_objects`` is fewer than a goal can need, or more than there are.
@@ -124,8 +111,8 @@ class SceneSampler:
         """Draws one scene for each goal.
 
         Args:
-            goal_ids (Tensor): ``int64 [n]``.
-            generator (torch.Generator): where all randomness comes from.
+            goal_ids: ``int64 [n]``.
+            generator: where all randomness comes from.
 
         Returns:
             Object ids, ``int64 [n, num_objects]``.

@@ -9,31 +9,9 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 COLOURS = ("red", "blue", "green")
-FURNITURE = (
-    "door",
-    "chair",
-    "desk",
-    "lamp",
-    "table",
-    "cupboard",
-    "sink",
-    "window",
-    "sofa",
-    "carpet",
-)
-PLANTS = (
-    "cactus",
-    "carnivorous",
-    "flower",
-    "tree",
-    "bush",
-    "grass",
-    "algae",
-    "tea",
-    "rose",
-    "bonsai",
-)
-ANIMALS = ("dog", "cat", "chameleon", "human", "fly", "parrot", "mouse", "lion", "pig", "cow")
+FURNITURE = tuple("door chair desk lamp table cupboard sink window sofa carpet".split())
+PLANTS = tuple("cactus carnivorous flower tree bush grass algae tea rose bonsai".split())
+ANIMALS = tuple("dog cat chameleon human fly parrot mouse lion pig cow".split())
 SUPPLIES = ("food", "water")
 TYPES = FURNITURE + PLANTS + ANIMALS + SUPPLIES
 
@@ -54,17 +32,10 @@ _OBJECT_IDS = {text: index for index, text in enumerate(OBJECTS)}
 
 
 def object_id(text: str) -> int:
-    """Returns the id of the object called ``text``.
-
-    Args:
-        text (str): ``"<colour> <type>"``.
+    """Returns the id of an object, such as ``"green water"``.
 
     Raises:
         ValueError: if there is no such object; the message names the nearest one.
-
-    Examples:
-        >>> object_id("green water")
-        95
     """
     if text not in _OBJECT_IDS:
         raise ValueError(f"There is no object {text!r}.{nearest(text, OBJECTS)}")
@@ -72,57 +43,28 @@ def object_id(text: str) -> int:
 
 
 def type_of(object_id: int) -> str:
-    """Returns the type of an object, for instance ``"water"``.
-
-    Examples:
-        >>> type_of(95)
-        'water'
-    """
+    """Returns the type of an object, such as ``"water"``."""
     return TYPES[object_id // len(COLOURS)]
 
 
 def colour_of(object_id: int) -> str:
-    """Returns the colour of an object.
-
-    Examples:
-        >>> colour_of(95)
-        'green'
-    """
+    """Returns the colour of an object."""
     return COLOURS[object_id % len(COLOURS)]
 
 
 def is_living(object_id: int) -> bool:
-    """Says whether an object is an animal or a plant, and so can grow.
-
-    Examples:
-        >>> [is_living(object_id(text)) for text in ("red lion", "red rose", "red door")]
-        [True, True, False]
-    """
+    """Whether an object is an animal or a plant, and so can grow."""
     return type_of(object_id) in CATEGORIES["living_thing"]
 
 
 def feeds(supply: int, living: int) -> bool:
-    """Says whether the object ``supply`` makes the object ``living`` grow.
-
-    Water feeds animals and plants, food feeds animals only.
-
-    Examples:
-        >>> feeds(object_id("red food"), object_id("blue cow"))
-        True
-        >>> feeds(object_id("red food"), object_id("blue rose"))
-        False
-    """
+    """Whether one object makes another grow: water feeds animals and plants, food animals."""
     if type_of(supply) == "water":
         return is_living(living)
     return type_of(supply) == "food" and type_of(living) in ANIMALS
 
 
 def nearest(text: str, candidates: tuple[str, ...] | list[str]) -> str:
-    """Returns ``" The nearest is '…'."`` for an error message, empty if nothing comes close.
-
-    Examples:
-        >>> nearest("red loin", OBJECTS)
-        " The nearest is 'red lion'."
-    """
+    """Returns ``" The nearest is '…'."`` for an error message, empty if nothing comes close."""
     close = get_close_matches(text, candidates, n=1)
     return f" The nearest is {close[0]!r}." if close else ""

@@ -110,7 +110,14 @@ buffer = TensorDictReplayBuffer(
 # The first updates train the critic alone: its advice is noise until then.
 
 successes, updates = [], 0
-for steps in Collector(env, policy, frames_per_batch=64, total_frames=768):
+collector = Collector(
+    env,
+    policy,
+    frames_per_batch=64,
+    total_frames=768,
+    auto_register_policy_transforms=False,
+)
+for steps in collector:
     ended = steps["next", "done"]
     successes.append((steps["next", "reward"][ended] > 0).float().mean().item())
     buffer.extend(steps)

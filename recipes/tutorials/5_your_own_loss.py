@@ -80,7 +80,14 @@ env = TransformedEnv(game, TokenizeText(tokenizer, **token_lengths(game, tokeniz
 # Each batch is learned from once. Episodes that a batch cuts in two count what it shows of them.
 
 successes = []
-for steps in Collector(env, policy, frames_per_batch=256, total_frames=3_584):
+collector = Collector(
+    env,
+    policy,
+    frames_per_batch=256,
+    total_frames=3_584,
+    auto_register_policy_transforms=False,
+)
+for steps in collector:
     reward, done = steps["next", "reward"], steps["next", "done"]
     successes.append((reward[done] > 0).float().mean().item())
     steps["return"] = reward2go(reward, done, gamma=0.7).squeeze(-1)

@@ -2,80 +2,93 @@
 Hindsight for numeric goals
 ===========================
 
-The replay transforms ask for no text. Here a robot on a floor of 9 x 9 squares has 16 steps to
-reach a place given by its coordinates, and an ordinary network of TorchRL's learns it by DQN.
+Nothing in the replay transforms and losses asks for text. Flipping bits is the task with which
+hindsight was introduced (Andrychowicz et al., 2017): turn a row of bits into another one, one flip
+at a time. With twelve bits random play meets the goal in one episode of some 500, and SAC with a
+plain network learns nothing from that. With hindsight it solves the task within 3,500 episodes.
 """
 
 # %%
 # An environment that names goals
 # -------------------------------
-# Hindsight needs to be told which goal a step reached: its coordinates, and a kind (one here). The
-# floor tells so after every step.
+# Hindsight needs to be told which goal a step reached: here the bits themselves, and a kind, of
+# which there is one. Every state is a goal, so one is named after every step. All flips are
+# admissible.
+
+import os
 
 import torch
 from tensordict import TensorDict
-from tensordict.nn import TensorDictSequential
+from tensordict.nn import TensorDictModule, TensorDictSequential
 from torchrl.collectors import Collector
 from torchrl.data import (
+    Binary,
     Bounded,
     Categorical,
     Composite,
     LazyTensorStorage,
+    RandomSampler,
     TensorDictReplayBuffer,
     Unbounded,
 )
 from torchrl.envs import EnvBase
-from torchrl.modules import MLP, EGreedyModule, QValueActor
-from torchrl.objectives import DQNLoss, SoftUpdate
+from torchrl.modules import MLP
+from torchrl.objectives import SoftUpdate
 
-from torchrl_glam.replay import HindsightTransform
+from torchrl_glam.models import CandidateActor, ObservationCritic
+from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
+from torchrl_glam.replay import HindsightRatioSampler, HindsightTransform
 
-MOVES = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+NUM_ENVS = 32
 
 
-class Floor(EnvBase):
-    """Reach a square of 9 x 9 in 16 steps; reward 1 there."""
+class BitFlip(EnvBase):
+    """Turn a row of bits into another in as many flips as there are bits; reward 1 there."""
 
-    def __init__(self, num_envs=32):
-        super().__init__(batch_size=[num_envs])
-        place = Unbounded((num_envs, 2))
-        kind = Bounded(0, 1, (num_envs,), dtype=torch.int8)
+    def __init__(self, num_bits, seed):
+        super().__init__(batch_size=[NUM_ENVS])
+        row, kind = (NUM_ENVS, num_bits), Bounded(0, 1, (NUM_ENVS,), dtype=torch.int8)
         named = Composite(
-            goal=Unbounded((num_envs, 1, 2)),
-            kind=Bounded(-1, 1, (num_envs, 1), dtype=torch.int8),
-            shape=[num_envs],
+            goal=Unbounded((NUM_ENVS, 1, num_bits)),
+            kind=Bounded(-1, 1, (NUM_ENVS, 1), dtype=torch.int8),
+            shape=[NUM_ENVS],
         )
         self.observation_spec = Composite(
-            place=place, goal=place.clone(), goal_kind=kind, hindsight=named, shape=[num_envs]
+            bits=Unbounded(row),
+            goal=Unbounded(row),
+            goal_kind=kind,
+            action_mask=Binary(shape=row, dtype=torch.bool),
+            hindsight=named,
+            shape=[NUM_ENVS],
         )
-        self.action_spec = Categorical(4, shape=(num_envs,))
-        self.reward_spec = Unbounded((num_envs, 1))
-        self.draw = torch.Generator().manual_seed(0)
-        self.place, self.goal, self.steps = torch.zeros((3, num_envs, 2)).unbind(0)
+        self.action_spec = Categorical(num_bits, shape=(NUM_ENVS,))
+        self.reward_spec = Unbounded((NUM_ENVS, 1))
+        self.draw = torch.Generator().manual_seed(seed)
+        self.bits, self.goal = torch.zeros(2, *row)
+        self.left = torch.zeros(NUM_ENVS, 1)
 
     def state(self):
-        kind = torch.zeros(self.batch_size, dtype=torch.int8)
-        named = TensorDict(goal=self.place[:, None], kind=kind[:, None], batch_size=self.batch_size)
-        entries = dict(place=self.place, goal=self.goal, goal_kind=kind, hindsight=named)
-        return TensorDict(entries, self.batch_size).clone()
+        kind = torch.zeros(NUM_ENVS, dtype=torch.int8)
+        named = TensorDict(goal=self.bits[:, None], kind=kind[:, None], batch_size=[NUM_ENVS])
+        mask = torch.ones_like(self.bits, dtype=torch.bool)
+        entries = dict(bits=self.bits, goal=self.goal, goal_kind=kind, action_mask=mask)
+        return TensorDict(entries | {"hindsight": named}, [NUM_ENVS]).clone()
 
     def _reset(self, tensordict):
-        new = torch.ones(*self.batch_size, 1, dtype=torch.bool)
+        new = torch.ones(NUM_ENVS, 1, dtype=torch.bool)
         if tensordict is not None:
             new = tensordict.get("_reset", new)
-        drawn = torch.randint(9, (2, *self.place.shape), generator=self.draw).float()
-        self.place, self.goal = (
-            torch.where(new, fresh, old)
-            for fresh, old in zip(drawn, (self.place, self.goal), strict=True)
-        )
-        self.steps = torch.where(new, 0, self.steps)
+        bits, goal = torch.randint(2, (2, *self.bits.shape), generator=self.draw).float()
+        self.bits = torch.where(new, bits, self.bits)
+        self.goal = torch.where(new, goal, self.goal)
+        self.left = torch.where(new, self.bits.shape[1], self.left)
         return self.state()
 
     def _step(self, tensordict):
-        self.place = (self.place + MOVES[tensordict["action"]]).clamp(0, 8)
-        self.steps = self.steps + 1
-        reached = (self.place == self.goal).all(-1, keepdim=True)
-        late = (self.steps[:, :1] >= 16) & ~reached
+        flipped = torch.nn.functional.one_hot(tensordict["action"], self.bits.shape[1])
+        self.bits, self.left = (self.bits - flipped).abs(), self.left - 1
+        reached = (self.bits == self.goal).all(-1, keepdim=True)
+        late = (self.left == 0) & ~reached
         ends = dict(done=reached | late, terminated=reached, truncated=late)
         return self.state().update({"reward": reached.float(), **ends})
 
@@ -84,63 +97,144 @@ class Floor(EnvBase):
 
 
 # %%
-# The transform
-# -------------
-# Its keys say where goals stand; ``naming="every"``: a goal is named after every step that reaches
-# it. ``relabel="none"`` is replay without hindsight.
+# A network in the place of the language model
+# --------------------------------------------
+# Its scores are what the log-likelihoods of candidate actions are elsewhere. They begin at zero, so
+# that the first policy tries everything. The critic has one value for each action.
 
 
-def make_buffer(relabel):
-    return TensorDictReplayBuffer(
-        storage=LazyTensorStorage(50_000),
-        transform=HindsightTransform(
-            relabel,
-            naming="every",
-            goals_per_episode=4,
-            goal_key="goal",
-            goal_entries=(),
-            hindsight_goal_key=("hindsight", "goal"),
-        ),
-        batch_size=256,
-        generator=torch.Generator().manual_seed(0),
-    )
+class Network(torch.nn.Module):
+    def __init__(self, num_bits, width=256):
+        super().__init__()
+        self.body = MLP(2 * num_bits, width, num_cells=[width], activation_class=torch.nn.ReLU)
+        self.scores = torch.nn.Linear(width, num_bits)
+        torch.nn.init.zeros_(self.scores.weight)
+        torch.nn.init.zeros_(self.scores.bias)
+
+    def forward(self, bits, goal):
+        hidden = self.body(2 * torch.cat([bits, goal], -1) - 1).relu()
+        return self.scores(hidden), hidden
 
 
 # %%
-# DQN, without hindsight and with it
-# ----------------------------------
+# Settings that such a task wants
+# -------------------------------
+# The defaults of the components are the paper's, for a pretrained language model and long
+# training. A small network that begins from nothing wants others:
+#
+# - ``gamma``: a wrong flip costs two steps, 2 % of the value at 0.99 and 19 % at 0.9. It must stand
+#   out from the critic's noise.
+# - ``lr``: 1e-4 is for weights that know a language.
+# - ``tau``: values travel one step back at each move of the targets, and there are few updates.
+# - ``updates``: for every 32 episodes played. Play is cheap here, but 5,000 episodes are few.
+# - ``target_entropy``: low, as one wrong flip in six spoils an episode; ``alpha_init`` above it, to
+#   explore first.
+# - ``goals``: a step is copied under at most four of the goals reached later. All of them, some
+#   twelve, would fill the buffer with near copies.
+# - ``ratio``: half of each batch is hindsight, where every copy succeeds. The other half shows what
+#   fails.
+
+SETTINGS = dict(
+    relabel="all",
+    gamma=0.9,
+    lr=1e-3,
+    tau=0.05,
+    updates=40,
+    alpha_init=0.05,
+    target_entropy=0.1,
+    goals=4,
+    ratio=0.5,
+)
 
 
-def train(relabel, total_steps=8_192):
-    """Share of the episodes that reach their goal, by fifths of the training."""
-    torch.manual_seed(0)
-    floor = Floor()
-    network = MLP(4, 4, num_cells=[128, 128])
-    policy = QValueActor(network, in_keys=["place", "goal"], spec=floor.action_spec_unbatched)
-    explore = EGreedyModule(floor.action_spec_unbatched, eps_init=0.2, eps_end=0.2)
-    loss = DQNLoss(policy, action_space="categorical", delay_value=True)
-    loss.make_value_estimator(gamma=0.9)
-    targets = SoftUpdate(loss, tau=0.05)
-    optimizer = torch.optim.Adam(loss.parameters(), lr=1e-3)
-    buffer, successes = make_buffer(relabel), []
+def train(num_bits, num_episodes, seed=0, **changed):
+    """Share of the episodes played that reach their goal, by tenths of the training."""
+    cfg = SETTINGS | changed
+    torch.manual_seed(seed)
+    trunk = TensorDictModule(
+        Network(num_bits), ["bits", "goal"], ["log_likelihood", "prompt_embedding"]
+    )
+    actor, critic = CandidateActor(), ObservationCritic(256, num_bits, (256,))
+    policy = TensorDictSequential(trunk, actor, selected_out_keys=["action"])
+    loss = SACGLAMLoss(
+        trunk,
+        actor,
+        critic,
+        num_actions=num_bits,
+        alpha_init=cfg["alpha_init"],
+        target_entropy=cfg["target_entropy"],
+    )
+    loss.make_value_estimator(gamma=cfg["gamma"])
+    targets = SoftUpdate(loss, tau=cfg["tau"])
+    optimizer = SharedTrunkOptimizer(
+        loss, lr_trunk_actor=cfg["lr"], lr_trunk_critic=cfg["lr"], lr_heads=cfg["lr"]
+    )
+    hindsight = HindsightTransform(
+        cfg["relabel"],
+        naming="every",
+        goals_per_transition=cfg["goals"],
+        goal_key="goal",
+        goal_entries=(),
+        hindsight_goal_key=("hindsight", "goal"),
+    )
+    sampler = RandomSampler() if cfg["relabel"] == "none" else HindsightRatioSampler(cfg["ratio"])
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(200_000),
+        sampler=sampler,
+        transform=hindsight,
+        batch_size=256,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    reached = []
     for steps in Collector(
-        floor,
-        TensorDictSequential(policy, explore),
-        frames_per_batch=512,
-        total_frames=total_steps,
+        BitFlip(num_bits, seed),
+        policy,
+        frames_per_batch=NUM_ENVS * num_bits,
+        total_frames=-1,
         auto_register_policy_transforms=False,
     ):
-        ended = steps["next", "done"]
-        successes += (steps["next", "reward"][ended] > 0).tolist()
+        reached += (steps["next", "reward"][steps["next", "done"]] > 0).tolist()
+        if len(reached) >= num_episodes:
+            break
         buffer.extend(steps)
-        for _ in range(16 if len(buffer) >= 256 else 0):
-            optimizer.zero_grad()
-            loss(buffer.sample())["loss"].backward()
+        for _ in range(cfg["updates"] if len(buffer) >= 256 else 0):
+            optimizer.backward(loss(buffer.sample()))
             optimizer.step()
             targets.step()
-    return [part.float().mean().item() for part in torch.tensor(successes).chunk(5)]
+    return [part.float().mean().item() for part in torch.tensor(reached[:num_episodes]).chunk(10)]
 
 
-plain, hindsight = train("none"), train("all")
+# %%
+# Without hindsight, and with it
+# ------------------------------
+# Eight bits and 1,000 episodes, to be quick.
+
+plain, hindsight = train(8, 1_000, relabel="none"), train(8, 1_000)
 print("without hindsight:", " ".join(f"{share:.2f}" for share in plain))
 print("with hindsight:   ", " ".join(f"{share:.2f}" for share in hindsight))
+
+# %%
+# Twelve bits, and what each setting does
+# ---------------------------------------
+# ``FULL=success.csv python recipes/tutorials/6_hindsight_for_numeric_goals.py`` trains on twelve
+# bits for 5,000 episodes, with the settings above and with one of them changed at a time: ten
+# minutes on one core. The figures are in ``recipes/results/bit_flip``: solved after 3,500 episodes
+# with either seed, and not with the defaults of ``gamma``, learning rate or ``tau``.
+
+CHANGES = [
+    {},
+    dict(seed=1),
+    dict(relabel="none"),
+    dict(gamma=0.99),
+    dict(lr=1e-4),
+    dict(tau=0.005),
+    dict(updates=8),
+]
+
+if "FULL" in os.environ:
+    with open(os.environ["FULL"], "w") as table:
+        table.write("changed,episodes,success\n")
+        for changed in CHANGES:
+            name = " ".join(f"{key}={value}" for key, value in changed.items()) or "none"
+            for tenth, share in enumerate(train(12, 5_000, **changed)):
+                table.write(f"{name},{500 * (tenth + 1)},{share:.3f}\n")

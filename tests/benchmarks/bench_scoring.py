@@ -5,7 +5,6 @@
     python tests/benchmarks/bench_scoring.py --models t5-small --no-train --clock cpu
     python tests/benchmarks/bench_scoring.py --models tiny --batch 4 --repeats 1     # seconds
     python tests/benchmarks/bench_scoring.py --device cuda --dtype bfloat16 --batch 256
-    python tests/benchmarks/bench_scoring.py --models flan-t5-base --count           # no clock
 
 Random weights on architectures of the named sizes, prompts of 86 to 94 tokens, as many candidates
 as objects plus two. Methods:
@@ -26,8 +25,7 @@ more work than a prompt alone, so what is said of the floor is also said by the 
 On a GPU also: "TFLOP/s" of the matrix products that were executed, and "useful", those that the
 trie needs without any padding, as a share of the rate of one large bfloat16 product; and, from the
 passes of one update and of one step, the time that 400,000 steps of the paper would take
-(32 environments, 25,000 updates of 256; Gaven et al., 2024, Figure 2). Without a GPU, --count
-counts the floating-point operations of these passes and says what they take at a given rate.
+(32 environments, 25,000 updates of 256; Gaven et al., 2024, Figure 2).
 """
 
 import argparse
@@ -47,7 +45,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchrl_glam.models import CandidateTrunk
 
 MODES = ("forward", "training")
-PAPER_STEPS, PAPER_UPDATES, PAPER_BATCH = 12_500, 25_000, 256
+PAPER_STEPS, PAPER_UPDATES = 12_500, 25_000
 
 
 @dataclass
@@ -178,27 +176,6 @@ def update(trunk: CandidateTrunk, states: TensorDict) -> None:
     trunk.zero_grad()
 
 
-def count(arguments: argparse.Namespace, name: str) -> None:
-    """The paper's run in floating-point operations, counted on a part of a batch."""
-    arguments.batch = 32
-    case = make_case(arguments, name, arguments.objects[0], train=True)
-    case.trunk.base_model.set_attn_implementation("eager")  # the counter knows its products
-    counts = {}
-    for work in (step, update):
-        with FlopCounterMode(display=False) as counter:
-            work(case.trunk, case.states)
-        counts[work.__name__] = counter.get_total_flops()
-    counts["update"] *= PAPER_BATCH // arguments.batch
-    total = PAPER_STEPS * counts["step"] + PAPER_UPDATES * counts["update"]
-    hours = total / (arguments.rate * 1e12) / 3600
-    print(
-        f"{name}, counted: a step of 32 environments {counts['step'] / 1e12:.2f} TFLOP, an update "
-        f"of {PAPER_BATCH} {counts['update'] / 1e12:.2f}; {PAPER_STEPS:,} steps and "
-        f"{PAPER_UPDATES:,} updates {total / 1e18:.3f} EFLOP: {hours:.2f} "
-        f"hours at {arguments.rate:g} TFLOP/s (paper: about 20 hours on four V100)"
-    )
-
-
 def matrix_rate(arguments: argparse.Namespace) -> float:
     """FLOP/s of one large product in the benchmark's type."""
     size = 8192
@@ -271,8 +248,6 @@ def main() -> None:
     parser.add_argument("--four-bit", action="store_true", help="weights in 4 bits, and adapters")
     parser.add_argument("--compile", action="store_true", help="time the compiled trie too")
     parser.add_argument("--pad", type=int, default=8, help="pad_to_multiple_of, except on a CPU")
-    parser.add_argument("--count", action="store_true", help="count operations, time nothing")
-    parser.add_argument("--rate", type=float, default=100, help="TFLOP/s that --count assumes")
     parser.add_argument("--no-train", dest="train", action="store_false")
     arguments = parser.parse_args()
     chosen = {*arguments.methods, "trie", "floor"} - (
@@ -282,10 +257,6 @@ def main() -> None:
     # Log-likelihoods of random weights are hundreds of nats.
     arguments.tolerance = 1e-2 if arguments.dtype == "float32" else float("inf")
     torch.set_num_threads(arguments.threads)
-    if arguments.count:
-        for name in arguments.models:
-            count(arguments, name)
-        return
     rate = 0.0 if arguments.device == "cpu" else matrix_rate(arguments)
     print(
         f"{arguments.batch} states, {arguments.threads} threads, {arguments.device}, "

@@ -41,7 +41,7 @@ from tensordict import TensorDict
 from torchrl.objectives import SoftUpdate
 
 from torchrl_glam.models import CandidateActor, CandidateCritic, make_trunk
-from torchrl_glam.models._gradient_checkpointing import checkpoint_layers
+from torchrl_glam.models.trunks.gradients import checkpoint_layers
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 
 from flan_t5 import make_tokenizer  # isort: skip (scoring_methods adds the folder of tests)
@@ -98,7 +98,10 @@ def make_update(arguments: argparse.Namespace, name: str, method: str, lora: boo
         targets = SoftUpdate(loss, tau=SETTINGS["tau"])
         optimizer = SharedTrunkOptimizer(loss, separate=method == "shared, 2 Adams")
         optimizers = list(optimizer.optimizers.values())
-        step = optimizer.step
+
+        def step(terms: TensorDict) -> None:
+            optimizer.backward(terms)
+            optimizer.step()
     else:
         reader = TrunkReader(trunk) if method == "naive, trie" else None
         if reader is None:

@@ -266,7 +266,7 @@ def _packed(case: Case) -> Iterator[Tensor]:
     if case.trunk.base_model.config.is_encoder_decoder:
         change = patch.object(case.trunk, "packed", True)
     else:  # after one prompt there is nothing to start anew
-        change = patch("torchrl_glam.models.trunk.build_trie", _unshared_trie)
+        change = patch("torchrl_glam.models.trunks.trunk.build_trie", _unshared_trie)
     with change:
         yield from _trunk(case, "scores")
 

@@ -118,7 +118,7 @@ def play(actions):
     return TensorDictModule(lambda mask: next(steps), ["action_mask"], ["action"])
 
 
-@pytest.mark.parametrize("batched", [SerialEnv, ParallelEnv])
+@pytest.mark.parametrize("batched", [SerialEnv, partial(ParallelEnv, mp_start_method="fork")])
 def test_transforms_around_a_batch_do_what_they_do_around_each_and_it_plays_at_random(
     tokenizer, batched
 ):

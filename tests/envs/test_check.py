@@ -1,14 +1,17 @@
 """What check_text_env finds, and how it says so."""
 
+import random
+
 import pytest
 import stairs
 import torch
 from tensordict import TensorDict
+from tensordict.nn import TensorDictSequential
 from torchrl.envs import SerialEnv, TransformedEnv
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from torchrl_glam.envs import PlaygroundTextEnv, check_text_env
-from torchrl_glam.models import load_language_model, load_tokenizer
+from torchrl_glam.models import CandidateActor, ScoresOnly, load_tokenizer, make_trunk
 from torchrl_glam.text import TokenizeText, encode_text
 
 
@@ -107,7 +110,7 @@ FAULTS = {
     "not UTF-8": (put_row("goal", (1, 0), CUT), r"goal\[1\] of the reset: text is not UTF-8"),
     "zero inside": (
         put_row("observation", (2, 4), 0),
-        r"observation\[2\] of the reset goes on after a zero byte: zeros are padding",
+        r"observation\[2\] of the reset continues after a zero byte: zeros are padding",
     ),
     "wide hindsight": (
         hindsight(width=9),
@@ -175,22 +178,71 @@ def test_many_dimensions_of_batch_are_refused():
         check_text_env(env)
 
 
-def test_a_text_beyond_the_positions_of_the_model_is_named():
+def test_a_prompt_that_the_policy_cannot_read_is_named():
     tokenizer = load_tokenizer("tiny")
     config = {"vocab_size": len(tokenizer), "n_embd": 8, "n_layer": 1, "n_head": 1}
     env = PlaygroundTextEnv(num_envs=2, num_objects=3, sequential=False, seed=0)
-    short, long = (GPT2LMHeadModel(GPT2Config(n_positions=n, **config)) for n in (16, 64))
-    check_text_env(env, tokenizer=tokenizer, model=long)
-    message = r"observation\[0\] of the reset makes a prompt of \d+ tokens, .* has 16 positions"
+    env = TransformedEnv(env, TokenizeText(tokenizer))
+    for positions in (64, 12):
+        model = GPT2LMHeadModel(GPT2Config(n_positions=positions, **config))
+        policy = TensorDictSequential(ScoresOnly(make_trunk(model, tokenizer)), CandidateActor())
+        if positions == 64:
+            check_text_env(env, policy=policy, steps=20)
+        else:
+            with pytest.raises(ValueError, match="prompt and candidate .* has 12 positions: short"):
+                check_text_env(env, policy=policy)
+
+
+class Careless(stairs.Stairs):
+    """Draws its goal from the global generator of Python, whatever its seed."""
+
+    def reset(self, **_):
+        return super().reset(seed=random.random())
+
+
+def test_a_game_that_ignores_its_seed_is_named():
+    games = [stairs.Stairs(), Careless()]
+    with pytest.raises(ValueError, match=r"goal of state \d+ differs when the same actions are"):
+        check_text_env(stairs.wrap(games))
+    check_text_env(stairs.make(2))
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        (-1.0, r"reward\[2\] of the step is -1.0, and hindsight gives .* from 0 to 1. Give others"),
+        (float("nan"), r"reward\[2\] of the step is nan: rewards must be finite"),
+        (float("inf"), r"reward\[2\] of the step is inf: rewards must be finite"),
+    ],
+)
+def test_rewards_that_recipes_refuse_are_named(reward, message):
     with pytest.raises(ValueError, match=message):
-        check_text_env(env, tokenizer=tokenizer, model=short)
-    with pytest.raises(ValueError, match="tokenizer and model: give both"):
-        check_text_env(env, model=long)
+        check_text_env(Faulty(put_row("reward", 2, reward), only_steps=True))
+
+
+def test_other_rewards_pass_with_their_scale_or_without_hindsight():
+    costs = {"reward": lambda step: float(step.info["won"]) - 1}
+    check_text_env(stairs.make(2, **costs), reward_scale=(-1, 0))
+    check_text_env(stairs.make(2, hindsight=None, **costs))
+
+
+class Hasty(PlaygroundTextEnv):
+    """Plays all instances, whatever a partial step leaves out."""
+
+    def _step(self, tensordict):
+        return super()._step(tensordict.exclude("_step"))
+
+
+def test_an_environment_without_partial_steps_is_named():
+    message = r"(observation|action_mask)\[0\] of the step changes although \"_step\" is False"
+    with pytest.raises(ValueError, match=message):
+        check_text_env(Hasty(num_envs=3, num_objects=3, sequential=False, seed=0))
+    check_text_env(Hasty(num_envs=1, num_objects=3, sequential=False, seed=0))
 
 
 def test_environments_that_keep_the_contract_pass():
-    model, tokenizer = load_language_model("tiny")
-    check_text_env(PlaygroundTextEnv(num_envs=3, seed=0), tokenizer=tokenizer, model=model)
+    tokenizer = load_tokenizer("tiny")
+    check_text_env(PlaygroundTextEnv(num_envs=3, seed=0))
     for number in (None, 2):
         check_text_env(stairs.make(number))
     check_text_env(TransformedEnv(stairs.make(2), TokenizeText(tokenizer, observation_length=40)))

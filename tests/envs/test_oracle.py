@@ -129,7 +129,7 @@ def test_shortest_plans_in_every_state_of_a_scene(split, size):
     assert {1, 2, 3} <= lengths
 
 
-def test_share_on_the_shortest_plan_by_hand():
+def test_shortest_plans_by_hand():
     """Growing begins with the supply or with what is to grow; a lone cow cannot grow."""
     goals = GoalSpace("train", sequential=False)
     oracle, goal_id = OraclePolicy(goals), goals.id_of("Grow red lion")
@@ -139,9 +139,5 @@ def test_share_on_the_shortest_plan_by_hand():
     mask, steps = oracle.shortest_plans(state)
     assert mask.int().tolist() == 3 * [[1, 1, 0, 0, 0]] + [[0] * 5]
     assert steps.tolist() == [3, 3, 3, -1]
-    state["action"] = torch.tensor([0, 1, 2, 3])
-    assert oracle.share_on_shortest_plan(state) == pytest.approx(2 / 3)
     nested = torch.stack([state, state], 1)
-    assert oracle.share_on_shortest_plan(nested) == pytest.approx(2 / 3)
     assert oracle.shortest_plans(nested)[0].shape == (4, 2, 5)
-    assert math.isnan(oracle.share_on_shortest_plan(state[3:]))

@@ -1,5 +1,6 @@
 """The environment against the second implementation, on random episodes."""
 
+import os
 import random
 
 import torch
@@ -18,6 +19,7 @@ GOALS = {
     for sequential in (True, False)
 }
 NUM_ENVS, STEPS = 8, 36
+THOROUGH = 4 if os.environ.get("CI") else 1
 
 
 def choose(rng, episode, purpose):
@@ -77,7 +79,7 @@ def rows(state):
 
 
 # Each example plays some 8 * 36 / 12 = 24 episodes.
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25 * THOROUGH, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     size=st.sampled_from([(3, False), (3, True), (4, True), (6, False), (6, True), (9, True)]),
@@ -113,7 +115,7 @@ def test_same_episodes(seed, size, split, max_steps, purpose):
                 check_state(env, fresh[index], episodes[index], named=set())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15 * THOROUGH, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     size=st.sampled_from([(2, False), (3, True), (6, True), (12, True)]),

@@ -39,7 +39,7 @@ def test_it_stands_in_batched_environments_with_tokens():
         TransformedEnv(
             batched(2, makers), Compose(*(transform.clone() for transform in transforms))
         )
-        for batched in (SerialEnv, ParallelEnv)
+        for batched in (SerialEnv, partial(ParallelEnv, mp_start_method="fork"))
     )
     check_env_specs(serial)
     serial.set_seed(0)
@@ -191,6 +191,59 @@ def test_a_state_dict_goes_on_where_games_stood():
     assert (steps_of(other, carried) == expected).all()
 
 
+class Shuffled(stairs.Stairs):
+    """Lists its actions in another order whenever it is made, as a set of strings does."""
+
+    turned = False
+
+    def __init__(self):
+        self.turned = Shuffled.turned = not Shuffled.turned
+
+    def look(self):
+        observation, info = super().look()
+        return observation, info | {"ways": info["ways"][::-1] if self.turned else info["ways"]}
+
+
+def test_a_resumed_game_takes_the_action_that_was_read_however_it_lists_them():
+    env, other = stairs.wrap([Shuffled()], seed=0), stairs.wrap([Shuffled()], seed=0)
+    assert texts(env.reset(), "actions") != texts(other.reset(), "actions")
+    env.set_seed(0)
+    state = env.reset()
+    for text in ("wait", "wait"):
+        (listed,) = texts(state, "actions")
+        state = step_mdp(env.step(state.set("action", torch.tensor([listed.index(text)]))))
+    other.load_state_dict(env.state_dict())
+    (listed,) = texts(state, "actions")
+    state["action"] = torch.tensor([listed.index("up")])
+    assert texts(env.step(state.clone())["next"], "observation") == ["You are on floor 1"]
+    assert texts(other.step(state.clone())["next"], "observation") == ["You are on floor 1"]
+
+
+def test_games_that_the_step_mask_leaves_out_stand_still():
+    env = stairs.make(3, seed=0)
+    env.reset()
+    up = [int(game.goal < 0) for game in env.games]  # towards the goal
+    before = play(env, up)
+    moves = torch.tensor([[True], [False], [True]])
+    state = before.clone().set("action", torch.tensor(up)).set("_step", moves)
+    after = env.step(state)["next"]
+    assert [game.steps for game in env.games] == [2, 1, 2]
+    for key in ("goal", "observation", "actions", "action_mask", "terminated", "done"):
+        assert torch.equal(after[key][1], before[key][1])
+    assert not after["reward"][1] and not after["success"][1]
+    assert (after["hindsight", "kind"][1] == -1).all() and (
+        after["hindsight", "kind"][0] >= 0
+    ).any()
+
+
+def test_rewards_of_ones_own():
+    env = stairs.make(1, seed=1, reward=lambda step: step.info["won"] - 0.5)
+    env.reset()
+    env.set_seed(1)
+    rewards = env.rollout(4)["next", "reward"].flatten().tolist()
+    assert set(rewards) <= {-0.5, 0.5} and rewards[0] == -0.5 or rewards == [0.5]
+
+
 class Unruly(stairs.Stairs):
     """Follows no seed."""
 
@@ -281,7 +334,7 @@ def test_too_many_actions_are_an_error_or_left_out():
     assert len(drawn) == 6
     other = stairs.wrap([Wide()], overflow="sample", seed=1)
     other.load_state_dict(env.state_dict())
-    assert other._episodes[0].actions == row, "the same when it is played again"
+    assert other._played[0].actions == row, "the same when it is played again"
 
 
 def test_longer_texts_are_an_error_or_cut_and_counted():
@@ -325,6 +378,26 @@ class Short(stairs.Stairs):
         return "You are", 0.0, False
 
 
+class Ends(stairs.Stairs):
+    """Ends with whatever value a test gives."""
+
+    def __init__(self, ended):
+        self.ended = ended
+
+    def step(self, action):
+        observation, reward, _, truncated, info = super().step(action)
+        return observation, reward, self.ended, truncated, info
+
+
+class Paid(Ends):
+    """Rewards each step with what a test gives."""
+
+    def step(self, action):
+        observation, _, terminated, truncated, info = stairs.Stairs.step(self, action)
+        return observation, self.ended, terminated, truncated, info
+
+
+GAME = stairs.Stairs()
 REFUSED = {
     "no goal": (lambda: of(goal=None), r"goal \(None\) and goal_text \(None\): give one"),
     "two goals": (lambda: of(goal_text="Go"), r"goal \('goal'\) and goal_text \('Go'\): give one"),
@@ -341,6 +414,31 @@ REFUSED = {
         r"hindsight\[0\] has 3 entries, and max_hindsight is 2",
     ),
     "empty goal": (lambda: of(hindsight=lambda steps: [""]), r"hindsight\[0, 0\] is empty"),
+    "a string of actions": (
+        lambda: of(actions=lambda observation, info: "wait"),
+        r"actions\[0\] is the string 'wait': it must be a list",
+    ),
+    "a string of goals": (
+        lambda: of(hindsight=lambda steps: "Win"),
+        r"hindsight\[0\] is the string 'Win': it must be a list",
+    ),
+    "a string of kinds": (lambda: of(goal_kinds="go"), r"goal_kinds is the string 'go'"),
+    "one game twice": (
+        lambda: stairs.wrap([GAME, stairs.Stairs(), GAME]),
+        r"games\[2\] is games\[0\], one game cannot play two episodes",
+    ),
+    "success in words": (
+        lambda: of(success=lambda observation, info: "False"),
+        r"success\[0\] is str, 'False': it must be True or False",
+    ),
+    "end in words": (lambda: of(Ends("False")), r"terminated\[0\] is str, 'False'"),
+    "a number for an end": (lambda: of(Ends(0.5)), r"terminated\[0\] is float, 0.5"),
+    "a zero in an action": (
+        lambda: of(actions=lambda observation, info: ["up", "go\0 up"]),
+        r"actions\[0\] holds 'go\\x00 up': leave the zero byte out",
+    ),
+    "no number": (lambda: of(Paid(float("nan"))), r"reward\[0\] is nan: it must be a finite"),
+    "a large number": (lambda: of(Paid(1e300)), r"reward\[0\] is 1e\+300: .* float32 holds"),
     "kind": (lambda: of(kind_of=lambda goal: 1), r"kind_of gives 1 for the goal 'Reach floor"),
 }
 

@@ -24,7 +24,6 @@ from torchrl_glam.models import (
 )
 from torchrl_glam.models.card import CARD, HEADS
 from torchrl_glam.objectives import SACGLAMLoss
-from torchrl_glam.runs.run_folder import RunFolder
 from torchrl_glam.text import PromptTemplate, TokenizeText
 
 LORA = LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False)
@@ -144,14 +143,13 @@ def test_what_is_missing_is_named_with_the_remedy(export, tmp_path):
         load_agent(tmp_path / "empty")
 
 
-def test_a_run_at_work_is_named(export):
+def test_a_run_that_has_not_ended_is_named(export):
     (export / CARD).unlink()
-    run = RunFolder(export.parent)
-    run.claim(resume=True)
+    (export.parent / "run.lock").touch()  # which a run holds as long as it goes
     for folder in (export.parent, export):
-        with pytest.raises(FileNotFoundError, match="a run that is still at work.*wait for it"):
+        with pytest.raises(FileNotFoundError, match="a run that has not ended.*wait for its end"):
             load_agent(folder)
-    run.release()
+    (export.parent / "run.lock").unlink()
     with pytest.raises(FileNotFoundError, match="a language model and no"):
         load_agent(export)
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchrl_glam.models import EncodedActionsTrunk, load_tokenizer, make_trunk
-from torchrl_glam.models._distinct import distinct_rows, fingerprint
-from torchrl_glam.models.trie import build_trie
+from torchrl_glam.models.trunks.passes import distinct_rows, fingerprint
+from torchrl_glam.models.trunks.trie import build_trie
 
 ORDER = [2, 0, 2, 1, 0, 2]  # three states, six rows
 
@@ -39,8 +39,8 @@ def test_rows_of_one_fingerprint_that_differ_are_kept_apart(monkeypatch):
         return torch.zeros(tokens.shape[:-1], dtype=torch.long)
 
     assert fingerprint(torch.tensor([[1, 2], [2, 1]])).unique().numel() == 2
-    monkeypatch.setattr("torchrl_glam.models._distinct.fingerprint", poor)
-    monkeypatch.setattr("torchrl_glam.models.trie.fingerprint", poor)
+    monkeypatch.setattr("torchrl_glam.models.trunks.passes.fingerprint", poor)
+    monkeypatch.setattr("torchrl_glam.models.trunks.trie.fingerprint", poor)
     assert distinct_rows(torch.tensor([[1, 2], [2, 1], [1, 2]])) is None
     mask = torch.ones(1, 2, dtype=torch.bool)
     assert build_trie(torch.tensor([[[5, 6], [6, 5]]]), mask, 1, 0).tokens.tolist() == [

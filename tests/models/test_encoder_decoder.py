@@ -6,8 +6,8 @@ from families import GOALS, OBSERVATIONS, make_model, make_states
 from tensordict.nn import TensorDictSequential
 
 from torchrl_glam.models import CandidateActor, ScoresOnly, make_trunk
-from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.models.loading import load_tokenizer
+from torchrl_glam.models.trunks.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.text import PromptTemplate, check_composition
 
 

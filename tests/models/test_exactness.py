@@ -127,12 +127,6 @@ def test_the_score_error_is_the_difference_in_nats(tokenizer, monkeypatch):
     assert error == pytest.approx(float((wrong - right).detach().abs().max()), rel=1e-4)
 
 
-def test_prompts_past_a_window_are_refused_by_its_name(tokenizer):
-    trunk = make_trunk(make_architecture("mistral", tokenizer), tokenizer)
-    with pytest.raises(ValueError, match=r"32 tokens only \(sliding_window\).*RepeatedDecoderOnly"):
-        trunk(make_states(tokenizer, observations=LONG))
-
-
 def test_prompts_past_a_rotary_switch_are_refused_by_its_name(tokenizer):
     trunk = make_trunk(make_architecture("phi3-longrope", tokenizer), tokenizer)
     with pytest.raises(ValueError, match=r"by another rotary embedding \(32\)"):
@@ -162,7 +156,7 @@ def test_tokens_beyond_the_vocabulary_are_named(family, key, tokenizer):
 
 
 def test_repeated_prompts_and_gradient_checkpointing_exclude_each_other(tokenizer):
-    from torchrl_glam.models._gradient_checkpointing import checkpoint_layers
+    from torchrl_glam.models.trunks.gradients import checkpoint_layers
 
     model = make_model("gpt2", tokenizer)
     checkpoint_layers(model)

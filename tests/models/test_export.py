@@ -27,6 +27,7 @@ from torchrl_glam.models import (
     load_tokenizer,
     make_trunk,
 )
+from torchrl_glam.models.export import check_no_export
 from torchrl_glam.objectives import SACGLAMLoss
 
 TARGETS = {"flan-t5": ["q", "v", "wi_0"], "qwen2": ["q_proj", "v_proj"], "gpt2": ["c_attn"]}
@@ -198,7 +199,10 @@ def test_another_agent_is_not_overwritten_nor_mixed(folders, tmp_path):
     with pytest.raises(FileExistsError, match=r"holds a model or an agent .*overwrite=True"):
         export_agent(tmp_path, model, tokenizer, kind="merged")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    with pytest.raises(FileExistsError, match="adapter_config.json"):
+        check_no_export(tmp_path, models=False)
     export_agent(tmp_path, model, tokenizer, kind="merged", overwrite=True)
+    check_no_export(tmp_path, models=False)
     assert not (tmp_path / "agent.json").exists() and (tmp_path / "config.json").exists()
 
 

@@ -1,16 +1,8 @@
-"""make_trunk's own arguments, which are those of the trunks that it makes."""
-
-import inspect
+"""Arguments of make_trunk arrive in the trunks that it makes."""
 
 from families import make_model
 
-from torchrl_glam.models import CandidateTrunk, Trunk, load_tokenizer, make_critic, make_trunk
-
-
-def test_arguments_are_those_of_the_trunk():
-    """Names, order and defaults: what one of them learns, the other must."""
-    own, trunk = inspect.signature(make_trunk), inspect.signature(CandidateTrunk)
-    assert [*own.parameters.values()] == [*trunk.parameters.values()]
+from torchrl_glam.models import Trunk, load_tokenizer, make_critic, make_trunk
 
 
 def test_keys_and_settings_arrive():

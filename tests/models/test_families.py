@@ -14,8 +14,12 @@ from families import (
     make_states,
     plain_score,
 )
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictSequential
+from torchrl.objectives import DiscreteSACLoss
 
 from torchrl_glam.models import (
+    CandidateActor,
+    CandidateCritic,
     DecoderOnlyTrunk,
     EncoderDecoderTrunk,
     RepeatedTrunk,
@@ -236,12 +240,28 @@ def test_the_last_position_can_be_used(tokenizer):
         trunk(states)
 
 
-def test_a_sliding_window_counts_as_the_context(tokenizer):
+def test_texts_beyond_a_sliding_window_are_read_apart_with_a_warning(tokenizer):
     window = {"use_sliding_window": True, "sliding_window": 12, "max_window_layers": 0}
-    with pytest.raises(ValueError, match=r"layers that see 12 tokens only \(sliding_window\)"):
-        trunk_of("qwen2", tokenizer, make_model("qwen2", tokenizer, **window))(
-            make_states(tokenizer)
-        )
+    trunk = trunk_of("qwen2", tokenizer, make_model("qwen2", tokenizer, **window))
+    with pytest.warns(
+        UserWarning, match=r"see 12 tokens only \(sliding_window\).* is exact and slo"
+    ):
+        out = trunk(make_states(tokenizer))
+    assert_plain(trunk, tokenizer, out)
+
+
+def test_under_vmap_the_remedy_is_named(tokenizer):
+    """TorchRL's own loss runs its networks so, unless told otherwise."""
+    trunk = trunk_of("t5", tokenizer)
+    critic = TensorDictSequential(trunk, CandidateCritic(trunk.embedding_dim, (8,)))
+    actor = ProbabilisticTensorDictSequential(trunk, CandidateActor()[0])
+    loss = DiscreteSACLoss(actor, critic, action_space="categorical", num_actions=5)
+    steps = make_states(tokenizer).set("action", torch.zeros(3, dtype=torch.long))
+    ends = torch.zeros(3, 1, dtype=torch.bool)
+    after = {"reward": ends.float(), "done": ends, "terminated": ends}
+    steps["next"] = make_states(tokenizer).update(after)
+    with pytest.raises(RuntimeError, match="under vmap.*deactivate_vmap=True"):
+        loss(steps)
 
 
 def test_an_encoder_decoder_without_tries_is_announced(tokenizer):

@@ -9,7 +9,7 @@ from flan_t5 import make_flan_t5
 from peft import LoraConfig
 
 from torchrl_glam.models import load_language_model, load_tokenizer, make_trunk
-from torchrl_glam.models._gradient_checkpointing import checkpoint_layers
+from torchrl_glam.models.trunks.gradients import checkpoint_layers
 
 
 @pytest.fixture(scope="module")

@@ -26,12 +26,14 @@ from torchrl_glam.replay import (
 MODELS, OBJECTIVES = "torchrl_glam/models", "torchrl_glam/objectives"
 # Before the language model reads anything, but for the last.
 PASS = {
-    f"{MODELS}/_distinct.py: distinct_rows": 1,  # how many states differ; once more if some do not
-    f"{MODELS}/prompt.py: forward": 1,  # the longest prompt
-    f"{MODELS}/trie.py: admissible_tokens": 1,  # the longest candidate, and what must be refused
-    f"{MODELS}/trie.py: build_trie": 1,  # the largest trie
+    # How many states differ; once more if some do not.
+    f"{MODELS}/trunks/passes.py: distinct_rows": 1,
+    "torchrl_glam/text/prompt.py: forward": 1,  # the longest prompt
+    # The longest candidate, and what must be refused.
+    f"{MODELS}/trunks/trie.py: admissible_tokens": 1,
+    f"{MODELS}/trunks/trie.py: build_trie": 1,  # the largest trie
 }
-SCORES = {f"{MODELS}/_likelihood.py: forward": 1}  # how many nodes the vocabulary head reads
+SCORES = {f"{MODELS}/trunks/likelihood.py: forward": 1}  # how many nodes the vocabulary head reads
 
 
 @functools.cache
@@ -77,7 +79,10 @@ def test_states_that_are_alike_cost_two_more(case):
     two = batch[[0, 1, 0]].clone()
     card.forget()
     trunk(two)
-    more = {f"{MODELS}/_distinct.py: distinct_rows": 2, f"{MODELS}/trie.py: admissible_tokens": 2}
+    more = {
+        f"{MODELS}/trunks/passes.py: distinct_rows": 2,
+        f"{MODELS}/trunks/trie.py: admissible_tokens": 2,
+    }
     assert card.waits == PASS | SCORES | more
 
 

@@ -15,7 +15,7 @@ from torchrl_glam.models import (
     make_trunk,
     split_by_tokens,
 )
-from torchrl_glam.models.passes import token_passes
+from torchrl_glam.models.trunks.passes import token_passes
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 
 

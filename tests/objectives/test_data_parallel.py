@@ -125,6 +125,7 @@ def of_two():
     return run_processes(all_runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_two_processes_update_as_one_with_all_rows(name, of_two):
     alone, norms = RUNS[name](None, [torch.arange(ROWS)])

@@ -296,12 +296,6 @@ def test_masked_candidates_leave_no_trace(objective):
         torch.testing.assert_close(got, want)
 
 
-def test_entropy_is_that_of_admissible_actions():
-    loss = make_loss(entropy_coeff=1.0)
-    batch = loss.prepare(make_rollout(loss))[5:6]  # a single admissible candidate
-    assert loss(batch)["loss_entropy"].item() == pytest.approx(0, abs=1e-12)
-
-
 def test_batch_of_two_dimensions():
     loss = make_loss()
     batch = loss.prepare(make_rollout(loss, rows=14))

@@ -172,26 +172,6 @@ def test_reset_parameters_leaves_the_language_model_alone():
 # Keys, reductions and calls
 
 
-def test_default_keys():
-    loss = toy.make_loss()
-    defaults = {
-        "action": "action",
-        "value": "state_value",
-        "action_value": "action_value",
-        "priority": "td_error",
-        "reward": "reward",
-        "done": "done",
-        "terminated": "terminated",
-    }
-    for name, key in defaults.items():
-        assert getattr(loss.tensor_keys, name) == key
-    assert set(loss.in_keys) == {
-        "action",
-        *toy.STATE_KEYS,
-        *(("next", key) for key in [*toy.STATE_KEYS, "reward", "done", "terminated"]),
-    }
-
-
 def test_nested_keys_give_the_same_terms():
     keys = {
         "action": ("agent", "choice"),

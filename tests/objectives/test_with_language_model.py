@@ -11,8 +11,8 @@ from torchrl.objectives import SoftUpdate
 from transformers import T5Config, T5ForConditionalGeneration
 
 from torchrl_glam.models import CandidateActor, CandidateCritic
-from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.models.loading import load_tokenizer
+from torchrl_glam.models.trunks.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 
 
@@ -80,7 +80,9 @@ def test_an_update_moves_the_trainable_weights_of_the_policys_model(lora):
     trained = sum(p.numel() for p in trunk.parameters() if p.requires_grad)
     targets = loss.target_trunk_params.values(include_nested=True, leaves_only=True)
     assert sum(target.numel() for target in targets) == trained, "frozen weights need no target"
-    SharedTrunkOptimizer(loss, max_grad_norm=1.0).step(loss(make_batch()))
+    optimizer = SharedTrunkOptimizer(loss, max_grad_norm=1.0)
+    optimizer.backward(loss(make_batch()))
+    optimizer.step()
     updater.step()
     for name, parameter in trunk.named_parameters():
         moved = not torch.equal(parameter, before[name])

@@ -46,6 +46,14 @@ def test_random_play_of_a_game_becomes_a_model_that_reads_it(recipe, tmp_path):
         assert [row["batch"] for row in csv.DictReader(file)] == ["2", "4"]
 
 
+def test_a_trained_agent_is_not_overwritten(recipe, tmp_path):
+    log = tmp_path / "log"
+    (tmp_path / "agent.json").write_text("{}")
+    assert recipe.run(*SMALL, f"output={tmp_path}", log=log) != 0
+    assert "holds a model or an agent (agent.json)" in log.read_text()
+    assert not (tmp_path / "config.json").exists()
+
+
 def test_the_embedded_model_is_one_of_its_configurations(recipe, tmp_path):
     log = tmp_path / "log"
     options = [f"output={tmp_path / 'tiny'}", f"results={tmp_path}", "questions=1"]

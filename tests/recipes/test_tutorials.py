@@ -68,4 +68,4 @@ def test_your_own_loss():
 
 def test_hindsight_for_numeric_goals():
     names = run("hindsight_for_numeric_goals")
-    assert sum(names["hindsight"]) > sum(names["plain"]) + 0.5
+    assert names["hindsight"][-1] > 0.8 > 0.2 > names["plain"][-1]

@@ -104,13 +104,13 @@ def learn(buffer, num_actions, value):
     [
         # one step at a time: right for any behaviour, relabelled or not
         (2, 1, 0.5, False, "future"),
-        (2, 1, 1.0, False, "future"),
-        (2, 1, 0.5, False, "episode"),
+        pytest.param(2, 1, 1.0, False, "future", marks=pytest.mark.slow),
+        pytest.param(2, 1, 0.5, False, "episode", marks=pytest.mark.slow),
         # several steps, with the soft policy of the goal pursued
         (2, 3, 0.0, True, "future"),
         # several steps and relabelled: on-policy for every goal where there is one action
         (1, 3, 0.5, True, "future"),
-        (1, 3, 1.0, True, "future"),
+        pytest.param(1, 3, 1.0, True, "future", marks=pytest.mark.slow),
     ],
 )
 def test_learns_the_soft_values(num_actions, n_steps, ratio, on_policy, strategy):

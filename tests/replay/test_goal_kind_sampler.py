@@ -102,41 +102,10 @@ def test_kinds_of_no_weight_fill_in_only_when_nothing_else_is_there():
     assert buffer.sample()["goal_kind"].all()
 
 
-@pytest.mark.parametrize(("present", "absent"), [("original", "hindsight"), ("hindsight",) * 2])
-def test_a_side_without_rows_is_replaced(present, absent):
-    is_hindsight = present == "hindsight"
-    absent = "original" if is_hindsight else "hindsight"
-    buffer = make_buffer(GoalKindSampler([1, 3], ratio=0.5), batch_size=8)
-    buffer.extend(rows([0, 1, 1], is_hindsight))
-    with pytest.warns(UserWarning, match=f"no {absent} transitions"):
-        batch = buffer.sample()
-    assert torch.bincount(batch["goal_kind"].long()).tolist() == [2, 6]
-    assert (batch["is_hindsight"] == is_hindsight).all()
-
-
-def test_restored_buffer_draws_as_the_unbroken_one(tmp_path):
-    buffer, other = (make_buffer(GoalKindSampler(PRIOR, 0.5)) for _ in range(2))
-    for call in range(4):
-        buffer.extend(skewed(40, seed=call))
-        buffer.sample()
-    torch.save(buffer.state_dict(), tmp_path / "buffer.pt")
-    other.load_state_dict(torch.load(tmp_path / "buffer.pt", weights_only=True))
-    for call in range(4, 8):
-        for each in (buffer, other):
-            each.extend(skewed(40, seed=call))
-        assert (buffer.sample() == other.sample()).all()
-
-
 @pytest.mark.parametrize("prior", [[], [0, 0], [1, -1], [1, float("nan")], [1, float("inf")]])
 def test_prior_out_of_range(prior):
     with pytest.raises(ValueError, match="must be weights of at least 0"):
         GoalKindSampler(prior)
-
-
-@pytest.mark.parametrize("ratio", [-0.01, 1.01])
-def test_ratio_out_of_range(ratio):
-    with pytest.raises(ValueError, match=f"ratio \\({ratio}\\) must be in \\[0, 1\\]"):
-        GoalKindSampler(PRIOR, ratio)
 
 
 @pytest.mark.parametrize("kind", [-1, 4])

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
-from torchrl.data import LazyTensorStorage, RandomSampler, TensorDictReplayBuffer
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
 from torchrl_glam.replay import GoalBalancedSampler
 
@@ -87,33 +87,6 @@ def test_a_goal_reached_often_crowds_out_no_other():
         drawn = Counter(buffer.sample()["goal_tokens"][:, 0].tolist())
     assert drawn.keys() == {1, 3, 5}
     assert all(abs(count - 2000) < 5 * 2000**0.5 for count in drawn.values())
-
-
-def test_restored_buffer_draws_as_the_unbroken_one(tmp_path):
-    buffer, other = (make_buffer(GoalBalancedSampler(PRIOR, 0.5)) for _ in range(2))
-
-    def call(each, seed):
-        generator = torch.Generator().manual_seed(seed)
-        goals = torch.randint(0, 4 + seed, (25,), generator=generator)
-        each.extend(rows(goals, torch.rand(25, generator=generator) < 0.7))
-
-    for seed in range(4):
-        call(buffer, seed)
-        buffer.sample()
-    torch.save(buffer.state_dict(), tmp_path / "buffer.pt")
-    other.load_state_dict(torch.load(tmp_path / "buffer.pt", weights_only=True))
-    for seed in range(4, 8):
-        for each in (buffer, other):
-            call(each, seed)
-        assert (buffer.sample() == other.sample()).all()
-
-
-def test_rows_stored_before_the_sampler_came():
-    buffer = make_buffer(RandomSampler(), batch_size=4000)
-    buffer.extend(rows([1] * 9 + [3]))
-    buffer.set_sampler(GoalBalancedSampler([0, 1], 1.0))
-    drawn = (buffer.sample()["goal_tokens"][:, 0] == 3).sum()
-    assert abs(int(drawn) - 2000) < 5 * 1000**0.5
 
 
 def test_rows_without_a_goal_are_refused():

@@ -105,15 +105,6 @@ def test_hand_written_episode():
     assert rows["goal_tokens"].dtype == torch.int16 and rows["goal_kind"].dtype == torch.int8
 
 
-def test_a_goal_named_again_is_not_called_unreached_where_it_was_reached():
-    """Goal 7 after the second and fourth step: no row that enters it has reward 0."""
-    line = toy.make_stream([4], ["timeout"], [[], [(7, 2)], [], [(7, 2)]], first_observation=10)
-    rows = HindsightTransform().inv(toy.to_batch([line]))[4:]
-    assert rows["observation"].flatten().tolist() == [10, 11, 12, 13]
-    assert rows["next", "reward"].flatten().tolist() == [0, 1, 0, 1]
-    assert rows["next", "terminated"].flatten().tolist() == [False, True, False, True]
-
-
 def test_input_is_left_as_it_was():
     line = toy.make_stream([2], ["success"], [[(7, 2)], [(8, 1)]], first_observation=0)
     batch = toy.to_batch([line])
@@ -121,13 +112,6 @@ def test_input_is_left_as_it_was():
     HindsightTransform().inv(batch)
     assert set(batch.keys(True, True)) == set(before.keys(True, True))
     assert (batch == before).all()
-
-
-def test_pursued_goal_is_not_relabelled():
-    line = toy.make_stream([1], ["success"], [[(7, 2)]], first_observation=0)
-    batch = toy.to_batch([line])
-    batch["next", "hindsight", "goal_tokens"][:] = batch["goal_tokens"].unsqueeze(-2)
-    assert not HindsightTransform().inv(batch)["is_hindsight"].any()
 
 
 def test_memory_grows_with_the_longest_episode_only():

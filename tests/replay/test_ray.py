@@ -37,6 +37,7 @@ def pool(monkeypatch):
     pool.shutdown()
 
 
+@pytest.mark.slow
 def test_rows_of_two_processes_and_the_successor_of_a_killed_one(pool, capsys):
     """And each batch is made with the weights that it says, of which only trained ones travel."""
     hindsight = HindsightTransform()

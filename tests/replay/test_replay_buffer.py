@@ -3,9 +3,8 @@
 import pytest
 import torch
 from torchrl.checkpoint import Checkpoint, StateDictCheckpointAdapter
-from torchrl.collectors import Collector
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
-from torchrl.envs.transforms import Compose, ExcludeTransform
+from torchrl.envs.transforms import Compose
 
 from torchrl_glam.replay import (
     HindsightRatioSampler,
@@ -14,7 +13,6 @@ from torchrl_glam.replay import (
 )
 
 from . import toy
-from .toy_env import ToyEnv
 
 N_STEPS, GAMMA = 3, 0.9
 
@@ -130,39 +128,3 @@ def test_rows_on_disk_draw_the_same_and_resume_through_dumps(tmp_path):
     drive(fresh, stream[9:], draws)
     for one, other in zip(draws, unbroken, strict=True):
         assert (one == other).all()
-
-
-def test_collector_batches_never_cross_a_reset():
-    """TorchRL's collector on an environment whose observations number its steps."""
-    collector = Collector(ToyEnv(), None, frames_per_batch=3 * 7, total_frames=3 * 42)
-    buffer = TensorDictReplayBuffer(
-        storage=LazyTensorStorage(1000),
-        sampler=HindsightRatioSampler(),
-        transform=Compose(
-            SegmentMultiStepTransform(1, GAMMA),
-            ExcludeTransform("collector", inverse=True),
-            HindsightTransform(),
-        ),
-        batch_size=16,
-    )
-    for batch in collector:
-        buffer.extend(batch)
-    collector.shutdown()
-    data = buffer[:]
-    now, later = data["observation"].flatten(), data["next", "observation"].flatten()
-    assert (later == now + 1).all()
-    # environment i, of i + 2 steps an episode, has finished 42 // (i + 2) episodes; every step
-    # names one goal, so an episode of k steps has 1 + ... + k hindsight rows
-    finished = [42 // k for k in (2, 3, 4)]
-    real = sum(k * n for k, n in zip((2, 3, 4), finished, strict=True))
-    hindsight = sum(k * (k + 1) // 2 * n for k, n in zip((2, 3, 4), finished, strict=True))
-    kinds = data["is_hindsight"]
-    assert (int((~kinds).sum()), int(kinds.sum())) == (real, hindsight)
-    episode = now % 10_000 // 100
-    assert data["goal_tokens"][~kinds, 0].equal(episode[~kinds].short() + 1)
-    assert (data["goal_tokens"][kinds, 0] == 100).all() and (data["goal_kind"][kinds] == 3).all()
-    # a hindsight goal (100, t) is reached by the step that leads to observation t
-    reached = later % 100 == data["goal_tokens"][:, 1]
-    assert data["next", "terminated"].flatten()[kinds].equal(reached[kinds])
-    assert data["next", "reward"].flatten()[kinds].equal(reached[kinds].float())
-    assert "collector" not in data.keys()

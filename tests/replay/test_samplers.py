@@ -1,7 +1,5 @@
 """Exact shares of hindsight in a batch, and the row lists behind them against plain sets."""
 
-import copy
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -63,6 +61,26 @@ def rows(kinds, first=0):
     return TensorDict({"is_hindsight": kinds, "number": number}, [len(kinds)])
 
 
+def full_rows(kinds):
+    """Rows that every sampler can read; the goal is the row's number."""
+    content = rows(kinds)
+    number = content["number"]
+    return content.update(
+        {"goal_kind": torch.zeros_like(number), "goal_tokens": number.unsqueeze(-1)}
+    )
+
+
+each_sampler = pytest.mark.parametrize(
+    "make_sampler",
+    [
+        lambda: HindsightRatioSampler(0.5),
+        lambda: GoalKindSampler([1], 0.5),
+        lambda: GoalBalancedSampler([1], 0.5),
+    ],
+    ids=["ratio", "kinds", "goals"],
+)
+
+
 @pytest.mark.parametrize("ratio", [0.0, 0.1, 0.5, 0.77, 1.0])
 @pytest.mark.parametrize("batch_size", [1, 7, 256])
 def test_share_is_exact_also_after_wrap_around(ratio, batch_size):
@@ -112,12 +130,6 @@ def test_a_kind_that_is_not_asked_for_is_not_missed():
     assert not buffer.sample()["is_hindsight"].any()
 
 
-@pytest.mark.parametrize("ratio", [-0.01, 1.01, 50, float("nan")])
-def test_ratio_out_of_range(ratio):
-    with pytest.raises(ValueError, match=f"ratio \\({ratio}\\) must be in \\[0, 1\\]"):
-        HindsightRatioSampler(ratio)
-
-
 def test_unusable_storages_are_refused():
     with pytest.raises(RuntimeError, match="no episode has ended"):
         make_buffer(HindsightRatioSampler()).sample()
@@ -128,33 +140,11 @@ def test_unusable_storages_are_refused():
         buffer.extend(rows([True]))
 
 
-def test_sampler_attached_late_reads_the_storage():
-    buffer = make_buffer(RandomSampler())
-    buffer.extend(rows([True] * 30 + [False] * 5))
-    buffer.set_sampler(HindsightRatioSampler(0.25))
-    buffer.sampler._rng = buffer._rng
-    assert int(buffer.sample()["is_hindsight"].sum()) == 4
-
-
-def full_rows(kinds):
-    """Rows that every sampler can read; the goal is the row's number."""
-    content = rows(kinds)
-    number = content["number"]
-    return content.update({"goal_kind": number % 2, "goal_tokens": number.unsqueeze(-1)})
-
-
-SAMPLERS = [
-    HindsightRatioSampler(0.5),
-    GoalKindSampler([1, 1], 0.5),
-    GoalBalancedSampler([1, 1], 0.5),
-]
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: type(sampler).__name__)
+@each_sampler
 @pytest.mark.parametrize("way", ["index", "other sampler", "then another write"])
-def test_rows_written_past_the_sampler_are_read(sampler, way):
+def test_rows_written_past_the_sampler_are_read(make_sampler, way):
     """Half of the 20 hindsight rows become original: batches stay half and half."""
-    buffer = make_buffer(copy.deepcopy(sampler), capacity=60, batch_size=20)
+    buffer = make_buffer(make_sampler(), capacity=60, batch_size=20)
     buffer.extend(full_rows([True] * 20 + [False] * 40))
     buffer.sample()
     changed = full_rows([True] * 10 + [False] * 50)
@@ -171,7 +161,7 @@ def test_rows_written_past_the_sampler_are_read(sampler, way):
 
 
 def test_a_row_without_a_kind_written_by_index_is_refused_once():
-    buffer = make_buffer(GoalKindSampler([1, 1]), batch_size=8)
+    buffer = make_buffer(GoalKindSampler([1]), batch_size=8)
     buffer.extend(full_rows([True, False] * 4))
     wrong = (
         full_rows([True]).set("goal_kind", torch.tensor([7])).set("index", torch.zeros(1).long())
@@ -180,14 +170,6 @@ def test_a_row_without_a_kind_written_by_index_is_refused_once():
     with pytest.raises(ValueError, match="'goal_kind' of 1 rows is from 7 to 7"):
         buffer.sample()
     assert (buffer.sample()["index"] > 0).all()
-
-
-def test_emptied_buffer_starts_again():
-    buffer = make_buffer(HindsightRatioSampler(0.5))
-    buffer.extend(rows([True, False] * 40))
-    buffer.empty()
-    buffer.extend(rows([True, False, False]))
-    assert (buffer.sample()["index"] < 3).all()
 
 
 def test_more_rows_than_the_capacity_in_one_call():
@@ -204,10 +186,45 @@ def test_single_rows_and_column_flags():
     assert int(buffer.sample()["is_hindsight"].sum()) == 8
 
 
-def test_prefetched_batches_have_the_share_too():
-    buffer = make_buffer(HindsightRatioSampler(0.5), prefetch=2)
-    buffer.extend(rows([True] * 30 + [False] * 5))
-    for call in range(20):
+@each_sampler
+def test_a_restored_buffer_draws_as_the_unbroken_one(make_sampler, tmp_path):
+    buffer, other = (make_buffer(make_sampler(), capacity=60) for _ in range(2))
+    kinds = torch.rand(8, 25, generator=torch.Generator().manual_seed(0)) < 0.7
+    for call in kinds[:4]:
+        buffer.extend(full_rows(call))
+        buffer.sample()
+    torch.save(buffer.state_dict(), tmp_path / "buffer.pt")
+    other.load_state_dict(torch.load(tmp_path / "buffer.pt", weights_only=True))
+    for call in kinds[4:]:
+        for each in (buffer, other):
+            each.extend(full_rows(call))
+        assert (buffer.sample() == other.sample()).all()
+
+
+@each_sampler
+def test_a_sampler_that_comes_late_reads_the_storage_and_an_emptied_one_starts_again(make_sampler):
+    buffer = make_buffer(RandomSampler())
+    buffer.extend(full_rows([True] * 30 + [False] * 6))
+    buffer.set_sampler(make_sampler())
+    assert int(buffer.sample()["is_hindsight"].sum()) == 8
+    buffer.empty()
+    buffer.extend(full_rows([True, True, False]))
+    batch = buffer.sample()
+    assert (batch["index"] < 3).all() and int(batch["is_hindsight"].sum()) == 8
+
+
+@each_sampler
+def test_prefetched_batches_have_the_share_too(make_sampler):
+    buffer = make_buffer(make_sampler(), prefetch=2)
+    buffer.extend(full_rows([True] * 30 + [False] * 6))
+    for _ in range(20):
         assert int(buffer.sample()["is_hindsight"].sum()) == 8
-        buffer.extend(rows([True] * 9 + [False] * 2, first=35 + 11 * call))
+        buffer.extend(full_rows([True] * 9 + [False] * 2))
     buffer.shutdown()
+
+
+@pytest.mark.parametrize("ratio", [-0.01, 1.01, 50, float("nan")])
+def test_ratio_out_of_range(ratio):
+    for make in (HindsightRatioSampler, lambda ratio: GoalKindSampler([1], ratio)):
+        with pytest.raises(ValueError, match=f"ratio \\({ratio}\\) must be in \\[0, 1\\]"):
+            make(ratio)

@@ -48,35 +48,6 @@ def test_episode_by_hand(outcome, terminated):
     assert following["truncated"].flatten().tolist() == [False] * 3 + [not terminated]
 
 
-def test_final_by_hand_with_an_earlier_naming():
-    """Goal 7 is named after the first and the last but one of five steps: both halves count."""
-    named = [[(7, 2)], [(8, 1)], [], [(7, 2)], []]
-    line = toy.make_stream([5], ["timeout"], named, first_observation=10)
-    rows = relabelled_rows(HindsightTransform(strategy="final"), toy.to_batch([line]))
-    assert rows["observation"].flatten().tolist() == [10, 11, 12, 13]
-    assert (rows["goal_tokens"][:, 1] == 7).all()
-    assert rows["next", "reward"].flatten().tolist() == [1, 0, 0, 1]
-
-
-@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
-def test_a_goal_in_two_slots_of_one_step_counts_once(strategy):
-    named = [[], [(7, 2), (8, 0), (7, 1)]]
-    line = toy.make_stream([2], ["timeout"], named, first_observation=10)
-    transform = HindsightTransform(strategy=strategy, naming="every")
-    rows = relabelled_rows(transform, toy.to_batch([line]))
-    assert rows["goal_tokens"][:, 1].tolist() == [7, 7, 8, 8]
-    assert rows["goal_kind"].tolist() == [2, 2, 0, 0]
-
-
-@pytest.mark.parametrize("goal_dtype", [torch.float16, torch.float32, torch.float64])
-def test_fractional_goals_are_different_goals(goal_dtype):
-    named = [[(1, 0)], [(2, 0)], [(3, 0)]]  # .25, .5, .75
-    line = toy.make_stream([3], ["timeout"], named, 10, number=lambda token: token / 4)
-    rows = relabelled_rows(HindsightTransform(), toy.to_batch([line], goal_dtype))
-    assert rows["goal_tokens"][:, 1].tolist() == [0.25, 0.5, 0.5, 0.75, 0.75, 0.75]
-    assert rows["next", "reward"].flatten().tolist() == [1, 0, 1, 0, 0, 1]
-
-
 @pytest.mark.parametrize("goals", [torch.tensor([1, 2]), torch.tensor([1 + 1j, 1 - 1j])])
 def test_goals_may_be_single_numbers_or_complex(goals):
     line = toy.make_stream([2], ["timeout"], [[(1, 0)], [(2, 0)]], first_observation=10)

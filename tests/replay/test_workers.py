@@ -134,29 +134,6 @@ def unfinished(stream):
     return stream[ends[-1] + 1 if ends else 0 :]
 
 
-def test_without_numbers_of_their_own_episodes_of_two_collectors_are_spliced():
-    """Or the test above would show nothing: goals alike, nobody could tell."""
-    lines = [
-        toy.make_stream([4], ["timeout"], [[]] * 4, first_observation=10 * n) for n in range(2)
-    ]
-    first, second = (toy.to_batch([line]) for line in lines)
-    for batch in (first, second):
-        batch["collector"] = TensorDict({"traj_ids": torch.zeros(1, 4, dtype=torch.int64)}, [1, 4])
-    mixed = [(0, first[:, :2]), (1, second[:, :2]), (0, first[:, 2:]), (1, second[:, 2:])]
-
-    def rows(numbered):
-        transform = Compose(SegmentMultiStepTransform(N_STEPS, GAMMA), HindsightTransform())
-        for number, batch in mixed:
-            batch = number_trajectories(batch.clone(), number) if numbered else batch.clone()
-            yield from toy.to_rows(transform.inv(batch))
-
-    expected = [
-        row for line in lines for row in toy.reference_rows(line, n_steps=N_STEPS, gamma=GAMMA)
-    ]
-    assert toy.as_multiset(rows(True)) == toy.as_multiset(expected)
-    assert toy.as_multiset(rows(False)) != toy.as_multiset(expected)
-
-
 def test_steps_that_were_not_made_keep_their_number():
     ids = torch.tensor([[0, -1, 1]])
     batch = TensorDict({"env": ids.clone()}, [1, 3])

@@ -81,6 +81,8 @@ def test_goals_of_a_sampler_have_no_known_prior():
         ({"goal_kind_prior": (0.5, 0.5)}, r"Silent.goal_kind_prior .* must be 1 weights"),
         ({"goal_kind_prior": (0.0,)}, r"Silent.goal_kind_prior .* not all 0"),
         ({"max_steps": 0}, r"Silent.max_steps \(0\) must be at least 1, or None"),
+        ({"longest_texts": {"goal": "Go"}}, r"Silent.longest_texts .* must be lists of texts"),
+        ({"goal_texts": "Go"}, r"Silent.goal_texts \('Go'\) must be a list of texts"),
         ({"longest_texts": {"actions": ["Go"]}}, r"Silent.longest_texts .* no keys but \('goal',"),
     ],
 )
@@ -122,6 +124,7 @@ def test_lengths_of_playground_are_those_of_its_longest_texts():
     assert lengths["observation_length"] == len(ids)
 
 
+@pytest.mark.slow
 def test_importing_the_models_does_not_import_the_game():
     code = (
         "import sys, torchrl_glam.models, torchrl_glam.objectives, torchrl_glam.replay\n"

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -18,8 +19,11 @@ from torchrl_glam.report.comparison import (
 )
 from torchrl_glam.report.plotting import mean_and_interval
 from torchrl_glam.runs.config import RecipeConfig
-from torchrl_glam.runs.success import interval
+from torchrl_glam.runs.run_folder import stored_settings
+from torchrl_glam.runs.success import Result, interval
+from torchrl_glam.viewing import plot_results
 
+METRIC = "eval/train/sampled/success"
 COMPARE = Path(__file__).parents[2] / "recipes" / "compare.py"
 
 
@@ -68,13 +72,13 @@ def test_a_threshold_that_half_of_the_runs_miss_has_no_median():
     assert row["mean"] == pytest.approx(0.6) and (row["mean_low"], row["mean_high"]) == (0.2, 1.0)
 
 
-def a_run(folder, success, objects=3, old=False, **more):
+def a_run(folder, success, objects=3, **more):
     folder.mkdir(parents=True)
     names = "step,seconds,eval/train/sampled/success,eval/test/sampled/success\n"
     rows = [f"{100 * i},{i},{value},{value / 2}\n" for i, value in enumerate(success)]
     (folder / "metrics.csv").write_text(names + "50,0.5,,\n".join(rows))
     settings = {"num_objects": objects, "sequential": False, "max_steps": 10}
-    settings = json.dumps(settings if old else {"env": settings} | more)
+    settings = json.dumps({"env": settings} | more)
     (folder / "config.yaml").write_text(settings)
     return str(folder)
 
@@ -99,7 +103,7 @@ def test_the_recipe_writes_curves_and_tables(tmp_path, compare):
     whole = {key: getattr(RecipeConfig(), key) for key in ("env_class", "eval_splits")}
     ends = [(0.9, {}), (1.0, whole)]
     first = [a_run(tmp_path / f"a{i}", [0.2, 0.9, end], **m) for i, (end, m) in enumerate(ends)]
-    other = a_run(tmp_path / "b", [0.2, 0.3, 0.4, 0.5], old=True)
+    other = a_run(tmp_path / "b", [0.2, 0.3, 0.4, 0.5])
     out = str(tmp_path / "out")
     thresholds = ("--threshold", "0.9", "--threshold", "0.5")
     status, said, wrong = compare("--out", out, *thresholds, "good", *first, "--", "poor", other)
@@ -122,6 +126,15 @@ def test_the_recipe_writes_curves_and_tables(tmp_path, compare):
     rows = (tmp_path / "out" / "success.csv").read_text().splitlines()
     assert rows[0] == "label,run,step,seconds,success,held_out_success"
     assert rows[1] == "good,0,0.0,0.0,0.2,0.1" and len(rows) == 1 + 3 + 3 + 4
+    with open(tmp_path / "out" / "references.csv", newline="") as file:
+        chance, oracle = csv.DictReader(file)
+    assert int(chance["episodes"]) >= 2000 and float(oracle["success"]) == 1.0
+    assert float(chance["low"]) < float(chance["success"]) < float(chance["high"])
+    status, _, wrong = compare("--out", out, "good", *first)
+    assert (
+        status == 2
+        and "success.csv' is there, and would be overwritten: give another `--out`" in wrong
+    )
 
 
 def test_a_run_from_elsewhere_makes_no_environment_of_its_choice(tmp_path, compare):
@@ -133,12 +146,63 @@ def test_a_run_from_elsewhere_makes_no_environment_of_its_choice(tmp_path, compa
     assert "names an environment of its own" in said and not (tmp_path / "called").exists()
 
 
+def test_dollars_in_labels_are_no_formula(tmp_path, compare):
+    run = a_run(tmp_path / "a", [0.2, 0.9])
+    status, _, wrong = compare("--out", str(tmp_path / "out"), "5$ and \\\\frac$", run)
+    assert status == 0, wrong
+    kinds = [Result("$a", "train", 0, kind, 10, 5, 4.0) for kind in ("all", "1$ or 2$_")]
+    plot_results(kinds, tmp_path / "kinds.png")
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda run: os.mkfifo(run / "metrics.csv"), "metrics.csv is a pipe, socket or device"),
+        (lambda run: os.mkfifo(run / "config.yaml"), "is a pipe, socket or device"),
+        (lambda run: (run / "config.yaml").write_text("a: &a [1]\nb: [*a, *a]\n"), "has aliases"),
+        (lambda run: (run / "config.yaml").write_text("[" * 60_000), "is no configuration of a"),
+        (lambda run: (run / "config.yaml").symlink_to("/etc/passwd"), "is a symbolic link"),
+        (
+            lambda run: (run / "metrics.csv").write_text(f"step,{METRIC}\n1e18,7\n"),
+            "impossible row",
+        ),
+        (lambda run: (run / "metrics.csv").write_text(f"step,{METRIC}\n8,1\n8,1\n"), "not ascend"),
+    ],
+)
+def test_runs_of_strangers_are_data(damage, message, tmp_path, compare):
+    run = Path(a_run(tmp_path / "a", [0.2, 0.9]))
+    name = "metrics.csv" if "metrics" in message or "row" in message else "config.yaml"
+    (run / ("metrics.csv" if "ascend" in message else name)).unlink()
+    damage(run)
+    status, _, wrong = compare("--out", str(tmp_path / "out"), "a", str(run))
+    assert status == 2 and message in wrong and "root:" not in wrong
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_of_strangers_are_not_resolved(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "geheim")
+    (tmp_path / "config.yaml").write_text("env: {level: '${oc.env:SECRET}'}\n")
+    assert stored_settings(tmp_path) == {"env": {"level": "${oc.env:SECRET}"}}
+
+
+def test_output_is_opened_first_and_through_no_link(tmp_path, compare):
+    run = a_run(tmp_path / "a", [0.2, 0.9])
+    (tmp_path / "file").write_text("mine")
+    status, said, wrong = compare("--out", str(tmp_path / "file"), "a", run)
+    assert status == 2 and "is a file: give a folder" in wrong and not said
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "steps.png").symlink_to(tmp_path / "elsewhere")
+    status, said, wrong = compare("--out", str(tmp_path / "out"), "a", run)
+    assert status == 2 and "is a symbolic link" in wrong and not said
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_the_recipe_refuses_what_cannot_be_compared(tmp_path, compare):
     run, other = a_run(tmp_path / "a", [0.2, 0.9]), a_run(tmp_path / "b", [0.2, 0.9], objects=6)
     out, begun = str(tmp_path / "out"), a_run(tmp_path / "c", [])
     for runs, message in (
         ((run, "--", "b", other), "runs of different environments cannot be compared"),
-        ((begun,), "has no evaluation in its metrics.csv yet"),
+        ((begun,), "has no rows yet"),
         ((str(tmp_path / "nowhere"),), "no run in"),
         ((run, "--", "a", run), "every group needs a label of its own"),
         ((run, "--threshold", "80"), "--threshold ([80.0]) is a success"),

@@ -135,6 +135,39 @@ def test_a_language_model_alone_is_evaluated(recipe, tmp_path):
     status, said, wrong = recipe("evaluate", "model=tiny", *options)
     assert status == 0, wrong
     assert "zero-shot, greedy" in said and "random play" not in said
+    status, said, wrong = recipe("evaluate", "model=tiny", *options)  # once more
+    assert status == 1 and "results.csv' is there, and would be overwritten" in wrong and not said
+
+
+def test_outputs_are_opened_first_and_through_no_link(recipe, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "linked").mkdir()
+    for name in ("results.csv", "page.html"):
+        (tmp_path / "linked" / name).symlink_to(tmp_path / "elsewhere")
+    for name, output, message in (
+        ("evaluate", "file", "output ('file') is a file: give a folder"),
+        ("evaluate", "linked", "is a symbolic link"),
+        ("watch", "file/page.html", "output ('file') is a file: give a folder"),
+        ("watch", "linked/page.html", "is a symbolic link"),
+    ):
+        status, said, wrong = recipe(name, "model=tiny", "episodes=4", f"output={output}")
+        assert status == 1 and message in wrong and not said
+    assert (tmp_path / "file").read_text() == "mine" and not (tmp_path / "elsewhere").exists()
+
+
+def test_figures_are_printed_whatever_happens(recipe, monkeypatch, tmp_path):
+    """As when the disk is full by the time that the picture is drawn, or the oracle breaks."""
+    options = ("splits=[train]", "modes=[greedy]", "episodes=4", "output=out")
+
+    def broken(*given, **more):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("torchrl_glam.viewing.plot_results", broken)
+    status, said, wrong = recipe("evaluate", "model=tiny", *options)
+    assert status == 1 and "oracle" in said and "No space left" in wrong
+    monkeypatch.setattr("torchrl_glam.envs.playground.oracle.OraclePolicy.__init__", broken)
+    status, said, wrong = recipe("evaluate", "model=tiny", *options[:3], "output=again")
+    assert status == 1 and "random play" in said and not (tmp_path / "again").exists()
 
 
 def test_two_agents_are_watched(recipe, export, tmp_path):
@@ -143,6 +176,11 @@ def test_two_agents_are_watched(recipe, export, tmp_path):
     assert status == 0, wrong
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "of 3 episodes reach their goal" in said and '"agents":[{"name":"model"' in page
+    (export.parent / "metrics.csv").write_text("step,entropy\n0,0.5\n")  # of the agent's run
+    status, _, wrong = recipe("watch", f"agent={export.parent}", "episodes=2")
+    assert status == 0, wrong
+    [page] = export.parent.glob("episodes_*.html")
+    assert f'href="{page.name}"' in (export.parent / "report.html").read_text(encoding="utf-8")
 
 
 def test_an_episode_moves(recipe, export, tmp_path):
@@ -178,29 +216,37 @@ def test_a_person_plays(recipe, export, monkeypatch):
     assert "Goal: Grasp red lion (step 1 of 10)" in said and "%" in said
 
 
-@pytest.mark.parametrize(
-    "name, overrides, message",
-    [
-        ("evaluate", [], r"agent (None) must be given, or model (None), and not both"),
-        ("evaluate", ["agent=nowhere"], r"folder ('nowhere') is not there"),
-        ("evaluate", ["model=tiny", "episodes=0"], r"episodes (0) must be at least 1"),
-        ("evaluate", ["model=tiny", "colour=red"], r"Could not override 'colour'"),
-        ("evaluate", ["model=tiny", "objects=[1]"], r"num_objects (1) is too small"),
-        (
-            "evaluate",
-            ["agent=[]"],
-            r"agent ([]) must be a folder, or a list of folders that differ",
-        ),
-        ("evaluate", ["agent=[a,a]"], r"agent (['a', 'a']) must be a folder, or a list of"),
-        ("watch", ["model=tiny", "episodes=0"], r"episodes (0) must be at least 1"),
-        ("watch", ["model=tiny", "output=a.avi"], r"output (a.avi) must end in one of ('.html',"),
-        ("watch", ["agent=a", "beside=a"], r"beside (a) must be another agent than the first"),
-        ("watch", ["agent=a", "beside=b", "output=a.gif"], r"beside (b) must be null for a .gif"),
-        ("play", ["goal='Grow red loin'"], r"the nearest are 'Grow red lion'"),
-        ("play", ["split=both"], r"split (both) must be one of ['train', 'test']"),
-        ("play", ["env.colour=red"], r"env.colour is no argument of torchrl_glam.envs:Playgr"),
-    ],
-)
-def test_what_cannot_be_done_is_said(name, overrides, message, recipe):
-    status, _, wrong = recipe(name, *overrides)
+REFUSED = """
+evaluate: agent (None) must be given, or model (None), and not both
+evaluate agent=nowhere: folder ('nowhere') is not there
+evaluate agent=[]: agent ([]) must be a folder, or a list of folders that differ
+evaluate agent=[a,a]: agent (['a', 'a']) must be a folder, or a list of folders that differ
+evaluate model=tiny episodes=0: episodes (0) must be in [1, 1e+06]
+evaluate model=tiny episodes=10000000000: episodes (10000000000) must be in [1, 1e+06]
+evaluate model=tiny episodes=1e10: episodes
+evaluate model=tiny colour=red: Could not override 'colour'
+evaluate model=tiny objects=[1]: num_objects (1) is too small
+evaluate model=tiny objects=[]: objects ([]) must have at least one entry, and none twice
+evaluate model=tiny splits=[]: splits ([]) must have at least one entry, and none twice
+evaluate model=tiny splits=[train,train]: splits (['train', 'train']) must have at least one entry
+evaluate model=tiny modes=[greedy,greedy]: modes (['greedy', 'greedy']) must have at least one
+evaluate model=tiny output=: output () must not be empty
+evaluate model=tiny device=cpu:5: device ('cpu:5') cannot be used on this machine
+watch model=tiny episodes=0: episodes (0) must be in [1, 1e+06]
+watch model=tiny output=a.avi: output (a.avi) must end in one of ('.html', '.gif')
+watch agent=a beside=a: beside (a) must be another agent than the first
+watch agent=a beside=b output=a.gif: beside (b) must be null for a .gif
+watch agent='': agent () must not be empty
+play max_tokens_per_pass=0: max_tokens_per_pass (0) must be at least 1
+play device=cpu:5: device ('cpu:5') cannot be used on this machine
+play goal='Grow\u00a0red\u00a0loin': the nearest are 'Grow red lion'
+play split=both: split (both) must be one of ['train', 'test']
+play env.colour=red: env.colour is no argument of torchrl_glam.envs:PlaygroundTextEnv
+"""
+
+
+@pytest.mark.parametrize("line", REFUSED.strip().splitlines())
+def test_what_cannot_be_done_is_said(line, recipe):
+    command, _, message = line.partition(": ")
+    status, _, wrong = recipe(*command.split(" "))
     assert status == 1 and message in wrong

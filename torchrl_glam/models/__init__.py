@@ -1,33 +1,35 @@
 """Language models as trunks, and the actor and critic heads on top of them."""
 
-from torchrl_glam.models.actor import CandidateActor
+from torchrl_glam.models.actor import CandidateActor, OnDevice, ScoresOnly
 from torchrl_glam.models.agent import Agent, load_agent, zero_shot_agent
 from torchrl_glam.models.card import AgentCard
 from torchrl_glam.models.critic import (
     CandidateCritic,
     CriticInput,
     ObservationCritic,
+    ValueHead,
     make_critic,
 )
-from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
-from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
-from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
-from torchrl_glam.models.exactness import InexactTrunkError, score_error
 from torchrl_glam.models.export import export_agent
-from torchrl_glam.models.factory import make_trunk
-from torchrl_glam.models.gradients import check_gradients
 from torchrl_glam.models.hub import push_agent, write_model_card
 from torchrl_glam.models.judge import GoalJudge
 from torchrl_glam.models.loading import load_language_model, load_tokenizer
-from torchrl_glam.models.on_device import OnDevice
-from torchrl_glam.models.passes import split_by_tokens
 from torchrl_glam.models.protocol import Trunk
-from torchrl_glam.models.repeated import RepeatedTrunk
-from torchrl_glam.models.repeated_decoder_only import RepeatedDecoderOnlyTrunk
-from torchrl_glam.models.scores_only import ScoresOnly
-from torchrl_glam.models.trie import CandidateTrie, build_trie
-from torchrl_glam.models.trunk import CandidateTrunk
-from torchrl_glam.models.value import ValueHead
+from torchrl_glam.models.trunks import (
+    CandidateTrie,
+    CandidateTrunk,
+    DecoderOnlyTrunk,
+    EncodedActionsTrunk,
+    EncoderDecoderTrunk,
+    InexactTrunkError,
+    RepeatedDecoderOnlyTrunk,
+    RepeatedTrunk,
+    build_trie,
+    check_gradients,
+    make_trunk,
+    score_error,
+    split_by_tokens,
+)
 
 __all__ = [
     "Agent",

@@ -10,10 +10,13 @@ from tensordict.nn import (
     InteractionType,
     ProbabilisticTensorDictModule,
     ProbabilisticTensorDictSequential,
+    TensorDictModuleBase,
 )
 from torch import Tensor
 from torch.distributions.kl import register_kl
 from torchrl.modules import MaskedCategorical
+
+from torchrl_glam.models.protocol import Trunk
 
 # The score of a masked candidate, that of the best admissible one being 0: so far below that the
 # softmax of equation 2 gives exactly 0 there, yet finite: 0 * log(0) would be NaN in the SAC
@@ -30,9 +33,8 @@ class CandidateActor(ProbabilisticTensorDictSequential):
     candidates. Masked candidates have probability exactly 0, a finite log-probability and no
     gradient. The head has no parameters: the scores come from the trunk before it.
 
-    Collectors, losses and evaluation choose how it acts by
-    :func:`~torchrl.envs.set_exploration_type`: ``RANDOM`` samples (the default), ``DETERMINISTIC``
-    and ``MODE`` take the likeliest candidate.
+    :func:`~torchrl.envs.set_exploration_type` chooses how it acts: ``RANDOM`` samples (the
+    default), ``DETERMINISTIC`` and ``MODE`` take the likeliest candidate.
 
     Args:
         log_likelihood_key: scores of equation 1, float ``[*B, A]``, in nats. Half
@@ -107,7 +109,7 @@ class _CandidateChoice(ProbabilisticTensorDictModule):
         _check_scores(log_likelihood, mask, inputs["logits"], inputs["mask"])
         dtype = torch.promote_types(log_likelihood.dtype, torch.float32)
         scores = log_likelihood.to(dtype)
-        # The softmax of scores is that of their distances, and these know no score too low.
+        # The softmax depends on differences only, and these stay in range however low the scores.
         best = scores.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
         return _Candidates(logits=scores - best, mask=mask, neg_inf=MASKED_LOG_LIKELIHOOD)
 
@@ -137,3 +139,71 @@ def _check_scores(scores: Tensor, mask: Tensor, scores_key: NestedKey, mask_key:
         f"{scores_key!r} is NaN or infinite for an admissible candidate in batch row(s) "
         f"{rows[:5]}: the language model's weights or inputs are no longer finite."
     )
+
+
+class ScoresOnly(TensorDictModuleBase):
+    """A trunk without action embeddings, for policies.
+
+    The model then skips the last token of each candidate. Shares the language model with the trunk.
+
+    Args:
+        trunk: the trunk to run.
+
+    Examples:
+        >>> from tensordict.nn import TensorDictSequential
+        >>> from torchrl_glam.models import CandidateActor, load_language_model, make_trunk
+        >>> trunk = make_trunk(*load_language_model("tiny"))
+        >>> policy = TensorDictSequential(ScoresOnly(trunk), CandidateActor())
+        >>> ScoresOnly(trunk).out_keys
+        ['log_likelihood', 'prompt_embedding']
+    """
+
+    def __init__(self, trunk: Trunk) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.in_keys = trunk.in_keys
+        scores, _, prompt_embedding = trunk.out_keys
+        self.out_keys = [scores, prompt_embedding]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes log-likelihoods and the embedding of the prompt."""
+        return self.trunk(tensordict, only="scores")
+
+
+class OnDevice(TensorDictModuleBase):
+    """A module that reads tensors of another device than its own, and writes back to theirs.
+
+    Only the module's inputs are copied there, and only its outputs are copied back. So
+    environments, collectors and replay stay in main memory, where a few dozen instances play
+    fastest, and a seed plays the same games wherever the language model is. Inputs on the module's
+    own device are not copied.
+
+    Args:
+        module: the module, such as a policy; its device is that of its parameters.
+
+    Examples:
+        >>> from tensordict.nn import TensorDictSequential
+        >>> from torchrl_glam.models import (
+        ...     CandidateActor, ScoresOnly, load_language_model, make_trunk
+        ... )
+        >>> trunk = make_trunk(*load_language_model("tiny"))
+        >>> policy = TensorDictSequential(
+        ...     ScoresOnly(trunk), CandidateActor(), selected_out_keys=["action"]
+        ... )
+        >>> OnDevice(policy).out_keys
+        ['action']
+    """
+
+    def __init__(self, module: TensorDictModuleBase) -> None:
+        super().__init__()
+        self.module = module
+        self.in_keys, self.out_keys = module.in_keys, module.out_keys
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Runs the module."""
+        here = tensordict.get(self.in_keys[0]).device
+        there = next((parameter.device for parameter in self.module.parameters()), here)
+        if here == there:
+            return self.module(tensordict)
+        found = self.module(tensordict.select(*self.in_keys).to(there))
+        return tensordict.update(found.select(*self.out_keys).to(here))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -12,32 +12,31 @@ from safetensors.torch import load_file
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
-from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam._files import kind_of, shorten
-from torchrl_glam.models.actor import CandidateActor
+from torchrl_glam.models.actor import CandidateActor, OnDevice, ScoresOnly
 from torchrl_glam.models.card import CARD, HEADS, AgentCard, find_export
-from torchrl_glam.models.critic import make_critic
-from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
-from torchrl_glam.models.factory import make_trunk
+from torchrl_glam.models.critic import ValueHead, make_critic
 from torchrl_glam.models.loading import load_language_model
-from torchrl_glam.models.on_device import OnDevice
-from torchrl_glam.models.scores_only import ScoresOnly
-from torchrl_glam.models.trunk import CandidateTrunk
-from torchrl_glam.models.value import ValueHead
+from torchrl_glam.models.trunks.encoded_actions import EncodedActionsTrunk
+from torchrl_glam.models.trunks.factory import make_trunk
+from torchrl_glam.models.trunks.trunk import CandidateTrunk
 from torchrl_glam.text import PromptTemplate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass
 class Agent:
-    """A trunk and the heads on it, as :func:`load_agent` gives them.
+    """A trunk and the heads on it, as :func:`load_agent` returns them.
 
     Args:
-        trunk: reads prompt and candidates; on its language model with its weights.
-        actor: from log-likelihoods to the policy.
-        critics: the value heads, of which the least value counts; empty if there are none.
-        tokenizer: that of the language model.
-        card: how it reads and scores, and where it was trained.
+        trunk: reads prompt and candidates; holds the language model.
+        actor: turns log-likelihoods into the policy.
+        critics: the value heads, whose minimum is the value; empty if there are none.
+        tokenizer: the language model's.
+        card: how the agent reads and scores, and where it was trained.
 
     Examples:
         >>> agent = zero_shot_agent("tiny")
@@ -69,16 +68,16 @@ class Agent:
 
     @torch.no_grad()
     def read(self, states: TensorDictBase) -> TensorDictBase:
-        """What the agent makes of states: probabilities and values.
+        """Probabilities and values of the candidates of states.
 
         Args:
-            states: what the trunk reads, ``[*B]``. Not changed.
+            states: the trunk's inputs, ``[*B]``. Not changed.
 
         Returns:
-            ``"probability"`` float ``[*B, A]``, 0 where masked; and what the heads write,
-            ``"action_value"`` ``[*B, A]`` or ``"state_value"`` ``[*B, 1]``, if there are heads that
-            fit: those of input ``"observation"`` have a value for each slot that they were trained
-            with, and are left out where there is another number of candidates.
+            ``"probability"`` float ``[*B, A]``, 0 where masked; and the heads' ``"action_value"``
+            ``[*B, A]`` or ``"state_value"`` ``[*B, 1]``. Heads of input ``"observation"`` have one
+            value for each slot of their training, and are left out for other numbers of
+            candidates.
 
         Examples:
             >>> from torchrl_glam.envs import PlaygroundTextEnv
@@ -113,20 +112,20 @@ def load_agent(
 ) -> Agent:
     """Loads a trained agent: language model, trunk, actor and value heads.
 
-    It scores as the agent did when it was exported, with the prompt, the normalisation and the
+    The agent scores as it did when it was exported, with the prompt, the normalisation and the
     critic's input of its run. Nothing is unpickled: weights are read from safetensors, the rest
     from JSON.
 
     Args:
-        folder: what :func:`~torchrl_glam.models.export_agent` wrote with a card, or the folder of a
-            run that ended (whose ``model`` is read).
+        folder: a folder that :func:`~torchrl_glam.models.export_agent` wrote with a card, or the
+            folder of a run that ended (whose ``model`` is read).
         device: where to put the agent. Default: the CPU.
-        **kwargs: arguments of :func:`~torchrl_glam.models.make_trunk` that the card does not tell,
-            such as ``max_tokens_per_pass`` and ``autocast``.
+        **kwargs: other arguments of :func:`~torchrl_glam.models.make_trunk`, such as
+            ``max_tokens_per_pass`` and ``autocast``.
 
     Raises:
-        FileNotFoundError: if the folder holds no agent; says what is missing, and whether its run
-            is still at work.
+        FileNotFoundError: if the folder holds no agent; names what is missing, and says whether
+            its run is still going.
         ValueError: if card, heads or weights are damaged or do not fit each other, or as
             :func:`~torchrl_glam.models.load_language_model` raises it.
 
@@ -165,7 +164,7 @@ def load_agent(
 def zero_shot_agent(
     model: str | Path, chat_template: bool = False, *, device: torch.device | str = "cpu", **kwargs
 ) -> Agent:
-    """A language model as it is, as an agent without value heads: a yardstick for trained ones.
+    """An untrained language model as an agent without value heads, to compare trained ones with.
 
     Args:
         model: as ``name`` of :func:`~torchrl_glam.models.load_language_model`.
@@ -232,7 +231,7 @@ def _load_heads(folder: Path, card: AgentCard, critics: list[TensorDictModule]) 
     path = folder / HEADS
     if kind_of(path) != "file":
         raise FileNotFoundError(
-            f"folder ({str(folder)!r}) holds no {HEADS}, and its {CARD} tells of "
+            f"folder ({str(folder)!r}) holds no {HEADS}, and its {CARD} names "
             f"{card.num_critics} value heads: copy the export again, or set num_critics to 0 to go "
             "without them"
         )
@@ -246,7 +245,7 @@ def _load_heads(folder: Path, card: AgentCard, critics: list[TensorDictModule]) 
             raise ValueError(f"it holds {sorted(heads)[0]!r} as well")
     except (SafetensorError, RuntimeError, ValueError) as error:
         raise ValueError(
-            f"{str(path)!r} does not hold the value heads that {CARD} tells of ({card.num_critics} "
+            f"{str(path)!r} does not hold the value heads that {CARD} names ({card.num_critics} "
             f"of input {card.critic!r} with hidden_sizes {list(card.hidden_sizes)}): "
             f"{shorten(error)}; copy the export again, or correct its card"
         ) from None

@@ -1,23 +1,22 @@
-"""The agent card: what an export's weights do not say of an agent, in a small JSON file; and where
-an export lies."""
+"""The agent card, a small JSON file beside an export's weights; and finding an export."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from torchrl_glam._files import open_below, read_json, shorten
-from torchrl_glam.models._likelihood import Normalisation
 from torchrl_glam.models.critic import CriticInput
+from torchrl_glam.models.trunks.likelihood import Normalisation
 from torchrl_glam.text import PromptTemplate
 
 CARD = "agent.json"
 HEADS = "heads.safetensors"
 README = "README.md"
+_LOCK = "run.lock"  # of a run
 _LARGEST = 2**20  # bytes
 
 Head = Literal[CriticInput, "state"]
@@ -204,14 +203,6 @@ def find_export(folder: Path) -> Path:
 
     Raises:
         FileNotFoundError: naming what is missing and the remedy.
-
-    Examples:
-        >>> import tempfile
-        >>> run = Path(tempfile.mkdtemp())
-        >>> (run / "model").mkdir()
-        >>> _ = (run / "model" / CARD).write_text("{}")
-        >>> find_export(run) == run / "model"
-        True
     """
     if not folder.is_dir():
         raise FileNotFoundError(
@@ -223,10 +214,10 @@ def find_export(folder: Path) -> Path:
             return place
     run = next((p for p in (folder, folder.resolve().parent) if _is_run(p)), None)
     name = f"folder ({str(folder)!r})"
-    if run is not None and _at_work(run):
+    if run is not None and (run / _LOCK).is_file():
         raise FileNotFoundError(
-            f"{name} belongs to a run that is still at work, and holds no {CARD} yet: the agent is "
-            "written at the run's end, wait for it"
+            f"{name} belongs to a run that has not ended ({_LOCK}), and holds no {CARD} yet: wait "
+            "for its end, or resume it (resume=...) if it was killed"
         )
     exported = any(
         (place / "tokenizer_config.json").exists() for place in (folder, folder / "model")
@@ -240,7 +231,7 @@ def find_export(folder: Path) -> Path:
         raise FileNotFoundError(
             f"{name} holds a language model and no {CARD}, which says how the agent reads and "
             "scores: export it with a card (export_agent(..., card=AgentCard(...))), write one "
-            "beside it (AgentCard(...).write(folder)), or load the language model alone "
+            "into it (AgentCard(...).write(folder)), or load the language model alone "
             "(load_language_model, or model= of a recipe)"
         )
     raise FileNotFoundError(
@@ -250,21 +241,4 @@ def find_export(folder: Path) -> Path:
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / "config.yaml").is_file() or (folder / "run.lock").is_file()
-
-
-def _at_work(run: Path) -> bool:
-    """Whether another process holds the lock of a run's folder."""
-    try:
-        import fcntl
-
-        lock = os.open(run / "run.lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except (ImportError, OSError):  # no such locks, or no such file
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except OSError:
-        return True
-    finally:
-        os.close(lock)
+    return (folder / "config.yaml").is_file() or (folder / _LOCK).is_file()

@@ -1,4 +1,4 @@
-"""Critic heads: multilayer perceptrons on the embeddings that the language model computes.
+"""Critic and value heads: multilayer perceptrons on the language model's embeddings.
 
 SAC-GLAM (Gaven et al., 2024), Appendix B, compares two inputs: the observation together with the
 action (one output, :class:`CandidateCritic`) and the observation alone (one output per action,
@@ -16,8 +16,8 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.modules import MLP
 
-from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
-from torchrl_glam.models.trunk import CandidateTrunk
+from torchrl_glam.models.trunks.encoded_actions import EncodedActionsTrunk
+from torchrl_glam.models.trunks.trunk import CandidateTrunk
 
 CriticInput = Literal["observation-action", "observation", "encoded-action"]
 
@@ -178,6 +178,46 @@ class ObservationCritic(TensorDictModule):
             _ObservationValue(_mlp(embedding_dim, hidden_sizes, out_features=num_actions)),
             in_keys=[prompt_embedding_key],
             out_keys=[action_value_key],
+        )
+
+
+class ValueHead(ObservationCritic):
+    """Value of a state from the prompt's embedding, for PPO and other state-value methods.
+
+    The perceptron of :class:`ObservationCritic` with one output, the state's value instead of the
+    actions'. GLAM (Carta et al., 2023) has the same head on the same language model as its policy.
+
+    Args:
+        embedding_dim: width ``D`` of the embedding.
+        hidden_sizes: units of the hidden layers. Default: ``(1024, 1024)``.
+        prompt_embedding_key: float ``[*B, D]``; computed in the dtype of the
+            perceptron. Default: ``"prompt_embedding"``.
+        state_value_key: the value, float ``[*B, 1]``. Default: ``"state_value"``.
+
+    Raises:
+        ValueError: if ``embedding_dim`` or a hidden size is smaller than 1.
+
+    Examples:
+        >>> import torch
+        >>> value = ValueHead(embedding_dim=8, hidden_sizes=(16,))
+        >>> value(prompt_embedding=torch.randn(2, 8)).shape
+        torch.Size([2, 1])
+    """
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        hidden_sizes: Sequence[int] = (1024, 1024),
+        *,
+        prompt_embedding_key: NestedKey = "prompt_embedding",
+        state_value_key: NestedKey = "state_value",
+    ) -> None:
+        super().__init__(
+            embedding_dim,
+            num_actions=1,
+            hidden_sizes=hidden_sizes,
+            prompt_embedding_key=prompt_embedding_key,
+            action_value_key=state_value_key,
         )
 
 

@@ -121,17 +121,17 @@ def export_agent(
     return folder
 
 
-def check_no_export(folder: str | Path) -> None:
-    """Refuses a folder that holds a model or an agent, to be called before hours of work.
+def check_no_export(folder: str | Path, *, models: bool = True) -> None:
+    """Refuses a folder that holds an agent, and with ``models`` one that holds a language model.
+
+    To be called before hours of work.
 
     Raises:
         FileExistsError: naming a file of it.
-
-    Examples:
-        >>> check_no_export("runs/not/there")
     """
-    found = [path for pattern in _EXPORTED for path in Path(folder).glob(pattern)]
-    found = [path.name for path in found if path.name != README]
+    found = [path.name for pattern in _EXPORTED for path in sorted(Path(folder).glob(pattern))]
+    agents = (CARD, HEADS, "adapter_config.json")
+    found = [name for name in found if name in agents or models and name != README]
     if found:
         raise FileExistsError(
             f"folder ({str(folder)!r}) holds a model or an agent ({found[0]}): choose another "
@@ -169,7 +169,7 @@ def _head_weights(critics: TensorDictBase) -> dict[str, Tensor]:
 def _merged(model: PeftModel) -> PreTrainedModel:
     """A plain model, on the CPU, with the adapters added to the base weights.
 
-    Merging in place would change the agent, and would round a 4-bit weight to 4 bits once more. So
+    Merging in place would change the agent, and would round a 4-bit weight to 4 bits again. So
     base weights and adapters go into a new model.
     """
     from peft import get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict

@@ -159,15 +159,7 @@ def push_agent(
 
 
 def check_repo_id(name: str, repo_id: str) -> None:
-    """Raises ValueError for what is no repository's id; ``name`` is that of the argument or key.
-
-    Examples:
-        >>> check_repo_id("push", "me/agent")
-        >>> check_repo_id("push", "agent")
-        Traceback (most recent call last):
-            ...
-        ValueError: push ('agent') must be '<user or organisation>/<name>': it does not say whose
-    """
+    """Raises ValueError for an invalid repository id; ``name`` is that of the argument or key."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 

@@ -1,23 +1,25 @@
-"""Hindsight where nobody names goals: a language model says which ones a step reached.
+"""Hindsight for games without a social partner: a language model names the goals a step reached.
 
-SAC-GLAM (Gaven et al., 2024, section 2.3) has a social partner for that, and leaves open whether a
-language model can take its place. How often this one is right has to be measured, game by game:
-``tests/benchmarks/bench_judge.py`` does so where there is a partner to compare with.
+SAC-GLAM (Gaven et al., 2024, section 2.3) leaves open whether a language model can replace the
+partner. Measure its accuracy game by game: ``tests/benchmarks/bench_judge.py`` does so where there
+is a partner to compare with.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.models.factory import make_trunk
+from torchrl_glam.models.trunks.factory import make_trunk
 from torchrl_glam.text import GameStep, PromptTemplate, check_composition
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Trajectory = Sequence[GameStep]
 _PROMPT = (
@@ -29,35 +31,33 @@ _PROMPT = (
 class GoalJudge:
     """Names the goals of a list that the last step of a trajectory reached, by a language model.
 
-    It is a function that :class:`~torchrl_glam.envs.TextEnvWrapper` takes for ``hindsight``. Of
-    each goal it asks a question, and compares the log-likelihoods of two answers to it, as a trunk
-    scores candidate actions. A goal is named after every step that is held to reach it.
+    Give it to :class:`~torchrl_glam.envs.TextEnvWrapper` as ``hindsight``. It asks the model a
+    question about each goal and compares the log-likelihoods of the answers, as a trunk scores
+    candidate actions.
 
-    Goals whose prompts read alike share one pass. So with a long list let the answers name the goal
-    instead of the prompt: ``yes="{goal}: yes"``, ``no="{goal}: no"``. A decoder-only model then
-    reads the same text as if the prompt ended with the goal; an encoder-decoder meets the goal in
-    its decoder, which it should have been trained for.
+    Goals with equal prompts share one pass. With a long list, let the answers name the goal instead
+    of the prompt: ``yes="{goal}: yes"``, ``no="{goal}: no"``. A decoder-only model then reads the
+    same text as if the prompt ended with the goal; an encoder-decoder reads the goal in its
+    decoder, which it should have been trained for.
 
     Args:
         model: a ``transformers`` model that :func:`~torchrl_glam.models.make_trunk` takes. It is
             used in the mode (train or eval) it is in.
         tokenizer: its tokenizer.
-        goals: texts of the goals that may be named, or a function that gives them for a trajectory.
-            One that is there twice is named once.
-        prompt: the question, with slots in braces: ``{goal}``, and what ``describe`` tells; white
-            space around it is left out. Default: a question about ``{before}``, ``{action}``,
-            ``{after}`` and ``{goal}``.
+        goals: texts of the goals that may be named, or a function from a trajectory to them.
+            Duplicates are named once.
+        prompt: the question, with slots in braces: ``{goal}`` and those of ``describe``. Default: a
+            question about ``{before}``, ``{action}``, ``{after}`` and ``{goal}``.
         yes: the answer that the goal was reached; it may have slots too. Default: ``"yes"``.
         no: the answer that it was not, or several, whose probabilities are added. Default:
             ``"no"``.
-        threshold: probability of ``yes``, among these answers, from which on a goal is named. Most
-            goals are not reached by most steps, so that a model which has not learned how seldom
-            they are names too many at 0.5. Default: 0.5.
+        threshold: probability of ``yes``, among these answers, from which a goal is named. Most
+            steps reach few goals, so an untrained model names too many at 0.5. Default: 0.5.
         max_goals: most goals that are named after a step, those with the highest probabilities;
             the wrapper refuses more than its ``max_hindsight``. Default: None, all.
-        describe: function of the trajectory, a list of :class:`~torchrl_glam.text.GameStep`, that
-            gives the texts of the slots. Default: ``before`` and ``after``, the last two
-            observations, which must be strings then, and ``action``, the one between them.
+        describe: function from a trajectory, a list of :class:`~torchrl_glam.text.GameStep`, to
+            the texts of the slots. Default: ``before`` and ``after``, the last two observations,
+            which must be strings, and ``action``, the one between them.
         chat_template: whether the prompt is a user's turn, which a chat model answers. Default:
             False.
         **options: of :func:`~torchrl_glam.models.make_trunk`, such as ``max_tokens_per_pass`` and

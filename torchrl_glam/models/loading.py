@@ -10,12 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-import transformers
 from safetensors import SafetensorError
 
 from torchrl_glam._files import shorten
-from torchrl_glam.models._gradient_checkpointing import checkpoint_layers
-from torchrl_glam.models._reach import text_config
 from torchrl_glam.models.folder import (
     adapter_base,
     check_folder,
@@ -23,6 +20,8 @@ from torchrl_glam.models.folder import (
     put_adapters,
     without_current_folder,
 )
+from torchrl_glam.models.trunks.gradients import checkpoint_layers
+from torchrl_glam.models.trunks.reader import text_config
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -111,7 +110,9 @@ def load_language_model(
         name = adapter_base(adapters, EMBEDDED)
     kwargs = {"attn_implementation": attention}
     if load_in_4bit:
-        kwargs["quantization_config"] = transformers.BitsAndBytesConfig(
+        from transformers import BitsAndBytesConfig
+
+        kwargs["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
@@ -159,7 +160,9 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
         >>> load_tokenizer("tiny").tokenize(" Go to red lion")
         [' Go to', ' red lion']
     """
-    tokenizer = _load(transformers.AutoTokenizer, name)
+    from transformers import AutoTokenizer
+
+    tokenizer = _load(AutoTokenizer, name)
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             raise ValueError(
@@ -172,18 +175,9 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
 
 def choose_kind(name: str | Path) -> tuple[type, PretrainedConfig]:
-    """The class of ``transformers`` that loads a model, and the model's configuration.
+    """The class of ``transformers`` that loads a model, and the model's configuration."""
+    import transformers
 
-    Args:
-        name: as in :func:`load_language_model`, but no folder of adapters.
-
-    Raises:
-        FileNotFoundError, ValueError: as :func:`load_language_model` raises them.
-
-    Examples:
-        >>> choose_kind("tiny")[0].__name__
-        'AutoModelForSeq2SeqLM'
-    """
     config = _load(transformers.AutoConfig, name)
     kind, known = transformers.AutoModelForCausalLM, transformers.MODEL_FOR_CAUSAL_LM_MAPPING
     if config.is_encoder_decoder:
@@ -223,7 +217,7 @@ def _hub_answers(name: str) -> bool:
 
 
 def _load(kind: type, name: str | Path, **kwargs):
-    weights = kind in (transformers.AutoModelForCausalLM, transformers.AutoModelForSeq2SeqLM)
+    weights = kind.__name__.startswith("AutoModel")
     try:
         with _source(name, weights) as (source, where), without_current_folder():
             return kind.from_pretrained(source, trust_remote_code=False, **where, **kwargs)

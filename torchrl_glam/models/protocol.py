@@ -1,4 +1,4 @@
-"""What losses, heads and instruments may ask of a trunk."""
+"""The protocol that losses, heads and tools expect of a trunk."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Part = Literal["scores", "embeddings", "prompt"]
 class Trunk(Protocol):
     """A module that reads states with a language model, and can be asked for parts of it.
 
-    :class:`~torchrl_glam.models.CandidateTrunk` says what the parts are. Losses take any
-    TensorDictModule for a trunk; of one that has these members they ask no more than they need.
+    :class:`~torchrl_glam.models.CandidateTrunk` describes the parts. Losses take any
+    TensorDictModule as a trunk; where it has these members, they ask only for what they need.
 
     Attributes:
         in_keys: tokens of goal, observation and candidates, and the mask of admissible candidates.

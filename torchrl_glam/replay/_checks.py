@@ -69,11 +69,7 @@ def check_entries(batch: TensorDictBase, writers: Mapping[NestedKey, str]) -> No
 
 
 def check_same_goal(goals: torch.Tensor, first: torch.Tensor, goal_key: NestedKey) -> None:
-    """Refuses episodes in which the goal pursued changes: they are parts of several.
-
-    ``goals`` [R, ...] are those pursued at each step, episode by episode, ``first`` int64 [E] the
-    first step of every episode.
-    """
+    """Refuses episodes in which the goal pursued, [R, ...], changes; ``first`` [E] begins each."""
     changes = rows_differ(goals[1:], goals[:-1])
     changes[first[1:] - 1] = False
     if changes.any():
@@ -138,8 +134,9 @@ def check_rewards(reward: torch.Tensor, scale: tuple[float, float]) -> None:
         raise ValueError(
             f"The environment's rewards are from {low:g} to {high:g}, and reward_scale ({scale}) "
             "says that a step gets the first number, or the second where it reaches its goal, or "
-            "one between: relabelled steps would be rewarded on another scale. Give the "
-            "environment's reward_scale, or rescale its rewards."
+            "one between: relabelled steps would be rewarded on another scale. Rescale the "
+            "environment's rewards (TextEnvWrapper takes reward=...), or give HindsightTransform "
+            "their reward_scale."
         )
     if not reward.is_floating_point() and scale != tuple(map(int, scale)):
         raise ValueError(f"reward_scale ({scale}) must be whole numbers, as rewards are.")

@@ -73,13 +73,9 @@ class StepLog:
     ) -> None:
         """Adds the steps of a call; those of a trajectory stand in the order of time.
 
-        Args:
-            steps: Entries, each [K, ...], with the same keys, shapes and types in every call.
-            track: The trajectory of each, int64 [K], at least 0.
-            done: Whether its episode ends with this step, bool [K].
-
-        Raises:
-            ValueError, KeyError: if the entries changed. Nothing is added then.
+        Entries, each [K, ...], keep keys, shapes and types in every call, or nothing is added and
+        ValueError or KeyError raised. ``track`` is the trajectory of each step, int64 [K], at least
+        0, and ``done`` whether its episode ends there, bool [K].
         """
         if self.steps:
             held = {key: (value.dtype, value.shape[1:]) for key, value in self.steps.items()}
@@ -112,11 +108,7 @@ class StepLog:
         return Episodes(line[place], episode, Spans(after - spans.lengths, after - 1))
 
     def end_all(self, done_key: NestedKey, truncated_key: NestedKey) -> None:
-        """Ends every pending episode with its last step, as a time limit would.
-
-        Args:
-            done_key, truncated_key: Entries, [S, 1], that say so; the second need not exist.
-        """
+        """Ends every pending episode with its last step, as a time limit would."""
         self.load_state_dict(self.state_dict())  # without what was let out before
         slots, closes = self._by_episode(self._alive())
         ends = slots[closes]

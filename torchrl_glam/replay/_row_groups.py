@@ -52,12 +52,7 @@ class RowGroups:
         return torch.from_numpy(self._memory[self._begin[group] :][: self._counts[group]])
 
     def assign(self, rows: torch.Tensor, groups: torch.Tensor) -> None:
-        """Puts rows into groups, taking them out of the ones they were in.
-
-        Args:
-            rows: Different rows, int64 [k].
-            groups: Their groups, integers [k] of at least 0, or -1 for none.
-        """
+        """Moves different rows, int64 [k], into groups [k]; -1 for none."""
         rows, groups = rows.numpy(), groups.numpy()
         before = self._group[rows]
         changed = before != groups
@@ -66,14 +61,10 @@ class RowGroups:
         self._append(rows[comes], groups[comes])
 
     def draw(self, groups: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-        """Draws a row from each of the groups named, uniformly and with replacement.
+        """Draws a row of each group named, int64 [k] both, uniformly and with replacement.
 
-        Args:
-            groups: Groups that have rows, int64 [k]; one may be named several times.
-            generator: Source of randomness; None for PyTorch's global one.
-
-        Returns:
-            Rows, int64 [k].
+        A group may be named several times, and must have rows. Without a generator, PyTorch's
+        global one draws.
         """
         device = None if generator is None else generator.device
         # float64: float32 would leave out rows of groups of millions

@@ -1,16 +1,10 @@
 """Rollouts of on-policy methods as rows of finished runs, with or without hindsight.
 
-:func:`close_rollout` and then :class:`HindsightTransform` turn a collector's batch into rows, every
-one of the policy that made the rollout: what PPO with hindsight learns from (SAC-GLAM, Gaven et
-al., 2024, Appendix G).
-
-Examples:
-    >>> from torchrl.envs.transforms import Compose
-    >>> from torchrl_glam.envs import GoalSpace
-    >>> from torchrl_glam.replay import HindsightTransform
-    >>> to_rows = Compose(HindsightTransform(), SubgoalFilter(GoalSpace().is_subgoal))
-
-``to_rows.inv(close_rollout(rollout))`` are the rows: inverse transforms run from last to first.
+:func:`close_rollout` and then :class:`~torchrl_glam.replay.HindsightTransform` turn a collector's
+batch into rows that all come from one policy, for PPO with hindsight (SAC-GLAM, Gaven et al., 2024,
+Appendix G).
+With ``to_rows = Compose(HindsightTransform(), SubgoalFilter(is_subgoal))`` the rows are
+``to_rows.inv(close_rollout(rollout))``: inverse transforms run from last to first.
 """
 
 from __future__ import annotations

@@ -148,13 +148,10 @@ def check_order(
     expected: torch.Tensor,
     shape: torch.Size,
 ) -> None:
-    """Refuses steps that do not follow the steps before.
+    """Refuses steps whose ``step_count`` since the last reset, [*B] or [*B, 1], is not as expected.
 
-    Args:
-        step_count: steps made since the last reset, [*B] or [*B, 1].
-        counted: which steps count, bool [K], or None for all.
-        expected: place in their episodes of those that do, integers.
-        shape: *B, for the message.
+    ``expected`` is the place in their episodes of those steps that are counted, bool [K], or None
+    for all.
     """
     given = step_count.reshape(-1)
     place = torch.arange(given.shape[0], device=given.device)

@@ -3,8 +3,11 @@
 ``python -m torchrl_glam.report FOLDER`` makes it of a run's folder, also while the run goes on.
 """
 
-from torchrl_glam.report.charts import Chart, Line
-from torchrl_glam.report.page import make_page
-from torchrl_glam.report.run import Run, read_run
+from torchrl_glam._extras import needs
+
+with needs("recipes", "A report"):
+    from torchrl_glam.report.charts import Chart, Line
+    from torchrl_glam.report.page import make_page
+    from torchrl_glam.report.run import Run, read_run
 
 __all__ = ["Chart", "Line", "Run", "make_page", "read_run"]

@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from matplotlib.ticker import MaxNLocator
-
 WIDTH, HEIGHT = 420, 240
 LEFT, RIGHT, TOP, BOTTOM = 58, 398, 10, 202  # of what the axes enclose
 _POINTS = 240  # of a line at the most: more cannot be told apart
 _MARKED = 30  # points of a line up to which each has a mark
 _ROWS = 40  # of a chart's table
 _STYLES = 6  # of lines, in report.css
-_TICKS = MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10])
+_INTERVALS = 5  # between ticks, at the most
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ class _Axis:
         else:
             if low == high:
                 low, high = low - (abs(low) / 10 or 1), high + (abs(high) / 10 or 1)
-            self._ticks = _TICKS.tick_values(low, high)
+            self._ticks = _linear_ticks(low, high)
         self._scale = math.log10 if log else float
         self.low, self.high = float(self._ticks[0]), float(self._ticks[-1])
         self._start, self._end = start, end
@@ -143,6 +141,17 @@ class _Axis:
 
     def ticks(self) -> list[tuple[float, str]]:
         return [(self.place(float(tick)), number(float(tick))) for tick in self._ticks]
+
+
+def _linear_ticks(low: float, high: float) -> list[float]:
+    """Round values around some others."""
+    least = high / _INTERVALS - low / _INTERVALS
+    power = 10.0 ** math.floor(math.log10(least))
+    for step in (power * digit for digit in (1, 2, 2.5, 5, 10, 20, 25)):
+        first, last = math.floor(low / step), math.ceil(high / step)
+        if last - first <= _INTERVALS:
+            break
+    return [place * step for place in range(first, last + 1)]
 
 
 def _logarithmic_ticks(low: float, high: float) -> list[float]:

@@ -12,27 +12,28 @@ class Plan:
     """A chart, or several: one for each value of the pattern's group ``chart``.
 
     Its lines are the columns that the pattern matches; their names are the group ``line``, else
-    ``label``. A name has the same style in all charts of a plan. ``charts`` has words for some
-    values of the group ``chart``, None where it matches nothing.
+    ``label``. Its axis includes 0 unless ``options`` say otherwise. A name has the same style in
+    all charts of a plan. ``charts`` has words for some values of the group ``chart``, None where it
+    matches nothing.
     """
 
     title: str
     about: str
     pattern: str
     label: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=lambda: {"limits": (0, 0)})
     charts: Mapping[str | None, str] = field(default_factory=dict)
 
 
-_SHARE = {"limits": (0, 1)}
+_SHARE, _LOG, _FREE = {"limits": (0, 1)}, {"log": True}, {}
 SECTIONS: tuple[tuple[str, tuple[Plan, ...]], ...] = (
     (
         "Success",
         (
             Plan(
                 "Success, actions sampled",
-                "Share of the episodes that reach their goal: of evaluations, and of those played "
-                "while training since the row before.",
+                "Share of the episodes that reach their goal: of evaluations, and of those "
+                "played while training since the row before.",
                 r"eval/(?P<line>[^/]+)/sampled/success|success",
                 "while training",
                 _SHARE,
@@ -55,7 +56,6 @@ SECTIONS: tuple[tuple[str, tuple[Plan, ...]], ...] = (
                 "Length of episodes",
                 "Mean steps of an evaluation's episode.",
                 r"eval/(?P<line>[^/]+/[^/]+)/length",
-                options={"limits": (0, 0)},
             ),
         ),
     ),
@@ -65,46 +65,47 @@ SECTIONS: tuple[tuple[str, tuple[Plan, ...]], ...] = (
             Plan(
                 "Q against return",
                 "In evaluations: Q-values of the actions taken less the discounted returns that "
-                "followed (0 is right, above 0 the critic promises too much), and the correlation "
-                "of the two.",
+                "followed (0 is right, above 0 the critic promises too much), and the "
+                "correlation of the two.",
                 r"probe/q_(?P<line>error|correlation)",
-                options={"limits": (0, 0)},
             ),
             Plan(
                 "Q-values in updates",
                 "Means over the newest batch.",
                 r"(?P<line>q_value|target_value)",
+                options=_FREE,
             ),
             Plan(
                 "Temporal-difference error",
                 "Mean distance of Q-values from their targets in the newest batch.",
                 r"td_error",
                 "TD error",
-                {"limits": (0, 0)},
             ),
             Plan(
                 "What values explain of returns",
                 "1 is all of their variance, 0 no more than a constant would.",
                 r"explained_variance",
                 "explained variance",
+                _FREE,
             ),
         ),
     ),
     (
         "Policy",
         (
-            Plan("Entropy", "Of the policy, in nats.", r"entropy", "entropy", {"limits": (0, 0)}),
+            Plan("Entropy", "Of the policy, in nats.", r"entropy", "entropy"),
             Plan(
                 "Entropy coefficient",
                 "What a nat of entropy is worth beside the reward.",
                 r"alpha",
                 "coefficient",
-                {"log": True},
+                _LOG,
             ),
             Plan(
                 "Actions on a shortest plan, states of {chart}",
-                "Shares of the states in which the policy's likeliest action, and the one of the "
-                "largest Q-value, lie on a shortest plan, and the probability of all that do.",
+                "Shares of the states in which the policy's likeliest action, and the one of "
+                "the largest Q-value, lie on a shortest plan, and the probability of all that "
+                "do.",
                 r"probe/(?P<chart>plan|random|policy)/(?P<line>policy|critic|probability"
                 r"|(?:policy|critic)/second)",
                 options=_SHARE,
@@ -115,39 +116,42 @@ SECTIONS: tuple[tuple[str, tuple[Plan, ...]], ...] = (
                 "Mean Q-value of the actions on a shortest plan less that of the others, in "
                 "states of a plan, of random play and of the policy's own play.",
                 r"probe/(?P<line>plan|random|policy)/lead",
-                options={"limits": (0, 0)},
             ),
             Plan(
                 "Distance from the policy that played",
                 "Share of clipped ratios, and Kullback-Leibler divergence.",
                 r"(?P<line>clip_fraction|kl|kl_approx)",
-                options={"limits": (0, 0)},
             ),
             Plan(
                 "Ratios to the policy that played",
                 "Of the probabilities of actions.",
                 r"(?P<line>max_ratio|mean_ratio)",
-                options={"log": True},
+                options=_LOG,
             ),
         ),
     ),
     (
         "Losses and gradients",
         (
-            Plan("Loss: {chart}", "Mean over the newest batch.", r"loss_(?P<chart>.+)", "loss"),
+            Plan(
+                "Loss: {chart}",
+                "Mean over the newest batch.",
+                r"loss_(?P<chart>.+)",
+                "loss",
+                _FREE,
+            ),
             Plan(
                 "Norms of gradients",
                 "Before clipping, of the newest update.",
                 r"grad_norm(?:/(?P<line>.+))?",
                 "all",
-                {"log": True},
+                _LOG,
             ),
             Plan(
                 "Error of scores",
                 "Largest distance of log-likelihoods from the language model's own, in nats.",
                 r"score_error",
                 "error",
-                {"limits": (0, 0)},
             ),
         ),
     ),
@@ -164,36 +168,21 @@ SECTIONS: tuple[tuple[str, tuple[Plan, ...]], ...] = (
                 "Policy lag",
                 "Updates since the policy that played the transitions.",
                 r"policy_lag/(?P<line>.+)",
-                options={"limits": (0, 0)},
             ),
             Plan(
                 "Goals named",
                 "Different goals that were reached so far, whichever was pursued.",
                 r"goals/named",
                 "goals",
-                {"limits": (0, 0)},
             ),
             Plan(
                 "New goals named",
                 "In 1,000 environment steps.",
                 r"goals/new_per_1000_steps",
                 "goals",
-                {"limits": (0, 0)},
             ),
-            Plan(
-                "Transitions stored",
-                "In the replay buffer.",
-                r"buffer_size",
-                "transitions",
-                {"limits": (0, 0)},
-            ),
-            Plan(
-                "Episodes",
-                "Ended since the row before.",
-                r"episodes",
-                "episodes",
-                {"limits": (0, 0)},
-            ),
+            Plan("Transitions stored", "In the replay buffer.", r"buffer_size", "transitions"),
+            Plan("Episodes", "Ended since the row before.", r"episodes", "episodes"),
         ),
     ),
     (
@@ -206,23 +195,26 @@ SECTIONS: tuple[tuple[str, tuple[Plan, ...]], ...] = (
                 r"share/time/(?P<line>.+)",
                 options=_SHARE,
             ),
-            Plan(
-                "Pace",
-                "Since the row before.",
-                r"(?P<line>steps_per_second|updates_per_second)",
-                options={"limits": (0, 0)},
-            ),
+            Plan("Pace", "Since the row before.", r"(?P<line>steps_per_second|updates_per_second)"),
             Plan(
                 "Seconds a call",
                 "Mean since the row before.",
                 r"time/(?P<line>.+)",
-                options={"log": True},
+                options=_LOG,
             ),
-            Plan("Time so far", "Since the run began.", r"seconds", "seconds", {"limits": (0, 0)}),
+            Plan("Time so far", "Since the run began.", r"seconds", "seconds"),
         ),
     ),
     (
         "Other measurements",
-        (Plan("{chart}", "As in metrics.csv.", r"(?P<chart>[^/]+)(?:/(?P<line>.+))?", "value"),),
+        (
+            Plan(
+                "{chart}",
+                "As in metrics.csv.",
+                r"(?P<chart>[^/]+)(?:/(?P<line>.+))?",
+                "value",
+                _FREE,
+            ),
+        ),
     ),
 )

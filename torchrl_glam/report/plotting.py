@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from torchrl_glam._files import open_below
 from torchrl_glam.report.comparison import interquartile_mean
 from torchrl_glam.runs.success import interval
 
@@ -55,7 +57,8 @@ def plot_learning_curves(
     Args:
         curves: for every label of the legend, x and y of each of its runs.
         path: PNG to write; its folder is made if need be.
-        references: heights of dashed lines, by name (random play, the oracle). Default: none.
+        references: heights of at most two lines, by name (random play, the oracle). Default:
+            none.
         x_label, y_label: names of the axes.
 
     Examples:
@@ -65,21 +68,25 @@ def plot_learning_curves(
         >>> path.exists()
         True
     """
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    axes = figure.subplots()
-    for index, (label, runs) in enumerate(curves.items()):
-        colour, several = f"C{index}", len(runs) > 1
-        for x, y in runs if several else ():
-            axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
-        x, mean, low, high = mean_and_interval(runs)
-        axes.plot(x, mean, color=colour, label=label)
-        if several:
-            axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
-    for name, height in (references or {}).items():
-        axes.axhline(height, linestyle="--", linewidth=1, color="0.5")
-        axes.annotate(name, (0, height), xycoords=("axes fraction", "data"), va="bottom")
-    axes.set(xlabel=x_label, ylabel=y_label, ylim=(0, 1.08))
-    axes.legend(loc="lower right")
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    with rc_context({"text.parse_math": False}):  # a label with two $ is a label
+        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+        axes = figure.subplots()
+        for index, (label, runs) in enumerate(curves.items()):
+            _draw_group(axes, label, runs, f"C{index}")
+        for style, (name, height) in zip(("--", ":"), (references or {}).items(), strict=False):
+            axes.axhline(height, linestyle=style, linewidth=1, color="0.5", label=name)
+        axes.set(xlabel=x_label, ylabel=y_label, ylim=(0, 1.08))
+        axes.legend(loc="best", fontsize=8)
+        path = Path(path)
+        with open_below(path.parent, path.name, "wb") as file:
+            figure.savefig(file, dpi=120, format="png")
+
+
+def _draw_group(axes, label: str, runs: Sequence, colour: str) -> None:
+    several = len(runs) > 1
+    for x, y in runs if several else ():
+        axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
+    x, mean, low, high = mean_and_interval(runs)
+    axes.plot(x, mean, color=colour, label=label)
+    if several:
+        axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)

@@ -77,6 +77,8 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
+        if name.startswith("cpu:"):  # torch takes any number
+            raise RuntimeError("there is one CPU, cpu")
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         raise ValueError(

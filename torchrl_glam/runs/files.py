@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from torchrl_glam._files import kind_of
+from torchrl_glam._files import kind_of, open_below, path_below
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -109,6 +109,58 @@ def writing_to(folder: Path) -> Iterator[None]:
             "written to and has room; what was saved earlier is untouched",
             str(folder),
         ) from error
+
+
+@contextmanager
+def reserved(folder: str | Path, *names: str, key: str = "output") -> Iterator[None]:
+    """Opens files before the work whose results they take, and overwrites none.
+
+    Files that are still empty at the end are removed, with the folders made for them.
+
+    Args:
+        folder: where the files will lie.
+        *names: of the files.
+        key: the setting that names the folder, for errors. Default: ``"output"``.
+
+    Raises:
+        FileExistsError: if a file is there and not empty, or the folder is a file.
+        ValueError: if a file is a link, a pipe or a device.
+        OSError: if a file cannot be made.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> with reserved(folder / "a", "results.csv", "results.png"):
+        ...     _ = (folder / "a" / "results.csv").write_text("0.5")
+        >>> [path.name for path in (folder / "a").iterdir()]
+        ['results.csv']
+        >>> with reserved(folder / "a", "results.csv"):
+        ...     pass
+        Traceback (most recent call last):
+            ...
+        FileExistsError: '...results.csv' is there, and would be overwritten: give another `output`
+    """
+    folder = Path(folder)
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    if folder.is_file():
+        raise FileExistsError(f"{key} ({str(folder)!r}) is a file: give a folder")
+    paths = [path_below(folder, name) for name in names]
+    for path in paths:
+        if path.is_dir() or (path.exists() and path.stat().st_size):
+            raise FileExistsError(
+                f"{str(path)!r} is there, and would be overwritten: give another `{key}`"
+            )
+    try:
+        for name in names:
+            open_below(folder, name, "a").close()
+        yield
+    finally:
+        for path in paths:
+            if path.is_file() and not path.stat().st_size:
+                path.unlink()
+        with suppress(OSError):  # not empty
+            for path in made:
+                path.rmdir()
 
 
 def system_error(error: OSError | RuntimeError) -> OSError | None:

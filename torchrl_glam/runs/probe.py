@@ -10,7 +10,7 @@ from tensordict.utils import unravel_key
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from torchrl_glam.models._distinct import fingerprint
+from torchrl_glam.models.trunks.passes import fingerprint
 from torchrl_glam.runs.build import seeded
 from torchrl_glam.text import Oracle
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
+import yaml
 from filelock import FileLock, Timeout
 
+from torchrl_glam._files import read_text
 from torchrl_glam.runs.files import plain_files, writing_to
 
 CHECKPOINTS = "checkpoints"
@@ -119,3 +122,36 @@ class RunFolder:
                 f"output ({str(self.path)!r}) holds {', '.join(held)}, which a new run would "
                 "overwrite: give another folder, or continue that run with `resume`"
             )
+
+
+def stored_settings(folder: str | Path) -> dict[str, Any]:
+    """The configuration that a run's folder holds, as plain data: nothing in it is resolved.
+
+    Args:
+        folder: the run's, which may come from anywhere.
+
+    Raises:
+        FileNotFoundError: if it holds none.
+        ValueError: if it is a link or a pipe, too large, has aliases, which may grow without end,
+            or holds something else than settings. The message shows nothing of its content.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / CONFIG).write_text("gamma: 0.9\\nmodel: ${oc.env:HOME}\\n")
+        >>> stored_settings(folder)
+        {'gamma': 0.9, 'model': '${oc.env:HOME}'}
+    """
+    path = Path(folder) / CONFIG
+    text = read_text(path, most=2**16)
+    if text.count("[") + text.count("{") > 1_000:  # deep nesting takes minutes to read
+        raise ValueError(f"{str(path)!r} is no configuration of a run")
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise ValueError(f"{str(path)!r} has aliases, expected plain settings")
+        settings = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError):
+        settings = None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{str(path)!r} is no configuration of a run")
+    return settings

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -54,18 +54,30 @@ def encode_text(strings: Strings, length: int | None = None) -> Tensor:
     return torch.frombuffer(padded, dtype=torch.uint8).clone().view(*shape, length)
 
 
-def decode_text(text: Tensor) -> Strings:
+@overload
+def decode_text(text: Tensor, ndim: Literal[0]) -> str: ...
+@overload
+def decode_text(text: Tensor, ndim: Literal[1]) -> list[str]: ...
+@overload
+def decode_text(text: Tensor, ndim: Literal[2]) -> list[list[str]]: ...
+@overload
+def decode_text(text: Tensor, ndim: int | None = None) -> Any: ...
+
+
+def decode_text(text: Tensor, ndim: int | None = None) -> Strings:
     """Decodes a text tensor into strings; the inverse of :func:`encode_text`.
 
     Args:
         text: ``uint8`` tensor of shape ``[*B, length]``.
+        ndim: number of dimensions of ``B``, from which type checkers know what is returned.
+            Default: None, any.
 
     Returns:
         A string if ``B`` is empty, else nested lists of strings of shape ``B``.
 
     Raises:
         TypeError: if ``text`` is not a ``uint8`` tensor.
-        ValueError: if it is not UTF-8.
+        ValueError: if it is not UTF-8, or ``B`` has not ``ndim`` dimensions.
 
     Examples:
         >>> decode_text(encode_text([["Grasp", "Release"], ["Go to red lion", ""]]))
@@ -74,6 +86,11 @@ def decode_text(text: Tensor) -> Strings:
     if not isinstance(text, Tensor) or text.dtype != torch.uint8:
         kind = text.dtype if isinstance(text, Tensor) else type(text).__name__
         raise TypeError(f"text must be a uint8 tensor of UTF-8 bytes, got {kind}.")
+    if ndim is not None and text.ndim - 1 != ndim:
+        raise ValueError(
+            f"text has the shape {list(text.shape)}: with {ndim} dimensions of B (ndim) it must "
+            f"have {ndim + 1}"
+        )
     raw, length = text.cpu().numpy().tobytes(), text.shape[-1]
     rows = (raw[start : start + length] for start in range(0, len(raw), max(length, 1)))
     return _nest((decode_bytes(row.rstrip(b"\0"), "text") for row in rows), text.shape[:-1])

@@ -8,13 +8,16 @@ tokens, so no text is touched between the environment and the model.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from torchrl_glam.text.encoding import join_segments
 from torchrl_glam.text.template import PromptTemplate
+
+if TYPE_CHECKING:
+    from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 # What a trunk tries its tokenizer on: goals with observations, and actions.
 EXAMPLES = (("Grasp red lion", "You see: red lion, blue cat\nYou are on: nothing"),)
@@ -146,7 +149,7 @@ def check_composition(
         tokenizer: the tokenizer of the language model.
         template: the prompt.
         examples: pairs of goal text and observation text.
-        actions: texts that go on where the prompt ends, as decoder-only models read them; checked
+        actions: texts that continue the prompt, as decoder-only models read them; checked
             after the last of the examples. Default: none.
 
     Raises:

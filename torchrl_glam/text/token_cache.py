@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.text.encoding import End, cut_text, decode_bytes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _SIZE = 100_000  # texts kept
 _LEAD = b"\0"  # stands for the lead alone: no text contains a zero
@@ -25,11 +28,10 @@ class TokenCache:
         name: what the texts are, for errors.
         length: tokens kept for a text (T).
         dtype: type of the tokens.
-        keep: what is left of a text with more tokens, whole words: its ``"head"`` or its
-            ``"tail"``. Default: None, such a text is an error.
+        keep: as in :class:`~torchrl_glam.text.TokenizeText`.
 
     Attributes:
-        num_cut: different texts cut so far. The first one is warned of.
+        num_cut: number of different texts cut so far.
 
     Examples:
         >>> from torchrl_glam.text import encode_text

@@ -1,18 +1,21 @@
 """What people look at: an agent's success in figures, its episodes as a page, and play by hand."""
 
-from torchrl_glam.viewing.agents import name_apart, open_agent, read_card
-from torchrl_glam.viewing.animation import write_animation
-from torchrl_glam.viewing.figures import (
-    format_results,
-    measure,
-    plot_results,
-    pool,
-    write_results,
-)
-from torchrl_glam.viewing.games import choose_game, make_game, tokenize
-from torchrl_glam.viewing.page import write_page
-from torchrl_glam.viewing.play import nearest_goals, play
-from torchrl_glam.viewing.recording import record
+from torchrl_glam._extras import needs
+
+with needs("recipes", "Viewing an agent"):
+    from torchrl_glam.viewing.agents import name_apart, open_agent, read_card
+    from torchrl_glam.viewing.animation import write_animation
+    from torchrl_glam.viewing.figures import (
+        format_results,
+        measure,
+        plot_results,
+        pool,
+        write_results,
+    )
+    from torchrl_glam.viewing.games import choose_game, make_game, tokenize
+    from torchrl_glam.viewing.page import write_page
+    from torchrl_glam.viewing.play import nearest_goals, play
+    from torchrl_glam.viewing.recording import record
 
 __all__ = [
     "choose_game",

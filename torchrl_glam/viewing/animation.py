@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from torchrl_glam._files import open_below
 from torchrl_glam.envs.playground.picture import draw_scene
 
 _STEP, _END = 1100, 1800  # milliseconds that a picture is shown
@@ -46,18 +46,16 @@ def write_animation(
         )
     shown = [frame for episode in episodes for frame in _frames(episode, scale)]
     images = [Image.fromarray(picture).quantize(128) for picture, _ in shown]
-    file = io.BytesIO()
-    images[0].save(
-        file,
-        format="GIF",
-        save_all=True,
-        append_images=images[1:],
-        duration=[milliseconds for _, milliseconds in shown],
-        loop=0,
-    )
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(file.getvalue())
+    with open_below(path.parent, path.name, "wb") as file:
+        images[0].save(
+            file,
+            format="GIF",
+            save_all=True,
+            append_images=images[1:],
+            duration=[milliseconds for _, milliseconds in shown],
+            loop=0,
+        )
 
 
 def _frames(episode: Mapping[str, Any], scale: float) -> Iterator[tuple[np.ndarray, int]]:

@@ -6,12 +6,15 @@ import csv
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import groupby
+from math import isnan
 from pathlib import Path
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
+from torchrl_glam._files import open_below
 from torchrl_glam.runs.evaluation import play_episodes
 from torchrl_glam.runs.success import ALL, Result
 from torchrl_glam.text import describe_env
@@ -128,7 +131,7 @@ def format_results(results: Sequence[Result]) -> str:
             (
                 *(result.policy, result.split, str(result.objects or "")),
                 *(result.kind, f"{result.success:.3f}", f"{low:.3f} to {high:.3f}"),
-                *(str(result.episodes), f"{result.length:.1f}"),
+                *(str(result.episodes), "" if isnan(result.length) else f"{result.length:.1f}"),
             )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -147,7 +150,8 @@ def format_results(results: Sequence[Result]) -> str:
 def write_results(results: Sequence[Result], path: str | Path) -> None:
     """Writes a CSV: a row for each result, with its success and the ends of its interval."""
     names = [entry.name for entry in fields(Result) if entry.name != "by_agent"]
-    with open(path, "w", newline="", encoding="utf-8") as file:
+    path = Path(path)
+    with open_below(path.parent, path.name, newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*names, "success", "low", "high", "agents"])
         for result in results:
@@ -162,7 +166,16 @@ def plot_results(results: Sequence[Result], path: str | Path) -> None:
     """Draws success with its intervals: by goal kind, and by objects where there are several.
 
     A row of panels for each split of goals.
+
+    Args:
+        results: the results.
+        path: PNG to write.
     """
+    with rc_context({"text.parse_math": False}):  # a name with two $ is a name
+        _plot(results, Path(path))
+
+
+def _plot(results: Sequence[Result], path: Path) -> None:
     splits = list(dict.fromkeys(result.split for result in results))
     sizes = sorted({result.objects for result in results})
     columns = 2 if len(sizes) > 1 else 1
@@ -181,7 +194,8 @@ def plot_results(results: Sequence[Result], path: str | Path) -> None:
             row[1].set_xticks(sizes)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(policies), 4))
-    figure.savefig(path, dpi=120)
+    with open_below(path.parent, path.name, "wb") as file:
+        figure.savefig(file, dpi=120, format="png")
 
 
 def _errors(results: Sequence[Result]) -> list[list[float]]:

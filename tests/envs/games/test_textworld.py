@@ -12,6 +12,7 @@ pytest.importorskip("textworld", reason="pip install torchrl_glam[textworld]")
 from torchrl_glam.envs.games.textworld import make_textworld  # noqa: E402
 
 
+@pytest.mark.slow
 def test_the_coin_is_found_by_walking_on():
     env = make_textworld(num_envs=1, num_games=2, settings={"level": 2}, seed=0)
     check_text_env(env, steps=12)

@@ -11,9 +11,9 @@ from typing import Any, TypeVar, get_args
 from omegaconf import DictConfig, OmegaConf
 from tensordict import NestedKey
 
-from torchrl_glam.models._likelihood import Normalisation
 from torchrl_glam.models.export import ExportKind
 from torchrl_glam.models.hub import check_repo_id, require_token
+from torchrl_glam.models.trunks.likelihood import Normalisation
 from torchrl_glam.text import EnvDescription
 
 # A resumed run may train longer and report otherwise; the rest decides what is learnt.

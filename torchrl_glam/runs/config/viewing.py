@@ -44,9 +44,23 @@ class ViewConfig:
         """
         one = (self.agent is None) != (self.model is None)
         require(one, "agent", self.agent, f"be given, or model ({self.model}), and not both")
+        self.check_numbers()
+
+    def check_numbers(self) -> None:
+        """Refuses numbers out of range, and texts that are empty.
+
+        Raises:
+            ValueError: as :meth:`check` raises it.
+        """
         within(self, "seed", 0, 2**32 - 1)
         at_least(self, "max_tokens_per_pass", 1)
         switches(self)
+        for key in ("episodes", "longest"):
+            if getattr(self, key, None) is not None:
+                within(self, key, 1, 1_000_000)
+        for key in ("agent", "model", "output"):
+            given = getattr(self, key, None)
+            require(given is None or bool(str(given).strip()), key, given, "not be empty")
 
 
 @dataclass
@@ -59,7 +73,7 @@ class EvaluateConfig(ViewConfig):
         >>> EvaluateConfig(agent="runs/a", modes=["both"]).check()
         Traceback (most recent call last):
             ...
-        ValueError: modes (['both']) must be some of ('sampled', 'greedy'), at least one
+        ValueError: modes (['both']) must be some of ('sampled', 'greedy')
     """
 
     agent: Any = None
@@ -88,10 +102,12 @@ class EvaluateConfig(ViewConfig):
         some = self.agent is None or (self.agents and len(set(self.agents)) == len(self.agents))
         expected = "be a folder, or a list of folders that differ"
         require(whole and bool(some), "agent", self.agent, expected)
-        at_least(self, "episodes", 1)
+        for key in ("objects", "splits", "modes"):
+            given = getattr(self, key)
+            listed = given is None or 0 < len(given) == len(set(given))
+            require(listed, key, given, "have at least one entry, and none twice")
         known = ("sampled", "greedy")
-        some = bool(self.modes) and set(self.modes) <= set(known)
-        require(some, "modes", self.modes, f"be some of {known}, at least one")
+        require(set(self.modes) <= set(known), "modes", self.modes, f"be some of {known}")
 
 
 @dataclass
@@ -102,7 +118,7 @@ class WatchConfig(ViewConfig):
         >>> WatchConfig(agent="runs/a", episodes=0).check()
         Traceback (most recent call last):
             ...
-        ValueError: episodes (0) must be at least 1
+        ValueError: episodes (0) must be in [1, 1e+06]
     """
 
     beside: str | None = None
@@ -110,7 +126,7 @@ class WatchConfig(ViewConfig):
     mode: str = "sampled"
     episodes: int = 100
     longest: int | None = None
-    output: str = "episodes.html"
+    output: str | None = None
 
     def check(self) -> None:
         """Refuses values out of range.
@@ -121,14 +137,12 @@ class WatchConfig(ViewConfig):
         super().check()
         another = self.beside is None or self.beside not in (self.agent, self.model)
         require(another, "beside", self.beside, "be another agent than the first")
-        at_least(self, "episodes", 1)
         choice(self, "mode", ("sampled", "greedy"))
         kinds = (".html", ".gif")
-        require(self.output.endswith(kinds), "output", self.output, f"end in one of {kinds}")
-        moving = self.output.endswith(".gif") and self.beside is not None
+        output = self.output or ".html"
+        require(output.endswith(kinds), "output", output, f"end in one of {kinds}")
+        moving = output.endswith(".gif") and self.beside is not None
         require(not moving, "beside", self.beside, "be null for a .gif, which shows one agent")
-        if self.longest is not None:
-            at_least(self, "longest", 1)
 
 
 @dataclass
@@ -153,6 +167,7 @@ class PlayConfig(ViewConfig):
         Raises:
             ValueError: naming the key, its value and what was expected.
         """
-        if self.agent is not None or self.model is not None:
+        if self.agent is None and self.model is None:
+            self.check_numbers()
+        else:
             super().check()
-        within(self, "seed", 0, 2**32 - 1)

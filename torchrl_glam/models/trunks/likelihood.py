@@ -1,16 +1,18 @@
-"""From hidden states to the log-likelihoods of the candidates, without logits that nobody needs."""
+"""Equation 1: from hidden states to log-likelihoods of the candidates, with no unneeded logits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.models.trie import CandidateTrie
+from torchrl_glam.models.trunks.trie import CandidateTrie
 from torchrl_glam.text import WordCounter
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Normalisation = Literal["sum", "token_mean", "word_mean"]
 
@@ -23,12 +25,9 @@ class LogLikelihood(nn.Module):
 
     Args:
         tokenizer: the tokenizer of the language model.
-        normalisation: ``"sum"`` of the token log-probabilities, ``"token_mean"``, or
-            ``"word_mean"``, the sum divided by the number of words. Default: ``"sum"``.
-        score_eos: whether the end-of-sequence token after a candidate is scored too; it counts as
-            a token and not as a word. Default: False.
-        pad_to_multiple_of: the vocabulary head reads a multiple of this many nodes, the last ones
-            for nothing, so that few shapes occur. Default: 1.
+        normalisation, score_eos: as in :class:`~torchrl_glam.models.CandidateTrunk`.
+        pad_to_multiple_of: the vocabulary head reads a multiple of this many nodes, so that few
+            shapes occur. Default: 1.
 
     Raises:
         ValueError: for an unknown ``normalisation``, or a tokenizer without the tokens needed.
@@ -88,7 +87,7 @@ class LogLikelihood(nn.Module):
         predicts = slot.new_zeros(len(slot), hidden.shape[1] + 1, dtype=torch.bool)
         predicts.scatter_(1, slot, True)[:, -1] = False
         row = (predicts.flatten().cumsum(0).view_as(predicts) - 1).gather(1, slot).clamp_min(0)
-        # Not by the mask itself, which the backward pass would turn into numbers once more.
+        # Not by the mask itself, which the backward pass would turn into indices again.
         at = predicts[:, :-1].flatten().nonzero().squeeze(-1)
         read = hidden.flatten(0, 1).index_select(0, at)
         if not len(read):

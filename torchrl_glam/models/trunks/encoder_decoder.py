@@ -1,11 +1,14 @@
-"""The trunk for encoder-decoder language models: one pass per state.
+"""Trunks for encoder-decoder language models (T5, BART, Pegasus).
 
-The prompt is encoded once. All candidate actions of a state are read by one decoder pass over
-their token trie (:mod:`torchrl_glam.models.trie`), in which each node attends to its ancestors
-and to the encoded prompt. Decoders count positions by index, so they are told otherwise:
+:class:`EncoderDecoderTrunk` encodes the prompt once. All candidate actions of a state are read by
+one decoder pass over their token trie, in which each node attends to its ancestors and to the
+encoded prompt. Decoders count positions by index, so they are told otherwise:
 
 - T5's relative position bias is corrected in the attention mask;
 - embedded positions (BART, Pegasus, Marian) are taken at the depth of each node.
+
+:class:`RepeatedTrunk` is for models whose decoder takes candidates one by one only: the encoded
+prompt is repeated for each.
 """
 
 from __future__ import annotations
@@ -17,24 +20,24 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from torchrl_glam.models._reach import check_positions
-from torchrl_glam.models.exactness import InexactTrunkError
-from torchrl_glam.models.trie import CandidateTrie
-from torchrl_glam.models.trunk import CandidateTrunk
+from torchrl_glam.models.trunks.exactness import InexactTrunkError
+from torchrl_glam.models.trunks.reader import check_positions
+from torchrl_glam.models.trunks.trie import CandidateTrie
+from torchrl_glam.models.trunks.trunk import CandidateTrunk
 
 
 class EncoderDecoderTrunk(CandidateTrunk):
     """Scores candidates with one encoder pass and one decoder pass over all of them.
 
     The embedding of the prompt is the decoder's hidden state at its start token. On construction,
-    two short candidates are scored and compared with the model's own forward, so that a model that
-    does something with masks or positions that is not foreseen here is refused, not scored wrongly.
+    the trunk scores a few short candidates and compares them with the model's own forward. A model
+    that treats masks or positions in an unforeseen way is refused instead of being scored wrongly.
 
     Args:
         layout: ``"trie"``, candidates merged by prefix, or ``"packed"``, one after another
-            without sharing: slower, for models with a position bias of its own in each layer
+            without sharing: slower, for models with a separate position bias in each layer
             (UMT5). :func:`make_trunk` picks. Default: ``"trie"``.
-        *args: those of :class:`~torchrl_glam.models.trunk.CandidateTrunk`, as are keys and errors.
+        *args: those of :class:`~torchrl_glam.models.CandidateTrunk`, as are keys and errors.
         **kwargs: likewise.
 
     Raises:
@@ -42,19 +45,9 @@ class EncoderDecoderTrunk(CandidateTrunk):
             read this layout exactly.
 
     Examples:
-        >>> from tensordict import TensorDict
-        >>> from torchrl_glam.models.loading import load_language_model
-        >>> model, tokenizer = load_language_model("tiny")
-        >>> trunk = EncoderDecoderTrunk(model, tokenizer)
-        >>> ids = lambda text: tokenizer(text, add_special_tokens=False).input_ids
-        >>> state = TensorDict({
-        ...     "goal_tokens": torch.tensor([ids(" Grasp red lion")]),
-        ...     "observation_tokens": torch.tensor([ids("\\nYou see: red lion, blue cat")]),
-        ...     "action_tokens": torch.tensor([[ids(" Go to red lion"), ids(" Go to blue cat")]]),
-        ...     "action_mask": torch.ones(1, 2, dtype=torch.bool),
-        ... }, batch_size=[1])
-        >>> trunk(state)["log_likelihood"].shape
-        torch.Size([1, 2])
+        >>> from torchrl_glam.models import load_language_model
+        >>> EncoderDecoderTrunk(*load_language_model("tiny")).embedding_dim
+        128
     """
 
     def __init__(self, *args, layout: Literal["trie", "packed"] = "trie", **kwargs) -> None:
@@ -109,7 +102,7 @@ class EncoderDecoderTrunk(CandidateTrunk):
         masked at all, and the host would wait for the encoder to see it. Not where the encoder
         makes windows of a plain mask."""
         config = self.base_model.config
-        if config._attn_implementation == "sdpa" and not self._has_windows:
+        if config._attn_implementation == "sdpa" and not self.turning_points:
             return prompt_mask[:, None, None]
         return prompt_mask.long()
 
@@ -157,6 +150,46 @@ class EncoderDecoderTrunk(CandidateTrunk):
         start = torch.full_like(candidate[:, :1], self._start_id())
         decoder_ids = torch.cat([start, candidate], -1)
         return self.base_model(input_ids=prompt, decoder_input_ids=decoder_ids).logits
+
+
+class RepeatedTrunk(EncoderDecoderTrunk):
+    """Scores candidates with any encoder-decoder model: one decoder row per candidate.
+
+    Arguments, keys and errors are those of :class:`~torchrl_glam.models.CandidateTrunk`. It
+    is exact but slower than a trie, the more so the more candidates share a prefix. On
+    construction it is checked against the model's own forward.
+
+    Examples:
+        >>> from torchrl_glam.models import load_language_model
+        >>> RepeatedTrunk(*load_language_model("tiny")).embedding_dim
+        128
+    """
+
+    def __init__(self, *args, **kwargs) -> None:
+        CandidateTrunk.__init__(self, *args, **kwargs)  # candidates have no layout to choose
+        self.check_exactness()
+
+    def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
+        model = self.base_model
+        check_positions("prompts", prompt.shape[1], self.limit)
+        longest = trie.path.shape[-1] + 1
+        check_positions("candidate actions, with the start,", longest, self.limit)
+        seen = prompt_mask.long()  # some models subtract it from 1
+        encoded = model.get_encoder()(input_ids=prompt, attention_mask=seen).last_hidden_state
+        state, action = trie.is_target[..., 0].nonzero(as_tuple=True)
+        start = trie.targets.new_full((len(state), 1), self._start_id())
+        rows = torch.cat([start, trie.targets[state, action]], 1)
+        read = trie.on_path[state, action].sum(-1)
+        rows = rows[:, : 1 + (int(read.max()) if len(read) else 0)]
+        hidden = model.get_decoder()(
+            input_ids=rows,
+            encoder_hidden_states=encoded[state],
+            encoder_attention_mask=seen[state],
+            use_cache=False,
+        ).last_hidden_state
+        first = state.new_zeros(len(prompt))
+        first[state] = torch.arange(len(state), device=state.device)  # any row of a state
+        return trie.nodes_of_rows(hidden[first, 0], hidden[:, 1:], state, action)
 
 
 def _check_one_bias(base: nn.Module) -> None:

@@ -1,24 +1,131 @@
-"""What a model can read: kinds that no trunk reads, limits, and where it begins to read otherwise.
+"""How a language model reads a prompt and the token tries of the candidates.
 
-Configurations of ``transformers`` say so under many names; this is the one place that knows them.
+Inputs and outputs are the trunk's (:mod:`torchrl_glam.models.trunks.trunk`). Configurations of
+``transformers`` tell limits and windows under many names; this is the one place that knows them.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from tensordict import NestedKey
+from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
-from transformers import PretrainedConfig
 
-# Lengths at which some layers stop to see all that is before, or see it otherwise.
+from torchrl_glam.models.trunks.exactness import check_exactness
+from torchrl_glam.models.trunks.trie import CandidateTrie
+from torchrl_glam.text import PromptBuilder, PromptTemplate, check_composition
+from torchrl_glam.text.prompt import EXAMPLE_ACTIONS, EXAMPLES
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+
+# Lengths from which some layers see only a part of the text before, or see it differently.
 _WINDOWS = (
-    *("sliding_window", "window_size", "local_attention", "attention_window_size"),
-    *("attention_chunk_size", "attention_window", "local_radius", "block_size"),
+    "sliding_window",
+    "window_size",
+    "local_attention",
+    "attention_window_size",
+    "attention_chunk_size",
+    "attention_window",
+    "local_radius",
+    "block_size",
 )
 # Kinds of layers in which a token takes part by attention alone.
 _ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
+
+
+class ModelReader(TensorDictModuleBase):
+    """What a family of language models adds: how its model reads, and the vocabulary head.
+
+    Arguments and errors are those of :class:`~torchrl_glam.models.CandidateTrunk`.
+    """
+
+    # Whether the tokens that the tokenizer puts after a text close the prompt.
+    closes_prompt = True
+    # Whether candidates stand one after another, or share prefixes.
+    packed = False
+    # Width D of the embeddings, as the model writes them; configurations may say otherwise.
+    embedding_dim: int
+    # Most tokens of a text that this trunk reads, and where it begins to read them another way.
+    limit: Limit | None
+    window: Limit | None = None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: PreTrainedTokenizerBase,
+        template: PromptTemplate | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self._check_family()
+        check_kind(self.base_model)
+        self.text_config = text_config(self.base_model)
+        self.turning_points = turning_points(self.base_model.config)
+        self.limit = positions(self.text_config)
+        self.special_ids = frozenset(tokenizer.all_special_ids)
+        self.prompt = PromptBuilder(tokenizer, template, closed=self.closes_prompt)
+        # Without an encoder, actions continue the text of the prompt.
+        actions = () if self.closes_prompt else EXAMPLE_ACTIONS
+        check_composition(tokenizer, self.prompt.template, EXAMPLES, actions)
+        self.register_load_state_dict_post_hook(_check_again)
+
+    @property
+    def base_model(self) -> nn.Module:
+        """The ``transformers`` model itself, without the ``peft`` wrapper."""
+        wrapped = hasattr(self.model, "get_base_model")
+        return self.model.get_base_model() if wrapped else self.model
+
+    def check_exactness(self) -> None:
+        """Checks, as on construction, that the trunk computes what its model computes.
+
+        Call it after replacing weights; ``load_state_dict`` of the trunk, or of a module that holds
+        it, calls it by itself.
+
+        Raises:
+            ValueError: if it does not.
+        """
+        self.embedding_dim = check_exactness(self)
+
+    @abstractmethod
+    def _check_family(self) -> None:
+        """Raises ValueError if this trunk cannot read the model."""
+
+    @abstractmethod
+    def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
+        """Last hidden states at the nodes, ``[B, N, D]``; at node 0 the one before any action."""
+
+    @abstractmethod
+    def _plain_logits(self, prompt: Tensor, candidate: Tensor) -> Tensor:
+        """Logits of the model's own forward, before and after every token of the candidates.
+
+        Prompts ``[K, T]`` and candidates ``[K, W]`` without padding give ``[K, W + 1, V]``.
+        """
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """The vocabulary head: ``[K, D]`` to ``[K, V]``."""
+        config = self.text_config
+        logits = self.base_model.get_output_embeddings()(hidden)
+        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+            logits = cap * torch.tanh(logits / cap)
+        if (factor := getattr(config, "logit_scale", None)) is not None:
+            logits = logits * factor
+        if (divisor := getattr(config, "logits_scaling", None)) is not None:
+            logits = logits / divisor
+        return logits
+
+    def _start_id(self) -> int:
+        """The token at node 0."""
+        return self.prompt.pad_id
+
+
+def _check_again(trunk: ModelReader, keys: Any) -> None:
+    trunk.check_exactness()
 
 
 class Limit(NamedTuple):
@@ -33,7 +140,7 @@ def text_config(base: nn.Module) -> PretrainedConfig:
     config = base.config
     if getattr(config, "is_encoder_decoder", False):
         decoder = getattr(config, "decoder", None)
-        return decoder if isinstance(decoder, PretrainedConfig) else config
+        return config if decoder is None or isinstance(decoder, dict) else decoder
     return config.get_text_config()
 
 
@@ -46,7 +153,7 @@ def text_model(base: nn.Module) -> nn.Module:
 
 
 def check_kind(base: nn.Module) -> None:
-    """Refuses models whose reading of one text hangs on more than that text's own tokens.
+    """Refuses models whose reading of a text depends on more than its own tokens.
 
     Raises:
         ValueError: naming the kind.
@@ -81,12 +188,12 @@ def check_ids(base: nn.Module, tokens: Mapping[NestedKey, Tensor], error: IndexE
             ) from error
 
 
-def check_positions(what: str, tokens: int, limit: Limit | None, otherwise: str = "") -> None:
+def check_positions(what: str, tokens: int, limit: Limit | None) -> None:
     """Raises ValueError if a text has more tokens than the model can read."""
     if limit is not None and tokens > limit.tokens:
         raise ValueError(
             f"{what} have {tokens} tokens, and the model {limit.why}: shorten goal, observation or "
-            f"actions, or choose a model with a longer context{otherwise}"
+            "actions, or choose a model with a longer context"
         )
 
 
@@ -112,7 +219,7 @@ def positions(config: PretrainedConfig) -> Limit | None:
 
 
 def window(config: PretrainedConfig) -> Limit | None:
-    """The window of layers that see it only because their mask says so, and ours would not."""
+    """The window of layers that only their mask restricts, and that our mask would not."""
     kinds = getattr(config, "layer_types", None) or ["sliding_attention", "chunked_attention"]
     limits = []
     for name, kind in (
@@ -128,9 +235,9 @@ def window(config: PretrainedConfig) -> Limit | None:
 
 
 def turning_points(config: PretrainedConfig) -> list[int]:
-    """Lengths from which on some part of the model reads otherwise, the smallest first."""
-    found = set()
-    for part in (config, getattr(config, "encoder", None), getattr(config, "decoder", None)):
+    """Lengths from which some part of the model reads differently, the smallest first."""
+    found, text = set(), config.get_text_config()
+    for part in (config, text, getattr(config, "encoder", None), getattr(config, "decoder", None)):
         for name in _WINDOWS:
             value = getattr(part, name, None)
             for tokens in value if isinstance(value, (list, tuple)) else [value]:

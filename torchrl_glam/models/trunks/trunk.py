@@ -1,37 +1,37 @@
-"""What all trunks share: keys, prompts, tries, log-likelihoods, and passes that fit memory.
+"""The base of all trunks: keys, prompts, tries, log-likelihoods, and passes that fit memory.
 
-A family of language models adds how its model reads (:mod:`torchrl_glam.models._reader`).
+A family of language models adds how its model reads (:mod:`torchrl_glam.models.trunks.reader`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import dispatch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.models._distinct import distinct_rows, repeat_last
-from torchrl_glam.models._likelihood import LogLikelihood, Normalisation
-from torchrl_glam.models._reach import check_ids
-from torchrl_glam.models._reader import ModelReader
-from torchrl_glam.models.passes import in_passes, token_passes
 from torchrl_glam.models.protocol import Part
-from torchrl_glam.models.trie import admissible_tokens, build_trie
+from torchrl_glam.models.trunks.likelihood import LogLikelihood, Normalisation
+from torchrl_glam.models.trunks.passes import distinct_rows, in_passes, repeat_last, token_passes
+from torchrl_glam.models.trunks.reader import ModelReader, check_ids
+from torchrl_glam.models.trunks.trie import admissible_tokens, build_trie
 from torchrl_glam.text import PromptTemplate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class CandidateTrunk(ModelReader):
-    """Reads prompt and candidate actions; writes what actor and critic stand on.
+    """Reads prompt and candidate actions; writes the inputs of actor and critic.
 
     For every candidate action it writes the log-likelihood of its tokens after the prompt, eq. 1
     of SAC-GLAM (Gaven et al., 2024), and the last hidden state after its last token (the input of
     the critic, section 2.2); and for the prompt, the hidden state that has read the prompt and no
     action (for the observation-input critic of Appendix B).
 
-    States of a batch that are alike are read once, and share dropout if the model is in train mode.
+    Equal states of a batch are read once, and share dropout if the model is in train mode.
 
     Notation: B any batch shape, A candidate actions, D width of the model.
 
@@ -124,11 +124,6 @@ class CandidateTrunk(ModelReader):
         # The function, not the bound method: a copy of the trunk must not read this one's model.
         options = compile if isinstance(compile, dict) else {}
         self._compiled_read = torch.compile(type(self)._read, **options) if compile else None
-        if compile:
-            # Losses may be back-propagated one after another through the same pass, which torch
-            # refuses where the first may reuse the memory of what it reads. It has no narrower
-            # switch: the backward pass asks for it too.
-            torch._functorch.config.donated_buffer = False
         self.in_keys = [goal_key, observation_key, action_key, mask_key]
         self.out_keys = [log_likelihood_key, action_embedding_key, prompt_embedding_key]
 
@@ -157,6 +152,17 @@ class CandidateTrunk(ModelReader):
                 and with them the candidates. The prompt's embedding costs nothing and is always
                 written. Default: None, everything.
         """
+        try:
+            return self._write(tensordict, only)
+        except RuntimeError as error:
+            if "vmap" not in str(error):
+                raise
+            raise RuntimeError(
+                f"{type(self).__name__} cannot run under vmap, as TorchRL's losses run their "
+                "networks by default: give the loss deactivate_vmap=True, or use SACGLAMLoss"
+            ) from error
+
+    def _write(self, tensordict: TensorDictBase, only: Part | None) -> TensorDictBase:
         goal, observation, actions, mask = (tensordict.get(key) for key in self.in_keys)
         batch = mask.shape[:-1]
         inputs = (
@@ -228,7 +234,10 @@ class CandidateTrunk(ModelReader):
             return None, None, self.read_prompts(prompt, prompt_mask)
         leaves = only != "scores" or self.likelihood.eos_id is not None
         trie = build_trie(
-            *(actions, mask, self._start_id(), pad),
+            actions,
+            mask,
+            self._start_id(),
+            pad,
             leaves=leaves,
             packed=self.packed,
             pad_to_multiple_of=multiple,
@@ -239,7 +248,11 @@ class CandidateTrunk(ModelReader):
             else:
                 for value in (prompt, prompt_mask, *trie):
                     torch._dynamo.maybe_mark_dynamic(value, 0)  # states come in any number
-                hidden = self._compiled_read(self, prompt, prompt_mask, trie)
+                # Two losses may be back-propagated through one pass, which torch refuses where the
+                # first may reuse the memory of what it reads; the backward pass is asked too, so
+                # SharedTrunkOptimizer says the same.
+                with torch._functorch.config.patch(donated_buffer=False):
+                    hidden = self._compiled_read(self, prompt, prompt_mask, trie)
         scores = None if only == "embeddings" else self.likelihood(trie, hidden, self._logits)
         if only == "scores":
             return scores, None, hidden[:, 0]

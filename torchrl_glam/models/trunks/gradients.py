@@ -1,33 +1,36 @@
-"""A check, before training, that every weight that is to be trained gets a gradient."""
+"""Gradients: a check that all of them arrive, and activations computed again instead of kept."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from torchrl_glam.models.exactness import probe, without_dropout
+from torchrl_glam.models.trunks.exactness import probe, without_dropout
 
 if TYPE_CHECKING:
-    from torchrl_glam.models._reader import ModelReader
-    from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
+    from torchrl_glam.models.trunks.encoded_actions import EncodedActionsTrunk
+    from torchrl_glam.models.trunks.reader import ModelReader
 
 
 def check_gradients(trunk: ModelReader | EncodedActionsTrunk) -> None:
-    """Back-propagates through one small pass, after one without gradient, and looks what arrives.
+    """Back-propagates through a small pass and checks that each trainable weight gets a gradient.
 
     Weights in 4 bits pass gradients on by kernels of their own, which depend on the machine and on
-    what ran before: the gradient that passes through each of them is compared with the one that its
-    weights in full would give. Gradients and generators are left as they are.
+    what ran before. So the pass follows one without gradient, and the gradient through each 4-bit
+    weight is compared with the one through the full weight. Gradients and generators are left as
+    they are.
 
     Args:
         trunk: a trunk, as it will be trained.
 
     Raises:
         ValueError: if nothing is to be trained, if trainable weights get no gradient, or if 4-bit
-            weights pass on a wrong one. Experts of a mixture that are not asked may get none.
+            weights pass on a wrong one. Experts of a mixture that are not used may get none.
 
     Examples:
         >>> from torchrl_glam.models import load_language_model, make_trunk
@@ -103,3 +106,47 @@ def _check_quantised(base: nn.Module) -> None:
                 f"4-bit weights ({name}) pass on no right gradient, as where bitsandbytes repacks "
                 "them for inference: train with load_in_4bit=False, or another bitsandbytes"
             )
+
+
+def checkpoint_layers(model: nn.Module) -> None:
+    """Makes every layer of a ``transformers`` model compute its activations again when needed.
+
+    ``model.gradient_checkpointing_enable()`` does so in train mode only, which turns dropout on.
+    Here the mode makes no difference. Passes without gradient are left alone.
+
+    Raises:
+        ValueError: if none of its layers can be checkpointed.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [
+        module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
+    ]
+    if not layers:
+        raise ValueError(
+            f"gradient_checkpointing (True) is not possible for {type(model).__name__}: "
+            "transformers marks none of its layers as one that may be computed again; set it False"
+        )
+    for layer in layers:
+        # Its class, not its attribute `forward`: a copy of the model must not call the original.
+        layer.__class__ = _checkpointed(type(layer))
+
+
+def is_checkpointed(model: nn.Module) -> bool:
+    """Whether any layer of a model computes its activations again, by whatever means."""
+    return any(
+        getattr(module, "gradient_checkpointing", False) or hasattr(type(module), "_recomputes")
+        for module in model.modules()
+    )
+
+
+@cache
+def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
+    def forward(self, *args, **kwargs):
+        run = partial(kind.forward, self, **kwargs)
+        if not torch.is_grad_enabled():
+            return run(*args)
+        return checkpoint(run, *args, use_reentrant=False)
+
+    own = {"forward": forward, "__module__": kind.__module__, "_recomputes": True}
+    return type(kind.__name__, (kind,), own)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from tensordict import NestedKey
 from torch import nn
-from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.models._likelihood import Normalisation
-from torchrl_glam.models.decoder_only import DecoderOnlyTrunk
-from torchrl_glam.models.encoder_decoder import EncoderDecoderTrunk
-from torchrl_glam.models.exactness import InexactTrunkError
-from torchrl_glam.models.repeated import RepeatedTrunk
-from torchrl_glam.models.repeated_decoder_only import RepeatedDecoderOnlyTrunk
-from torchrl_glam.models.trunk import CandidateTrunk
+from torchrl_glam.models.trunks.decoder_only import DecoderOnlyTrunk, RepeatedDecoderOnlyTrunk
+from torchrl_glam.models.trunks.encoder_decoder import EncoderDecoderTrunk, RepeatedTrunk
+from torchrl_glam.models.trunks.exactness import InexactTrunkError
+from torchrl_glam.models.trunks.trunk import CandidateTrunk
 from torchrl_glam.text import PromptTemplate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _PACKED = "its decoder reads candidates packed, one after another"
 _APART = "nor packed candidates; its decoder reads every candidate apart"
@@ -28,20 +25,7 @@ def make_trunk(
     model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     template: PromptTemplate | None = None,
-    *,
-    normalisation: Normalisation = "sum",
-    score_eos: bool = False,
-    max_tokens_per_pass: int | None = None,
-    autocast: torch.dtype | None = None,
-    compile: bool | dict[str, Any] = False,
-    pad_to_multiple_of: int = 1,
-    goal_key: NestedKey = "goal_tokens",
-    observation_key: NestedKey = "observation_tokens",
-    action_key: NestedKey = "action_tokens",
-    mask_key: NestedKey = "action_mask",
-    log_likelihood_key: NestedKey = "log_likelihood",
-    action_embedding_key: NestedKey = "action_embedding",
-    prompt_embedding_key: NestedKey = "prompt_embedding",
+    **options: Any,
 ) -> CandidateTrunk:
     """Makes the fastest trunk that reads a language model exactly.
 
@@ -50,10 +34,9 @@ def make_trunk(
             ``peft``.
         tokenizer: its tokenizer.
         template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
-        normalisation, score_eos, max_tokens_per_pass, autocast, compile, pad_to_multiple_of: how
-            candidates are scored, see :class:`~torchrl_glam.models.CandidateTrunk`.
-        goal_key, observation_key, action_key, mask_key: inputs, see there.
-        log_likelihood_key, action_embedding_key, prompt_embedding_key: outputs, see there.
+        **options: of :class:`~torchrl_glam.models.CandidateTrunk`: ``normalisation``,
+            ``score_eos``, ``max_tokens_per_pass``, ``autocast``, ``compile``,
+            ``pad_to_multiple_of``, and the names of inputs and outputs.
 
     Returns:
         The first of these that equals the model's own forward on a test. For a decoder-only model,
@@ -72,7 +55,6 @@ def make_trunk(
         >>> type(make_trunk(*load_language_model("tiny"))).__name__
         'EncoderDecoderTrunk'
     """
-    options = dict(locals())  # the arguments, which are those of every trunk
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if getattr(base.config, "is_encoder_decoder", False):
         ways = [
@@ -85,7 +67,7 @@ def make_trunk(
     reasons = []
     for kind, layout, how in ways:
         try:
-            trunk = kind(**layout, **options)
+            trunk = kind(model, tokenizer, template, **layout, **options)
         except InexactTrunkError as error:
             reasons.append(str(error))
             continue

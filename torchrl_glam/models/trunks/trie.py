@@ -5,9 +5,8 @@ the largest trie of the batch. Node 0 of every trie is the decoder's start token
 a candidate of k tokens is the path of k nodes below it. Candidates that share a prefix share its
 nodes, so the language model reads "Go to" once, however many objects there are to go to.
 
-*Packed* candidates are the same without sharing: one after another, each below a start of its own,
-so that indices within a candidate run as depths do. That is for models to which a node's depth
-cannot be told.
+*Packed* candidates share nothing: one after another, each below its own start token, so indices
+within a candidate rise as depths do. They are for models that cannot be told a node's depth.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrl_glam.models._distinct import fingerprint
+from torchrl_glam.models.trunks.passes import fingerprint
 
 
 class CandidateTrie(NamedTuple):
@@ -61,6 +60,27 @@ class CandidateTrie(NamedTuple):
         """``[B, A, W]`` int64: the node after which each of ``targets`` comes."""
         return torch.cat([self.start.unsqueeze(-1), self.path[..., :-1]], -1)
 
+    def nodes_of_rows(self, roots: Tensor, rows: Tensor, state: Tensor, action: Tensor) -> Tensor:
+        """Hidden states at the nodes, where each of R candidates was read in its own row.
+
+        Args:
+            roots: hidden states before any candidate, ``[B, D]``.
+            rows: hidden states along the rows, ``[R, L, D]``.
+            state, action: the candidate that each row reads, ``[R]`` both.
+
+        Returns:
+            ``[B, N, D]``.
+        """
+        path, on_path = (
+            value[state, action, : rows.shape[1]] for value in (self.path, self.on_path)
+        )
+        number = self.tokens.shape[1]
+        source = torch.arange(len(roots), device=roots.device).repeat_interleave(number)
+        # Of the rows that run through a node, any one: up to there they read the same tokens.
+        slot = (path + state.unsqueeze(1) * number)[on_path]
+        source[slot] = len(roots) + on_path.flatten().nonzero().squeeze(-1)
+        return torch.cat([roots, rows.flatten(0, 1)])[source].view(*self.tokens.shape, -1)
+
 
 def build_trie(
     action_tokens: Tensor,
@@ -84,7 +104,7 @@ def build_trie(
         pad_id: padding token.
         leaves: whether tokens after which no token comes have nodes. Log-likelihoods do not need
             them, hidden states at the end of candidates do. Default: True.
-        packed: whether to merge nothing, and to give each candidate a start of its own.
+        packed: whether to merge nothing, and to give each candidate its own start.
             Default: False.
         pad_to_multiple_of: N is rounded up to a multiple of this. Default: 1.
 
@@ -137,7 +157,7 @@ def admissible_tokens(
         return tokens, is_target
     empty = action_mask & ~is_target[..., :1].any(-1)
     code = fingerprint(tokens.masked_fill(~is_target, -1))
-    # Masked candidates may be alike: each stands for its slot.
+    # Masked candidates may be equal: each stands for its slot.
     code = torch.where(action_mask, code, torch.arange(code.shape[-1], device=code.device))
     code = code.sort(-1).values
     num_equal = (code[:, 1:] == code[:, :-1]).sum()
@@ -214,7 +234,7 @@ def _nodes(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Tokens, depths, validity and ancestors of the nodes."""
     batch, _, width = path.shape
-    # Slot 0 collects what is no node of its own; it is overwritten with the start token.
+    # Slot 0 collects the tokens without a node; the start token overwrites it.
     slot = torch.where(is_node, path, 0).flatten(1)
     above = torch.cat([start.unsqueeze(-1), path[..., :-1]], -1).flatten(1)
     level = torch.arange(1, width + 1, device=path.device).expand_as(path).flatten(1)

@@ -1,8 +1,12 @@
-"""Batches in passes that fit memory: by tokens, long rows together so that little is padded."""
+"""What the language model reads at a time: rows that differ, in passes that fit memory.
+
+Passes are cut by tokens, with long rows together, so that little is padded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from tensordict import TensorDictBase
@@ -68,14 +72,8 @@ def split_by_tokens(
 def token_passes(prompts: Tensor, nodes: Tensor, most: int) -> list[Tensor]:
     """Rows of each pass, sorted by length, so that a pass has at most ``most`` padded tokens.
 
-    Args:
-        prompts: ``[B]`` tokens of each row's prompt.
-        nodes: ``[B]`` nodes of each row's candidates.
-        most: a pass of R rows has R times its longest prompt plus R times its most nodes. A single
-            row may have more.
-
-    Returns:
-        Indices of rows, on the device of the counts.
+    A pass of R rows has R times its longest prompt plus R times its most nodes; a single row may
+    have more.
 
     Examples:
         >>> token_passes(torch.tensor([9, 4, 8]), torch.tensor([2, 2, 3]), 24)
@@ -97,19 +95,9 @@ def in_passes(
     inputs: tuple[Tensor, ...],
     passes: list[Tensor],
 ) -> tuple[Tensor | None, ...]:
-    """What a function writes about rows, read pass by pass.
+    """Reads rows ``[B, ...]`` pass by pass; ``read`` gives values row by row, or None.
 
-    What the backward pass needs is computed again there, which holds one pass in memory.
-
-    Args:
-        read: from inputs of some rows to what it writes about them, row by row, or None.
-        inputs: ``[B, ...]`` each.
-        passes: the rows of each, all rows once, as :func:`token_passes` gives them.
-
-    Examples:
-        >>> double = lambda rows: (2 * rows, None)
-        >>> in_passes(double, (torch.arange(3),), [torch.tensor([2, 0]), torch.tensor([1])])
-        (tensor([0, 2, 4]), None)
+    The backward pass computes each pass again, so that memory holds one of them.
     """
     if len(passes) == 1:
         return read(*inputs)
@@ -123,3 +111,48 @@ def in_passes(
         None if values[0] is None else torch.cat(values)[back]
         for values in zip(*parts, strict=True)
     )
+
+
+def fingerprint(tokens: Tensor) -> Tensor:
+    """A number for each row of integers, ``[*B, K]`` to ``[*B]`` int64: equal rows, equal numbers.
+
+    Rows that differ have equal numbers once in 2^63 pairs or so: compare them before relying on it.
+    """
+    return (tokens * _weights(tokens.shape[-1], tokens.device)).sum(-1)
+
+
+@lru_cache(maxsize=64)
+def _weights(number: int, device: torch.device) -> Tensor:
+    draw = torch.Generator().manual_seed(0)  # not the generator that seeds a run
+    return torch.randint(-(2**63), 2**63 - 1, (number,), generator=draw).to(device)
+
+
+def distinct_rows(*parts: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Finds rows ``[B, ...]`` that are equal in all parts, so that each is read once.
+
+    On a GPU, the host waits for the device once or twice.
+
+    Returns:
+        ``rows`` ``[U]``, indices of rows that all differ, and ``back`` ``[B]``, such that
+        ``part[rows][back]`` equals ``part``. None if no two rows are equal.
+
+    Examples:
+        >>> tokens = torch.tensor([[1, 2], [3, 4], [1, 2], [1, 2]])
+        >>> [index.tolist() for index in distinct_rows(tokens)]
+        [[0, 1], [0, 1, 0, 0]]
+    """
+    whole = torch.cat([part.flatten(1).long() for part in parts], 1)
+    codes, back = fingerprint(whole).unique(return_inverse=True)
+    if len(codes) == len(whole):
+        return None
+    # Distinct rows in the order of their first appearance.
+    index = torch.arange(len(whole), device=whole.device)
+    first = index.new_full((len(codes),), len(whole)).scatter_reduce(0, back, index, "amin")
+    rows, place = first.sort()
+    back = place.argsort()[back]
+    return (rows, back) if torch.equal(whole[rows][back], whole) else None
+
+
+def repeat_last(rows: Tensor, times: int) -> Tensor:
+    """Adds copies of the last row, so that few numbers of rows occur."""
+    return torch.cat((rows, rows[-1:].expand(times, *rows.shape[1:]))) if times else rows

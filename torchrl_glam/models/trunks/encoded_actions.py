@@ -7,10 +7,9 @@ from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor, nn
 
-from torchrl_glam.models._distinct import distinct_rows
-from torchrl_glam.models.passes import in_passes, token_passes
 from torchrl_glam.models.protocol import Part
-from torchrl_glam.models.trunk import CandidateTrunk
+from torchrl_glam.models.trunks.passes import distinct_rows, in_passes, token_passes
+from torchrl_glam.models.trunks.trunk import CandidateTrunk
 
 
 class EncodedActionsTrunk(TensorDictModuleBase):
@@ -20,10 +19,10 @@ class EncodedActionsTrunk(TensorDictModuleBase):
     encoding the concatenation of the prompt and an action", which takes as many encoder passes as
     there are actions. The encoder reads ``"... Action: Go to red lion"``, and the embedding is the
     decoder's hidden state at its start token, as the embedding of a prompt is. Log-likelihoods and
-    prompt embeddings are those of the trunk that is wrapped, whose action embeddings, from the pass
-    that scores the candidates, cost next to nothing beside these.
+    prompt embeddings are those of the wrapped trunk, whose own action embeddings come from the pass
+    that scores the candidates and cost far less.
 
-    Keys, shapes and ``only`` are those of :class:`~torchrl_glam.models.trunk.CandidateTrunk`, but
+    Keys, shapes and ``only`` are those of :class:`~torchrl_glam.models.CandidateTrunk`, but
     ``only="embeddings"`` writes no prompt embedding, and masked candidates have embeddings of 0.
 
     Args:

@@ -1,10 +1,9 @@
-"""Checks that a trunk reads its model as the model reads itself.
+"""Checks that a trunk computes the same as its model's own forward.
 
-Fresh weights are small: attention is then nearly even, logits nearly linear, and a wrong mask or a
-forgotten cap moves them by less than rounding does. So :func:`check_exactness` enlarges what every
-matrix of the model gives until it is as large as in a trained one, in the trunk's pass and in the
-model's own alike; less so if rounding would then drown the rest. Both run in float32, whatever the
-weights are in: rounding is not the question.
+Fresh weights are small: attention is nearly even, logits are nearly linear, and a wrong mask or a
+forgotten cap moves them by less than rounding. So :func:`check_exactness` scales the output of
+every matrix of the model up to the size of a trained one, in the trunk's pass and in the model's
+own; by less if rounding would then dominate. Both run in float32, whatever the type of the weights.
 """
 
 from __future__ import annotations
@@ -18,20 +17,19 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from torchrl_glam.models._reach import text_config, turning_points
-from torchrl_glam.models.trie import CandidateTrie, build_trie
+from torchrl_glam.models.trunks.trie import CandidateTrie, build_trie
 
 if TYPE_CHECKING:
-    from torchrl_glam.models._reader import ModelReader
-    from torchrl_glam.models.encoded_actions import EncodedActionsTrunk
+    from torchrl_glam.models.trunks.encoded_actions import EncodedActionsTrunk
+    from torchrl_glam.models.trunks.reader import ModelReader
 
 # Largest difference of logits that rounding makes, as a share of their norm.
 _ROUNDING = 1e-3
 # Prompts are made longer than the windows of a model up to this one.
 _LONGEST_PROBE = 1024
-# What matrices give is enlarged to this root mean square, the first at which the model is calm.
+# Outputs of matrices are scaled to the first of these root mean squares at which rounding is small.
 _TRAINED_SIZES = (2.0, 0.5, 0.0)
-# And logits to this, where caps of some tens show.
+# Logits are scaled to this, so that caps of some tens show.
 _TRAINED_LOGITS = 8.0
 
 
@@ -40,20 +38,24 @@ class InexactTrunkError(ValueError):
 
 
 @torch.no_grad()
-def check_exactness(trunk: ModelReader) -> None:
+def check_exactness(trunk: ModelReader, beyond: bool = False) -> int:
     """Compares the logits along candidates that share prefixes with the model's own forward.
 
-    Prompts are of unequal length in one batch, the longest beyond every window of the model that is
-    at most 1,024 tokens. Dropout is off meanwhile; weights and generators are left as they are.
+    Prompts of unequal length stand in one batch; the longest exceeds every window of the model of
+    at most 1,024 tokens. Dropout is off; weights and generators are left as they are.
 
     Args:
-        trunk: the trunk to check; its ``embedding_dim`` is set on the way.
+        trunk: the trunk to check.
+        beyond: check instead how texts longer than a window are read. Default: False.
+
+    Returns:
+        The width of the model's embeddings.
 
     Raises:
         InexactTrunkError: if they differ by more than rounding, or the model takes no such input.
     """
     base = trunk.base_model
-    prompt, prompt_mask, candidates = probe(trunk)
+    prompt, prompt_mask, candidates = probe(trunk, beyond)
     try:
         with _undisturbed(trunk):
             for size in _TRAINED_SIZES:
@@ -64,7 +66,8 @@ def check_exactness(trunk: ModelReader) -> None:
                     noise = max(float(_relative(moved[key], plain[key]).max()) for key in plain)
                     if noise > _ROUNDING / 10 and size > 0:
                         continue
-                    hidden = trunk._read(prompt, prompt_mask, candidates)
+                    read = trunk._read_apart if beyond else trunk._read
+                    hidden = read(prompt, prompt_mask, candidates)
                     errors, _ = _compare(trunk, candidates, hidden, plain)
                     break
     except torch.OutOfMemoryError:
@@ -81,28 +84,28 @@ def check_exactness(trunk: ModelReader) -> None:
             f"logits differ from the model's own by {error:.2g} of their norm. It does something "
             "to masks, positions or logits that this trunk does not know; choose another one"
         )
-    trunk.embedding_dim = hidden.shape[-1]
+    return hidden.shape[-1]
 
 
 @torch.no_grad()
 def score_error(
     trunk: ModelReader | EncodedActionsTrunk, states: TensorDictBase, rows: int = 2
 ) -> float:
-    """How far scores are from the model's own forward, on states of a run.
+    """The largest difference between a trunk's scores and the model's own forward.
 
-    A check to repeat now and then while weights and texts change. Candidates are read by the trunk
-    in one batch, and by the model one text at a time; both in float32, without ``autocast`` and
-    ``compile``. Costs about as much as scoring ``rows`` states one candidate at a time.
+    Repeat this check while weights and texts change. The trunk reads the candidates in one batch,
+    the model reads them one at a time; both in float32, without ``autocast`` and ``compile``. It
+    costs about as much as scoring ``rows`` states one candidate at a time.
 
     Args:
         trunk: the trunk.
         states: any batch of its inputs.
-        rows: states to look at, of prompts from the shortest to the longest. Default: 2.
+        rows: states to check, with prompts from the shortest to the longest. Default: 2.
 
     Returns:
-        Largest difference of a candidate's log-likelihood, in nats, summed over its tokens: some
-        1e-5 if all is well. A warning is given if it is above one hundredth of a nat and of the
-        log-likelihood.
+        Largest difference of a candidate's log-likelihood, in nats, summed over its tokens: about
+        1e-5 if all is well. Above one hundredth of a nat and of the log-likelihood, a warning is
+        given.
 
     Examples:
         >>> from torchrl.envs import TransformedEnv
@@ -140,14 +143,13 @@ def score_error(
     return error
 
 
-def probe(trunk: ModelReader) -> tuple[Tensor, Tensor, CandidateTrie]:
+def probe(trunk: ModelReader, beyond: bool = False) -> tuple[Tensor, Tensor, CandidateTrie]:
     """Three prompts ``[3, T]``, their mask, and four candidates of each."""
-    base = trunk.base_model
-    limit = trunk.limit.tokens if trunk.limit else _LONGEST_PROBE * 2
-    points = [n for n in turning_points(base.config) + turning_points(text_config(base))]
-    beyond = max((n for n in points if n <= _LONGEST_PROBE), default=0) + 12
-    longest = max(1, min(max(24, beyond), limit - 4))
-    weight = base.get_input_embeddings().weight
+    limits = [trunk.limit, None if beyond else trunk.window]
+    limit = min((limit.tokens for limit in limits if limit), default=_LONGEST_PROBE * 2)
+    turn = max((n for n in trunk.turning_points if n <= _LONGEST_PROBE), default=0)
+    longest = max(1, min(max(24, turn + 12), limit - 4))
+    weight = trunk.base_model.get_input_embeddings().weight
     ids = _plain_ids(trunk, 40, weight.device)
     lengths = torch.tensor([min(3, longest), min(11, longest), longest], device=weight.device)
     at = torch.arange(longest, device=weight.device)
@@ -163,7 +165,7 @@ def probe(trunk: ModelReader) -> tuple[Tensor, Tensor, CandidateTrie]:
 
 def _plain_ids(trunk: ModelReader, number: int, device: torch.device) -> Tensor:
     """Tokens that stand for nothing but themselves, from all over the vocabulary."""
-    config = text_config(trunk.base_model)
+    config = trunk.text_config
     size = min(config.vocab_size, trunk.base_model.get_input_embeddings().weight.shape[0])
     special = {trunk.prompt.pad_id, *trunk.special_ids}
     for part in (config, trunk.base_model.config):
@@ -176,7 +178,8 @@ def _plain_ids(trunk: ModelReader, number: int, device: torch.device) -> Tensor:
 
 
 def _trie(trunk: ModelReader, actions: Tensor, mask: Tensor) -> CandidateTrie:
-    return build_trie(*(actions, mask, trunk._start_id(), trunk.prompt.pad_id), packed=trunk.packed)
+    start, pad = trunk._start_id(), trunk.prompt.pad_id
+    return build_trie(actions, mask, start, pad, packed=trunk.packed)
 
 
 def _compare(

@@ -1,0 +1,241 @@
+"""A game in words as it is played: its episode, and the texts of its last step."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torchrl_glam.text import GameStep
+
+Source = str | Callable[[Any, Mapping[str, Any]], Any]
+LARGEST_REWARD = 3.4e38  # that float32 holds
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a game is played and read: arguments of :class:`~torchrl_glam.envs.TextEnvWrapper`."""
+
+    actions: Source
+    observation: Source | None
+    goal: Source | None
+    goal_text: str | None
+    success: Source | None
+    reward: Callable[[GameStep], float] | None
+    act: Callable[[str], Any] | None
+    history: int
+    hindsight: Callable[[Sequence[GameStep]], Iterable[str]] | None
+    max_actions: int
+    overflow: Literal["error", "first", "sample"]
+
+
+class PlayedGame:
+    """One game of a wrapper, with the episode that it plays.
+
+    Args:
+        game: has ``reset`` and ``step``.
+        index: its place in the batch, for errors.
+        rules: how it is read.
+
+    Attributes:
+        seed: of the episode; None before the first one.
+        steps: the episode so far.
+        goal, observation, actions, hindsight: texts of the last step.
+        reward, terminated, truncated, success: what the last step gave.
+    """
+
+    def __init__(self, game: Any, index: int, rules: Rules) -> None:
+        self.game, self.index, self.rules = game, index, rules
+        self.seed: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The game's class, without wrappers of Gymnasium."""
+        return type(getattr(self.game, "unwrapped", self.game)).__name__
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no unfinished episode."""
+        return self.seed is None or self.terminated or self.truncated
+
+    def begin(self, seed: int) -> None:
+        """Starts an episode."""
+        parameters = inspect.signature(self.game.reset).parameters.values()
+        if any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters):
+            result = self.game.reset(seed=seed)
+        else:
+            if callable(getattr(self.game, "seed", None)):
+                self.game.seed(seed)
+            result = self.game.reset()
+        pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
+        observation, info = result if pair else (result, {})
+        self.seed, self.steps = seed, [GameStep(observation, info)]
+        self.actions: list[str] = []
+        self.hindsight: list[str] = []
+        self.reward, self.terminated, self.truncated, self.success = 0.0, False, False, False
+        self._read()
+
+    def choose(self, action: int, max_steps: int | None) -> None:
+        """Takes a candidate action by its index."""
+        if self.is_over:
+            raise ValueError(f"the episode of environment {self.index} is over: reset it first")
+        if not 0 <= action < len(self.actions):
+            listed = ", ".join(f"{i}: {text}" for i, text in enumerate(self.actions))
+            raise ValueError(
+                f"action[{self.index}] = {action} is not admissible, these are: {listed}"
+            )
+        self._take(self.actions[action], max_steps)
+
+    def stand_still(self) -> None:
+        """Leaves the episode where it is while other games of the batch move."""
+        self.reward, self.success, self.hindsight = 0.0, False, []
+
+    def saved(self) -> dict[str, Any] | None:
+        """Seed and actions of the episode, and what is read where it stands."""
+        if self.seed is None:
+            return None
+        chosen = [step.action for step in self.steps[1:]]
+        read = {"observation": self.observation, "actions": list(self.actions)}
+        return {"seed": self.seed, "chosen": chosen, **read}
+
+    def restore(self, saved: Mapping[str, Any] | None, max_steps: int | None) -> None:
+        """Plays a saved episode again, by the texts of its actions.
+
+        Candidates keep their saved order, which the state outside was read in, however the game
+        lists them now.
+
+        Raises:
+            ValueError: if the game then stands elsewhere.
+        """
+        if saved is None:
+            return
+        self.begin(saved["seed"])
+        for action in saved["chosen"]:
+            self._take(action, max_steps)
+        same_actions = self.is_over or set(saved["actions"]) <= set(self._listed)
+        if self.observation != saved["observation"] or not same_actions:
+            raise ValueError(
+                f"game {self.index} ({self.name}) played again from its seed stands elsewhere than "
+                "before: give it a reset(seed=...) that determines it"
+            )
+        self.actions = list(saved["actions"])
+
+    def _take(self, action: str, max_steps: int | None) -> None:
+        result = self.game.step(action if self.rules.act is None else self.rules.act(action))
+        if len(result) == 5:
+            observation, reward, terminated, truncated, info = result
+        elif len(result) == 4:
+            observation, reward, terminated, info = result
+            truncated = info.get("TimeLimit.truncated", False)
+        else:
+            raise ValueError(
+                f"step of game {self.index} ({self.name}) returns {len(result)} values: they must "
+                "be (observation, reward, terminated, truncated, info) or (observation, reward, "
+                "done, info)"
+            )
+        terminated = self._flag("terminated", terminated)
+        truncated = self._flag("truncated", truncated)
+        if len(result) == 4:  # where done means either
+            terminated, truncated = terminated and not truncated, terminated and truncated
+        self.steps.append(GameStep(observation, info, action, float(reward)))
+        out_of_time = max_steps is not None and len(self.steps) > max_steps
+        self.terminated = terminated
+        self.truncated = (truncated or out_of_time) and not terminated
+        own = self.rules.reward
+        self.reward = self._finite(reward if own is None else own(self.steps[-1]))
+        self._read()
+
+    def _read(self) -> None:
+        """Takes what is to be written from the last step."""
+        rules, index = self.rules, self.index
+        goal = rules.goal_text if rules.goal_text is not None else self._find("goal")
+        self.goal = _text(goal, f"goal[{index}]")
+        self.observation = _text(self._find("observation"), f"observation[{index}]")
+        told = max(1, len(self.steps) - rules.history)  # the first step is a reset
+        last = [step.action for step in self.steps[told:]]
+        if last:
+            self.observation = f"Last actions: {', '.join(last)}\n{self.observation}"
+        texts = _texts(self._find("actions") or (), f"actions[{index}]")
+        self._listed = [text for text in dict.fromkeys(texts) if text.strip()]
+        if not self._listed and not self.is_over:
+            raise ValueError(
+                f"actions[{index}] is empty: the game lists no action, in the state "
+                f"{self.observation!r}. Let actions give one, such as 'wait', or let the game end "
+                "there"
+            )
+        self.actions = self._limited() if self._listed else self.actions
+        if len(self.steps) > 1:
+            if rules.success is not None:
+                self.success = self._flag("success", self._find("success"))
+            if rules.hindsight is not None:
+                self.hindsight = _texts(rules.hindsight(self.steps), f"hindsight[{index}]")
+
+    def _limited(self) -> list[str]:
+        limit, listed = self.rules.max_actions, self._listed
+        if len(listed) <= limit or self.rules.overflow == "first":
+            return listed[:limit]
+        if self.rules.overflow == "sample":  # the same ones whenever the episode is played again
+            draw = random.Random(f"{self.seed}, {len(self.steps) - 1}")
+            return [listed[i] for i in sorted(draw.sample(range(len(listed)), limit))]
+        raise ValueError(
+            f"actions[{self.index}] lists {len(listed)} actions, and max_actions is {limit}: raise "
+            'it, or say what to leave out (overflow="first" or "sample")'
+        )
+
+    def _find(self, what: str) -> Any:
+        source, step = getattr(self.rules, what), self.steps[-1]
+        if source is None:
+            return step.observation
+        if callable(source):
+            return source(step.observation, step.info)
+        places = [step.info]
+        if isinstance(step.observation, Mapping):
+            places.append(step.observation)
+        for place in places:
+            if source in place:
+                return place[source]
+        keys = sorted(str(key) for place in places for key in place)
+        raise KeyError(
+            f"{what}={source!r}: the game writes no such key, it writes {keys}. Name one of them, "
+            "or give a function of observation and info"
+        )
+
+    def _flag(self, what: str, value: Any) -> bool:
+        if isinstance(value, str) or value not in (False, True):
+            raise ValueError(
+                f"{what}[{self.index}] is {type(value).__name__}, {value!r}: it must be True or "
+                "False"
+            )
+        return bool(value)
+
+    def _finite(self, reward: Any) -> float:
+        reward = float(reward)
+        if not math.fabs(reward) <= LARGEST_REWARD:  # which NaN is not either
+            raise ValueError(
+                f"reward[{self.index}] is {reward}: it must be a finite number that float32 holds; "
+                "reward=... of the wrapper gives others"
+            )
+        return reward
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(
+            f"{what} is {type(value).__name__}, {value!r}: it must be a string; give a function of "
+            "observation and info that makes one"
+        )
+    return value.replace("\0", "")
+
+
+def _texts(values: Any, what: str) -> list[str]:
+    """A list of strings that reach the game, or the goals' judge, as they are."""
+    if isinstance(values, str):
+        raise ValueError(f"{what} is the string {values!r}: it must be a list of strings")
+    texts = list(values)
+    for text in texts:
+        if _text(text, what) != text:
+            raise ValueError(f"{what} holds {text!r}: leave the zero byte out, which is padding")
+    return texts
