@@ -27,10 +27,13 @@ def check_text_env(
 ) -> None:
     """Plays an environment and checks that it keeps the text contract.
 
-    It checks what entries hold, that rewards fit hindsight, that the same seed and actions give the
-    same episodes (else no run can be resumed), that instances which TorchRL's partial steps leave
-    out stand still (evaluation relies on it), and at the end the specs, by TorchRL's
-    :func:`~torchrl.envs.check_env_specs`.
+    It checks
+
+    - what entries hold, and that rewards fit hindsight;
+    - that the same seed and actions give the same episodes: otherwise no run can be resumed;
+    - that instances which TorchRL's partial steps leave out stand still: evaluation leaves out
+      finished episodes;
+    - the specs, by TorchRL's :func:`~torchrl.envs.check_env_specs`.
 
     Args:
         env: the environment, whose seed is set; one instance or a batch.
@@ -156,7 +159,7 @@ def _check_partial_steps(env: EnvBase, seed: int, steps: int) -> None:
             raise ValueError(
                 f'{rows.name(key, 0)} changes although "_step" is False there: _step of the '
                 "environment must leave such instances as they are (TorchRL's partial steps, "
-                'moves = tensordict.get("_step", None)); evaluation plays only episodes under way'
+                'moves = tensordict.get("_step", None)); evaluation leaves out finished episodes'
             )
         state = env.reset() if following["done"].any() else _after(following)
 

@@ -149,7 +149,7 @@ def _check_text(rows: Rows, key: NestedKey, text: Tensor) -> None:
     after_end = ((text[..., 1:] != 0) & (text[..., :-1] == 0)).any(-1).nonzero()
     if len(after_end):
         place = rows.name(key, *after_end[0].tolist())
-        raise ValueError(f"{place} goes on after a zero byte: zeros are padding, at the end only")
+        raise ValueError(f"{place} continues after a zero byte: zeros are padding, at the end only")
     for index in text[..., 0].nonzero().tolist():
         try:
             decode_text(text[tuple(index)])

@@ -58,7 +58,7 @@ class PlayedGame:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no episode that goes on."""
+        """Whether there is no unfinished episode."""
         return self.seed is None or self.terminated or self.truncated
 
     def begin(self, seed: int) -> None:
@@ -90,7 +90,7 @@ class PlayedGame:
         self._take(self.actions[action], max_steps)
 
     def stand_still(self) -> None:
-        """Leaves the episode where it is, as others of a batch go on."""
+        """Leaves the episode where it is while other games of the batch move."""
         self.reward, self.success, self.hindsight = 0.0, False, []
 
     def saved(self) -> dict[str, Any] | None:

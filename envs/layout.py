@@ -19,23 +19,23 @@ from torchrl_glam.text.encoding import End, Strings, cut_text
 class TextLayout:
     """Writes an environment's specs, and packs its strings into the entries that they promise.
 
-    An environment of its own then needs its game and a few lines: make a layout in ``__init__``,
+    An environment then needs only its game and a few lines: make a layout in ``__init__``,
     and return what :meth:`pack` gives from ``_reset`` and ``_step``.
 
     Notation: B batch shape of the environment, none or one dimension; A candidate actions, H slots
     for goals named in hindsight; Lg, Lo, La bytes of goal, observation and action.
 
     Args:
-        env: the environment, whose specs are set; its batch size and device count.
+        env: the environment, whose specs are set, with its batch size and device.
         max_actions: A, the most admissible actions of a state.
         max_hindsight: H, the most goals that one step reaches; 0 writes no hindsight. Default: 0.
-        success: whether there is an entry ``"success"`` beside the reward: for rewards that are
-            positive on other steps too. Default: False.
+        success: whether to write ``"success"``, for rewards that are positive on other steps too.
+            Default: False.
         goal_kinds: names of the kinds of goals, for statistics. Default: one, ``"goal"``.
         kind_of: index into ``goal_kinds`` of a goal's text. Default: 0 for all.
         goal_bytes, observation_bytes, action_bytes: Lg, Lo, La. Defaults: 128, 1024, 64.
-        keep: what is left of a longer text, whole words: its ``"head"`` or its ``"tail"``. Default:
-            None, a longer text is an error.
+        keep: which end of a longer text is kept, in whole words: ``"head"`` or ``"tail"``.
+            Default: None, a longer text is an error.
 
     Attributes:
         num_cut: texts cut so far, by the names ``"goal"``, ``"observation"`` and ``"action"``.
@@ -163,16 +163,15 @@ class TextLayout:
 
         Args:
             goal, observation: texts.
-            actions: the admissible actions of each, any number up to A.
-            hindsight: the goals that the step reached, of each, up to H. Default: none.
-            reward: numbers. Default: None, this is a reset.
+            actions: for each, a list of at most A admissible actions.
+            hindsight: for each, a list of at most H goals that the step reached. Default: none.
+            reward: numbers. Default: None, for a reset.
             terminated, truncated: whether the episode ends. Default: it does not.
             success: whether the step reached the goal, which ends the episode. Default: it did not.
 
         Raises:
-            ValueError: naming the key and the row, if there is no admissible action, one is empty
-                or there twice, there are more than A, or of hindsight more than H, or a text is
-                longer than its size and nothing says which part to keep.
+            ValueError: naming the key and the row, if actions or goals are too many, missing,
+                empty or duplicated, or if a text is too long and ``keep`` is None.
         """
         self._check_number("goal", goal)
         self._check_number("observation", observation)

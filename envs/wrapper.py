@@ -3,7 +3,7 @@
 Of a game :class:`TextEnvWrapper` needs
 
 - ``reset() -> observation`` or ``(observation, info)``; if it takes ``seed``, or the game has a
-  method ``seed``, every episode gets a seed of its own, from its game's private stream;
+  method ``seed``, every episode gets its own seed, from a private stream of its game;
 - ``step(action) -> (observation, reward, terminated, truncated, info)``, or ``(observation, reward,
   done, info)`` of older interfaces, where ``info["TimeLimit.truncated"]`` tells time-outs.
 

@@ -53,7 +53,7 @@ def make_textworld(
         num_games: different games. Default: 20.
         first_game: seed of the first of them, the others follow; games of other seeds are held out.
             Default: 0.
-        settings: settings of the challenge, beside the easiest ones: ``{"level": 3}`` for coins,
+        settings: settings of the challenge, added to the easiest ones, ``{"level": 3}`` for coins,
             ``{"recipe": 1, "take": 1, "go": 1, "split": "train"}`` for meals. Default: none.
         max_steps: steps after which an episode is truncated. Default: 30.
         seed: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.

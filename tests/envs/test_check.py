@@ -110,7 +110,7 @@ FAULTS = {
     "not UTF-8": (put_row("goal", (1, 0), CUT), r"goal\[1\] of the reset: text is not UTF-8"),
     "zero inside": (
         put_row("observation", (2, 4), 0),
-        r"observation\[2\] of the reset goes on after a zero byte: zeros are padding",
+        r"observation\[2\] of the reset continues after a zero byte: zeros are padding",
     ),
     "wide hindsight": (
         hindsight(width=9),

@@ -150,10 +150,6 @@ def test_an_answer_that_melts_into_the_chat_is_refused():
             "{% for m in messages %}{{ m.content | length }} {{ m.content }}{% endfor %}",
             "changes the text",
         ),
-        (
-            "{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}",
-            "comes to no end",
-        ),
     ],
 )
 def test_templates_that_are_no_frame_are_refused(chat_template, message):

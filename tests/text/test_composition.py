@@ -120,3 +120,10 @@ def test_empty_actions_and_hindsight_goals_stay_empty():
     assert (out["action_tokens"][0, 1] == pad).all()
     assert (out["hindsight", "goal_tokens"][0, 1] == pad).all()
     assert torch.equal(out["action_tokens"][0, 0] != pad, out["action_tokens"][0, 0] > 0)
+
+
+def test_a_template_of_white_space_is_read_at_once():
+    """In time that grows with its length, not with the square."""
+    with pytest.raises(ValueError, match="has the slots"):
+        PromptTemplate(" " * 300_000)
+    assert PromptTemplate("{goal} \n {observation}").lead("observation") == " \n "

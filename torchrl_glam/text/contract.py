@@ -1,8 +1,8 @@
-"""What an environment says of itself: the part of the text contract that is not in its tensors.
+"""The part of the text contract that is not in an environment's tensors.
 
-The tensors are listed in the README, under "The text contract". Everything here is optional: an
-environment says it by an attribute or property of the name of a field of :class:`EnvDescription`,
-and what it does not say has the field's default.
+All of it is optional: an environment sets attributes or properties named like the fields of
+:class:`EnvDescription`; fields that it does not set keep their defaults. The documentation's page
+"The text contract" lists the tensors.
 """
 
 from __future__ import annotations
@@ -64,29 +64,29 @@ class GameStep(NamedTuple):
 
 @dataclass(frozen=True)
 class EnvDescription:
-    """What the stack asks of a text environment beside its tensors.
+    """What an environment says of itself beyond its tensors.
 
-    Every field but the first two, which its specs tell, is an attribute that an environment may
-    have, by the same name.
+    The first two fields come from the environment's specs, the others from its attributes of the
+    same names.
 
     Attributes:
         num_actions: candidate actions of a state, admissible or not (A).
         entries: keys of what it writes, nested ones as tuples.
-        goal_kinds: names of the goal kinds, which ``"goal_kind"`` counts in. Default: one kind,
+        goal_kinds: names of the goal kinds, which ``"goal_kind"`` indexes. Default: one kind,
             ``"goal"``.
         goal_kind_prior: how often new episodes pursue each kind, as weights of at least 0 that
             need not sum to 1. Default: None, unknown.
         success_key: entry of a step that is positive, or True, on the step that reaches the goal,
             which ends the episode, and on no other. Default: ``"reward"``.
-        goal_texts: the texts that ids of hindsight goals (``("hindsight", "goal_id")``) count in.
-            Default: None, goals are written as text.
+        goal_texts: the texts that ``("hindsight", "goal_id")`` indexes. Default: None, goals are
+            written as text.
         max_steps: steps after which an episode is cut off. Default: None, unknown.
-        longest_texts: for each of ``"goal"``, ``"observation"`` and ``"action"`` some texts among
-            which, for any tokenizer, is the one with the most tokens; see :func:`token_lengths`.
-            Slots may be missing. Default: none are known.
-        is_subgoal: whether goals of its first argument are sub-goals of those of the second; ids,
-            of shapes that broadcast. Default: None, unknown.
-        make_oracle: makes a policy that knows the shortest plans. Default: None, there is none.
+        longest_texts: texts for ``"goal"``, ``"observation"`` and ``"action"`` among which is the
+            longest one for any tokenizer; see :func:`token_lengths`. Keys may be missing. Default:
+            None, unknown.
+        is_subgoal: function of two tensors of goal ids that says which of the first are sub-goals
+            of the second. Default: None, unknown.
+        make_oracle: makes a policy that knows the shortest plans. Default: None.
     """
 
     num_actions: int
@@ -102,11 +102,11 @@ class EnvDescription:
 
 
 def describe_env(env: EnvBase, mask_key: NestedKey = "action_mask") -> EnvDescription:
-    """What an environment says of itself, and defaults where it says nothing.
+    """Reads what an environment says of itself, with defaults for the rest.
 
     Args:
-        env: an environment of the text contract. One in transforms says what it says bare. Of a
-            ``SerialEnv`` or ``ParallelEnv`` a first instance is made, asked and closed again, once.
+        env: an environment of the text contract, bare or in transforms. For a ``SerialEnv`` or
+            ``ParallelEnv``, one instance is made, read and closed, once.
         mask_key: which candidate actions are admissible. Default: ``"action_mask"``.
 
     Raises:
@@ -136,7 +136,7 @@ def describe_env(env: EnvBase, mask_key: NestedKey = "action_mask") -> EnvDescri
 def token_lengths(
     env: EnvBase, tokenizer: PreTrainedTokenizerBase, template: PromptTemplate | None = None
 ) -> dict[str, int]:
-    """Numbers of tokens that hold every text of an environment, as far as it knows its longest.
+    """Counts the tokens of an environment's longest texts.
 
     Args:
         env: an environment of the text contract; ``longest_texts`` and ``goal_texts`` are read.
@@ -144,8 +144,8 @@ def token_lengths(
         template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
 
     Returns:
-        ``goal_length``, ``observation_length`` and ``action_length``, as
-        :class:`~torchrl_glam.text.TokenizeText` takes them; none for texts that are not known.
+        The arguments ``goal_length``, ``observation_length`` and ``action_length`` of
+        :class:`~torchrl_glam.text.TokenizeText`, without those whose texts are unknown.
 
     Examples:
         >>> from torchrl_glam.envs import PlaygroundTextEnv

@@ -149,7 +149,7 @@ def check_composition(
         tokenizer: the tokenizer of the language model.
         template: the prompt.
         examples: pairs of goal text and observation text.
-        actions: texts that go on where the prompt ends, as decoder-only models read them; checked
+        actions: texts that continue the prompt, as decoder-only models read them; checked
             after the last of the examples. Default: none.
 
     Raises:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Lines that a chat template may run; those of known models run some hundreds for two turns.
-_MOST_LINES = 100_000
-_SLOT = re.compile(r"(\s*)\{(\w+)\}")
+_SLOT = re.compile(r"(?<!\s)(\s*)\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -85,8 +81,8 @@ class PromptTemplate:
             A template whose text is everything up to the answer, special tokens spelled out.
 
         Raises:
-            ValueError: if the tokenizer has no chat template, one that does not write the text of
-                the turn as it stands, or one that comes to no end.
+            ValueError: if the tokenizer has no chat template, or one that does not write the text
+                of the turn as it stands.
 
         Examples:
             >>> from torchrl_glam.models.loading import load_tokenizer
@@ -120,7 +116,7 @@ def _up_to_answer(tokenizer: PreTrainedTokenizerBase, content: str) -> str:
     """A chat of one user's turn, as text, up to where the assistant's words begin."""
     answer = "Release"
     turns = [{"role": "user", "content": content}, {"role": "assistant", "content": answer}]
-    chat = _render(tokenizer, turns)
+    chat = tokenizer.apply_chat_template(turns, tokenize=False)
     at = chat.rfind(answer)
     if content not in chat[: max(at, 0)]:
         raise ValueError(
@@ -128,27 +124,3 @@ def _up_to_answer(tokenizer: PreTrainedTokenizerBase, content: str) -> str:
             f"turns of user and assistant as they stand: {chat!r}"
         )
     return chat[:at]
-
-
-def _render(tokenizer: PreTrainedTokenizerBase, turns: list[dict[str, str]]) -> str:
-    """The text of a chat. Templates come with models from elsewhere: their lines are counted."""
-    left = _MOST_LINES
-
-    def count(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal left
-        if frame.f_code.co_filename != "<template>":  # what Jinja calls its compiled templates
-            return None
-        left -= 1
-        if left < 0:
-            raise ValueError(
-                f"tokenizer ({type(tokenizer).__name__}) has a chat template that comes to no end "
-                f"within {_MOST_LINES} lines: use another model, or chat_template=False"
-            )
-        return count
-
-    before = sys.gettrace()
-    sys.settrace(count)
-    try:
-        return tokenizer.apply_chat_template(turns, tokenize=False)
-    finally:
-        sys.settrace(before)

@@ -28,11 +28,10 @@ class TokenCache:
         name: what the texts are, for errors.
         length: tokens kept for a text (T).
         dtype: type of the tokens.
-        keep: what is left of a text with more tokens, whole words: its ``"head"`` or its
-            ``"tail"``. Default: None, such a text is an error.
+        keep: as in :class:`~torchrl_glam.text.TokenizeText`.
 
     Attributes:
-        num_cut: different texts cut so far. The first one is warned of.
+        num_cut: number of different texts cut so far.
 
     Examples:
         >>> from torchrl_glam.text import encode_text

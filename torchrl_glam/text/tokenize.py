@@ -25,19 +25,17 @@ if TYPE_CHECKING:
 class TokenizeText(Transform):
     """Tokenises goal, observation, candidate actions and hindsight goals.
 
-    Works on any environment that follows the text contract: text is held in ``uint8`` tensors
-    (UTF-8, zero padded; see :mod:`torchrl_glam.text.encoding`). Text stays in the tensordict; an
-    ``ExcludeTransform`` after this one drops it where it is not wanted. Texts seen before are
-    taken from a cache.
+    It works on any environment of the text contract, whose text is UTF-8 in ``uint8`` tensors (see
+    :mod:`torchrl_glam.text.encoding`). The text stays in the tensordict; an ``ExcludeTransform``
+    after this one drops it. A cache holds the tokens of texts seen before.
 
-    An environment may give its hindsight goals as text, or as ids into a list of texts: there are
-    many slots and few of them are filled, so text would be mostly padding. Ids are read if there
-    is no text.
+    Hindsight goals are text, or ids into a list of texts: most of their many slots are empty, so
+    text would be mostly padding. Ids are read if there is no text.
 
     An empty goal or observation is part of the prompt, with the white space in front of it; an
-    empty action or hindsight goal is an empty slot. On the first states that it reads, and on the
-    first with an empty goal or observation, it checks that the pieces have the tokens of the whole
-    prompt (:func:`~torchrl_glam.text.check_composition`).
+    empty action or hindsight goal is an empty slot. The first state, and the first with an empty
+    goal or observation, is checked: pieces must have the tokens of the whole prompt
+    (:func:`~torchrl_glam.text.check_composition`).
 
     Notation: B batch shape of the environment, A candidate actions, H hindsight goals.
 
@@ -46,13 +44,13 @@ class TokenizeText(Transform):
         goal_length: tokens kept for a goal (Tg). Default 24.
         observation_length: tokens kept for an observation (To). Default 160.
         action_length: tokens kept for a candidate action (Ta). Default 8.
-        keep: what is left of a text with more tokens, whole words: its ``"head"`` or its
-            ``"tail"``. The first such text of each kind is warned of, and :attr:`num_cut` counts
-            them. Default: None, it is an error.
-        template: the prompt that the tokens will go into; it says which white space stands in
-            front of each piece. Default: :class:`~torchrl_glam.text.PromptTemplate`.
-        goal_texts: the texts that ids of hindsight goals count in. Default: the attribute
-            ``goal_texts`` of the environment.
+        keep: which end of a longer text is kept, in whole words: ``"head"`` or ``"tail"``. The
+            first such text of each kind causes a warning, and :attr:`num_cut` counts them.
+            Default: None, a longer text is an error.
+        template: the prompt, which says what white space stands in front of each piece. Default:
+            :class:`~torchrl_glam.text.PromptTemplate`.
+        goal_texts: the texts that ids of hindsight goals index. Default: the environment's
+            attribute ``goal_texts``.
         goal_key, observation_key, actions_key, hindsight_goal_key: text to read. Defaults:
             ``"goal"``, ``"observation"``, ``"actions"``, ``("hindsight", "goal")``. The last may
             be missing from the environment.
