@@ -66,7 +66,10 @@ napoleon_custom_sections = [
 # indices from the network.
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(abc|collections|matplotlib|numpy|omegaconf|pathlib|peft|random|tensordict|torch)\..*"),
+    (
+        "py:.*",
+        r"(abc|collections|matplotlib|numpy|omegaconf|pathlib|peft|random|tensordict|torch)\..*",
+    ),
     ("py:.*", r"(nn|os|scienceworld|textworld_express|torchrl|transformers|typing)\..*"),
     ("py:class", r"torchrl_glam\.models\.trunks\..*"),  # bases of exported ones
     ("py:class", r"[^.]*"),  # the types of signatures, as they stand there
