@@ -75,7 +75,8 @@ def main(cfg: SACGLAMRayConfig) -> None:
             busy = 1 - seconds["time/wait"] / sum(seconds.values())
             return {**collectors.summary(), "learner_busy": busy}
 
-        options = {"heads": agent.loss.policy_and_values, "average": agent.average}
+        heads = agent.loss.policy_and_values
+        options = {"heads": heads, "average": agent.average, "apart": True}
         with collectors:
             for steps in run.rounds(batches(), agent.policy, **options):
                 with timeit("time/store"):

@@ -71,6 +71,7 @@ OWNERS = [
     (ClipPPOLoss, "_clip_bounds _log_weight"),
     # torchrl: replay and collection
     (TensorStorage, "_bump_mutation_revision _empty _len _set_last_cursor _total_shape"),
+    (TensorStorage, "_mutation_revision"),
     (lambda: LazyTensorStorage(1), "_init _storage"),
     (Sampler, "_empty _rng"),
     (collector, "_traj_pool"),

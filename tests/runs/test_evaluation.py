@@ -1,16 +1,21 @@
 """Evaluation against episodes counted by hand."""
 
+from functools import partial
+
+import numpy as np
 import pytest
+import stairs
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torchrl.data import Categorical, Composite, Unbounded
-from torchrl.envs import EnvBase
+from torchrl.envs import EnvBase, SerialEnv
 
 from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
 from torchrl_glam.runs.evaluation import evaluate, evaluate_splits, play_randomly
 from torchrl_glam.runs.records.metrics import MetricsTable
 from torchrl_glam.runs.records.statistics import EpisodeStatistics
+from torchrl_glam.text import decode_text
 
 
 def make_env(num_envs=64, **settings):
@@ -56,6 +61,40 @@ def test_random_play_for_a_report_is_two_thousand_episodes_and_ends_in_time():
     assert abs(successes / episodes - evaluate(None, make_env(3000), seed=0)["success"]) < 0.05
     assert play_randomly(env) == (successes, episodes)
     assert play_randomly(make_env(5), seconds=0.0)[1] == 5
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: stairs.make(6),
+        lambda: SerialEnv(6, stairs.alone),
+        lambda: SerialEnv(2, partial(stairs.make, 3)),
+    ],
+    ids=["a batch", "workers", "workers with batches"],
+)
+def test_only_episodes_under_way_are_played_and_count_once(monkeypatch, make):
+    """Going up reaches the floor above, in one step or two; the others are out of time."""
+    played, step = [], stairs.Stairs.step
+
+    def counted(self, action):
+        played.append(self)
+        return step(self, action)
+
+    monkeypatch.setattr(stairs.Stairs, "step", counted)
+    env = make()
+    env.set_seed(3)
+    floors = [int(text.split()[-1]) for text in np.ravel(decode_text(env.reset()["goal"]))]
+    assert {*floors} > {1, 2} and min(floors) < 0
+    steps = [floor if floor > 0 else 8 for floor in floors]
+    up = TensorDictModule(
+        lambda mask: torch.zeros(mask.shape[:-1]).long(), ["action_mask"], ["action"]
+    )
+    played.clear()
+    results = evaluate(up, env, seed=3)
+    assert results["length"] == pytest.approx(sum(steps) / 6)
+    assert results["success"] == pytest.approx(sum(floor > 0 for floor in floors) / 6)
+    if env.batch_size.numel() == env.batch_size[0]:
+        assert len(played) == sum(steps)
 
 
 def test_the_same_seed_gives_the_same_result_and_leaves_the_random_state():

@@ -25,6 +25,11 @@ class GatheringOptimizer(ABC):
     Args:
         group: processes that train together, each on rows of its own. Default: None, this one
             alone.
+
+    Examples:
+        >>> from torchrl_glam.objectives import SharedTrunkOptimizer
+        >>> issubclass(SharedTrunkOptimizer, GatheringOptimizer)
+        True
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:

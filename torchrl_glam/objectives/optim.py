@@ -65,13 +65,9 @@ class SharedTrunkOptimizer(GatheringOptimizer):
         >>> optimizer = SharedTrunkOptimizer(loss, max_grad_norm=1.0)
         >>> state = {"observation": torch.randn(5, 2), "action_mask": torch.ones(5, 3).bool()}
         >>> ends = {"done": torch.ones(5, 1).bool(), "terminated": torch.ones(5, 1).bool()}
+        >>> after = {**state, **ends, "reward": torch.rand(5, 1)}
         >>> batch = TensorDict(
-        ...     {
-        ...         **state,
-        ...         "action": torch.zeros(5, dtype=torch.long),
-        ...         "next": {**state, **ends, "reward": torch.rand(5, 1)},
-        ...     },
-        ...     batch_size=[5],
+        ...     {**state, "action": torch.zeros(5, dtype=torch.long), "next": after}, [5]
         ... )
         >>> optimizer.backward(loss(batch), update_actor=False)  # the critic's warm-up
         >>> sorted(optimizer.step())

@@ -12,7 +12,17 @@ from torchrl_glam.models.protocol import Part, Trunk
 
 
 def trainable_leaves(trunk: nn.Module) -> TensorDict:
-    """The parameters of a trunk that require gradient, nested by module, tied ones once."""
+    """The parameters of a trunk that require gradient, nested by module, tied ones once.
+
+    Args:
+        trunk: any module.
+
+    Examples:
+        >>> layer = nn.Linear(2, 3)
+        >>> _ = layer.bias.requires_grad_(False)
+        >>> list(trainable_leaves(layer).keys())
+        ['weight']
+    """
     leaves = TensorDict()
     for name, parameter in trunk.named_parameters():
         if parameter.requires_grad:

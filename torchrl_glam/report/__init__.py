@@ -1,6 +1,6 @@
-"""A page for every run: ``report.html``, made without torch and opened without a network.
+"""The page of a run: ``report.html``, made without torch and opened without a network.
 
-``python -m torchrl_glam.report FOLDER`` makes it of a run's folder, also while the run goes on.
+``python -m torchrl_glam.report FOLDER`` makes it from a run's folder, also while the run trains.
 """
 
 from torchrl_glam._extras import needs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             replace_file(path, make_page(read_run(folder)))
         except (OSError, ValueError) as error:
             parser.error(str(error))
-        print(f"Open {path} in a browser")
+        sys.stdout.write(f"Open {path} in a browser\n")
 
 
 if __name__ == "__main__":

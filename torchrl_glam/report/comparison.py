@@ -1,7 +1,7 @@
-"""Statistics of several runs: means that few runs allow, with intervals, and how soon they learned.
+"""Statistics of several runs: means with intervals, and how soon they learned.
 
-Estimators are scipy's; which of them, after Agarwal et al., 2021, "Deep Reinforcement Learning at
-the Edge of the Statistical Precipice".
+The choice of estimators follows Agarwal et al., 2021, "Deep Reinforcement Learning at the Edge of
+the Statistical Precipice"; scipy computes them.
 """
 
 from __future__ import annotations

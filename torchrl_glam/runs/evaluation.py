@@ -189,8 +189,15 @@ def _play(
     running = torch.ones(env.batch_size, dtype=torch.bool, device=kind.device)
     reached, length = torch.zeros_like(running), torch.zeros_like(kind, dtype=torch.long)
     while running.any():
+        # Finished instances stand still, if whole workers of a batched environment are finished;
+        # the others begin another episode, which does not count.
+        moves = running if running.ndim < 2 else running.any(-1, keepdim=True).expand_as(running)
+        if (begun := moves & ~running).any():
+            reset = state.empty().set("_reset", begun.unsqueeze(-1))
+            state = env.reset(state.update(reset))
+        if not moves.all():
+            state.set("_step", moves.unsqueeze(-1))
         mask = state[mask_key]
-        # An instance whose episode is over waits for the others with any admissible action.
         action = mask.to(torch.int8).argmax(-1)
         if policy is None:
             action = torch.multinomial(mask.float(), 1).squeeze(-1)
@@ -199,10 +206,6 @@ def _play(
         step = env.step(state.set(action_key, action))["next"]
         length += running
         reached |= running & goals_reached(step, success_key)
-        over = step["done"].squeeze(-1)
-        running &= ~over
+        running &= ~step["done"].squeeze(-1)
         state = step_mdp(step.new_empty(step.batch_size).set("next", step))
-        if over.any() and running.any():
-            reset = state.empty().set("_reset", over.unsqueeze(-1))
-            state = env.reset(state.update(reset))
     return reached, length, kind

@@ -282,6 +282,7 @@ class Run:
         *,
         heads: Callable | None = None,
         average: Any = None,
+        apart: bool = False,
     ) -> Iterator[TensorDictBase]:
         """Yields what is collected, once a round, until the run's last step or a signal.
 
@@ -294,6 +295,8 @@ class Run:
             heads: what policy and critic say of states, for the probe. Default: None, no probe.
             average: weights to evaluate with instead, see
                 :class:`~torchrl_glam.objectives.WeightAverage`. Default: None, those of the policy.
+            apart: whether other processes collect, so that an error there leaves the run's state
+                whole. Default: False.
         """
         config, counters = self.config, self.counters
         self._policy, self._heads = policy, heads
@@ -316,8 +319,10 @@ class Run:
             self._table.add(0, self._evaluate())
         batches = iter(collector)
         while counters["steps"] < config.total_steps and not self._stopping:
-            self._whole = False  # steps that are being collected are not stored
-            yield self._noted(next(batches))
+            self._whole = self._whole and apart
+            steps = next(batches)
+            self._whole = False  # these are not stored yet
+            yield self._noted(steps)
             self._whole = True
             counters["seconds"] = time.perf_counter() - started
             self._end_round()

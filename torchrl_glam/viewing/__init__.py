@@ -1,4 +1,4 @@
-"""What people look at: an agent's success in figures, its episodes as a page, and play by hand."""
+"""Looking at agents: success with intervals, episodes as a page, and play by hand."""
 
 from torchrl_glam._extras import needs
 

@@ -12,11 +12,11 @@ from torchrl_glam.runs.device import choose_device
 
 
 def open_agent(config: ViewConfig, folder: str | None) -> Agent | None:
-    """Loads the agent of a folder, or the configuration's language model as it is.
+    """Loads the agent of a folder, or the configuration's language model without training.
 
     Args:
-        config: its ``model``, if there is no folder, and device and size of passes.
-        folder: as :func:`~torchrl_glam.models.load_agent` takes it. None: the model.
+        config: gives ``model``, if there is no folder, device and size of passes.
+        folder: as :func:`~torchrl_glam.models.load_agent` takes it. None: use the model.
 
     Returns:
         The agent; None if there is neither folder nor model.
@@ -35,13 +35,13 @@ def open_agent(config: ViewConfig, folder: str | None) -> Agent | None:
 
 
 def read_card(folder: str) -> AgentCard:
-    """The card of the agent in a folder, without its weights.
+    """Reads the agent card of a folder, without the weights.
 
     Args:
         folder: as :func:`~torchrl_glam.models.load_agent` takes it.
 
     Raises:
-        FileNotFoundError: if it holds no agent; says what is missing.
+        FileNotFoundError: if the folder holds no agent; names what is missing.
         ValueError: if the card is damaged.
 
     Examples:
@@ -55,7 +55,7 @@ def read_card(folder: str) -> AgentCard:
 
 
 def name_apart(folders: Sequence[str]) -> list[str]:
-    """Names for folders: the last parts in which all of them differ, else all of their parts.
+    """Names folders by the last part of their paths in which all of them differ.
 
     Examples:
         >>> name_apart(["runs/seed0/model", "runs/seed1/model"])

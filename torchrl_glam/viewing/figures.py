@@ -1,4 +1,4 @@
-"""Success of policies in figures: with intervals, by goal kind, split and number of objects."""
+"""Success of policies by goal kind, split and number of objects: measured, and as tables."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from itertools import groupby
 from math import isnan
 from pathlib import Path
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
@@ -35,14 +33,14 @@ def measure(
 
     Args:
         policy: writes the action; ``None`` plays admissible actions at random.
-        env: of the text contract; :func:`~torchrl_glam.text.describe_env` tells its goal kinds, and
-            what success is.
-        name: of the policy.
-        split, objects: of the environment, for the table.
-        seed: of environment and policy.
+        env: text environment; :func:`~torchrl_glam.text.describe_env` gives its goal kinds and its
+            ``success_key``.
+        name: the policy's name, for the table.
+        split, objects: the environment's split of goals and number of objects, for the table.
+        seed: seed of environment and policy.
         deterministic: take the most likely action instead of sampling. Default: False.
-        progress: told how many episodes are over, before each step that a policy takes. Default:
-            nothing is.
+        progress: called with the number of finished episodes before each step of a policy, and at
+            the end. Default: nothing is called.
 
     Returns:
         A result for each goal kind that occurred, and one for all of them.
@@ -85,11 +83,11 @@ def measure(
 
 
 def pool(results: Sequence[Result], policy: str) -> list[Result]:
-    """The mean of several agents that were trained alike, in all that was measured of each.
+    """Averages the results of several agents trained with the same settings.
 
     Args:
-        results: of the agents, each with the same goals and as many episodes.
-        policy: name of them together.
+        results: results of the agents on the same goals, with the same numbers of episodes.
+        policy: name of the average.
 
     Examples:
         >>> measured = [("a", 9), ("b", 5), ("c", 7)]
@@ -171,11 +169,15 @@ def plot_results(results: Sequence[Result], path: str | Path) -> None:
         results: the results.
         path: PNG to write.
     """
+    from matplotlib import rc_context  # slow to import
+
     with rc_context({"text.parse_math": False}):  # a name with two $ is a name
         _plot(results, Path(path))
 
 
 def _plot(results: Sequence[Result], path: Path) -> None:
+    from matplotlib.figure import Figure
+
     splits = list(dict.fromkeys(result.split for result in results))
     sizes = sorted({result.objects for result in results})
     columns = 2 if len(sizes) > 1 else 1

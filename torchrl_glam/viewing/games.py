@@ -1,4 +1,4 @@
-"""The environment of an agent, to be played again."""
+"""The environment that an agent was trained in, made again."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ _LENGTHS = ("goal_length", "observation_length", "action_length")
 
 
 def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
-    """The settings of the environment: the agent's own, unless the configuration says otherwise.
+    """Chooses the environment's settings: the agent's own, unless the configuration overrides them.
 
     Args:
-        config: its ``env`` goes over the agent's; its ``env_class``, if given and another one than
-            the agent's, counts alone.
-        card: of an agent that was trained in one. None, or one that was not: Playground-Text.
+        config: its ``env`` overrides entries of the agent's; if its ``env_class`` differs from the
+            agent's, the agent's settings are ignored.
+        card: the agent card. None, or a card without an environment: Playground-Text.
 
     Returns:
-        ``env_class``, ``env`` and ``eval_splits``, as recipes have them, and numbers of tokens.
+        ``env_class``, ``env`` and ``eval_splits``, as in recipes, and numbers of tokens.
 
     Raises:
-        ValueError: if the agent's card names an environment that is not this package's, and the
-            configuration does not name it as well: a card may come from anywhere, and making an
-            environment runs code.
+        ValueError: if the agent card names an environment of another package and the configuration
+            does not: a card may come from anywhere, and making an environment runs code.
 
     Examples:
         >>> card = AgentCard(environment={"env": {"num_objects": 3, "max_steps": 10}})
@@ -72,14 +71,14 @@ def make_game(
     seed: int = 0,
     **arguments: Any,
 ) -> EnvBase:
-    """The environment that settings describe, with its text.
+    """Makes the environment that settings describe, with its text.
 
     Args:
         settings: as :func:`choose_game` gives them.
-        num_envs: instances.
+        num_envs: number of instances.
         split: a key of the settings' ``eval_splits``. Default: ``"train"``.
-        seed: of goals and scenes. Default: 0.
-        **arguments: of the environment, in place of those of the settings.
+        seed: seed of goals and scenes. Default: 0.
+        **arguments: arguments of the environment that override the settings.
 
     Raises:
         ValueError: if there is no such split, or as
@@ -97,13 +96,13 @@ def make_game(
 
 
 def tokenize(env: EnvBase, agent: Agent, settings: Mapping[str, Any] | None = None) -> EnvBase:
-    """The environment with the token tensors that an agent reads, beside its text.
+    """Adds the token tensors that an agent reads to a text environment.
 
     Args:
-        env: of the text contract.
-        agent: its tokenizer and template are used.
-        settings: numbers of tokens to keep, as :func:`choose_game` gives them. Default: as many as
-            the environment's longest texts have.
+        env: text environment.
+        agent: gives tokenizer and template.
+        settings: numbers of tokens to keep, as :func:`choose_game` gives them. Default: those of
+            the environment's longest texts.
 
     Examples:
         >>> from torchrl_glam.models import zero_shot_agent

@@ -18,14 +18,17 @@ _HELP = "a number or the words of an action; h: what the agent would do; q: quit
 
 
 def nearest_goals(goal: str, goals: Sequence[str]) -> int:
-    """The place of a goal among an environment's; upper and lower case make no difference.
+    """Finds a goal among an environment's goals, ignoring case.
 
     Args:
-        goal: its text.
+        goal: text of the goal.
         goals: texts of all goals.
 
+    Returns:
+        Its index.
+
     Raises:
-        ValueError: if there is no such goal; offers the nearest ones.
+        ValueError: if there is no such goal; the message offers the nearest ones.
 
     Examples:
         >>> goals = ["Grasp red lion", "Grow red lion", "Grasp blue door"]
@@ -59,14 +62,13 @@ def play(
     """Plays one episode with a person.
 
     Args:
-        env: of the text contract, one instance; with the tokens that the agent reads, if there is
-            one.
-        agent: whose probabilities are shown on request. Default: None, nobody's.
-        read: asks the person, given what to ask with. Default: ``input``.
-        write: shows the person something. Default: ``print``.
+        env: text environment with one instance, and with the tokens that the agent reads.
+        agent: gives hints. Default: None, no hints.
+        read: reads a line from the person, given a prompt. Default: ``input``.
+        write: shows the person a text. Default: ``print``.
 
     Returns:
-        Whether the goal was reached; False also if the person left.
+        Whether the goal was reached; False if the person quits.
 
     Examples:
         >>> from torchrl_glam.envs import PlaygroundTextEnv
@@ -112,7 +114,7 @@ def _ask(
     read: Callable[[str], str],
     write: Callable[[str], None],
 ) -> int | None:
-    """The action that the person chooses, None to leave."""
+    """The action that the person chooses; None to quit."""
     while True:
         try:
             said = " ".join(read("> ").lower().split())

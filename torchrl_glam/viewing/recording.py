@@ -1,4 +1,4 @@
-"""Episodes as records: what the agent read, considered and did, step by step."""
+"""Episodes recorded step by step: what the agent read, considered and did."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def record(
     deterministic: bool = False,
     max_steps: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Plays an episode in each instance of an environment and writes down everything.
+    """Plays one episode in each instance of an environment and records every step.
 
-    The same seed gives the same goals and scenes to every agent. The global random state is left as
-    it was.
+    The same seed gives every agent the same goals and scenes. The global random state does not
+    change.
 
     Args:
-        agent: who plays.
-        env: of the text contract, with its text and the tokens that the agent reads, as
+        agent: the agent that plays.
+        env: text environment with the tokens that the agent reads, as
             :func:`~torchrl_glam.viewing.tokenize` makes it.
-        seed: of environment and policy. Default: 0.
+        seed: seed of environment and policy. Default: 0.
         deterministic: take the most likely action instead of sampling. Default: False.
-        max_steps: after which a record breaks off. Default: the environment's own, or 100.
+        max_steps: most steps of a record. Default: the environment's limit, or 100.
 
     Returns:
         For each episode ``goal``, ``kind`` (index of its goal kind), ``success``, and ``steps``:
         dictionaries with ``observation``, ``candidates`` (texts of the admissible ones),
         ``probability`` and, if the agent has such heads, ``value`` of each, or ``state_value``;
-        ``chosen`` (index in them), ``reward``, ``named`` (goals that the social partner named after
-        the step), and for Playground-Text ``scene``.
+        ``chosen`` (index of the action taken), ``reward``, ``named`` (goals that the step reached),
+        and for Playground-Text ``scene``.
 
     Raises:
         ValueError: if the agent's probabilities are not finite.
@@ -73,7 +73,7 @@ def record(
 
 
 class _Player(TensorDictModuleBase):
-    """The agent as a policy that leaves what it made of the states beside its actions."""
+    """The agent as a policy that also writes its probabilities and values."""
 
     def __init__(self, agent: Agent, deterministic: bool) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class _Player(TensorDictModuleBase):
 
 
 def _episode(steps: TensorDictBase, reached: Tensor, description) -> dict[str, Any]:
-    """One instance's first episode; ``reached`` says of each step whether it ended in success."""
+    """The first episode of an instance; ``reached`` marks the step that reached the goal."""
     done = steps["next", "done"].flatten()
     length = int(done.to(torch.int8).argmax()) + 1 if done.any() else len(done)
     steps, reached = steps[:length], reached[:length]
@@ -141,7 +141,7 @@ def _named(after: TensorDictBase, description) -> list[str]:
 
 
 def _scene(step: TensorDictBase) -> dict[str, Any] | None:
-    """What can be drawn of a state of Playground-Text; None for other environments."""
+    """The drawable part of a Playground-Text state; None for other environments."""
     values = [step.get(("state", key), None) for key in _SCENE]
     if any(value is None for value in values):
         return None
