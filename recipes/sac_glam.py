@@ -37,6 +37,7 @@ from torchrl_glam.models import (
     make_critic,
     make_trunk,
     score_error,
+    with_random_actions,
 )
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer, WeightAverage
 from torchrl_glam.replay import (
@@ -73,6 +74,7 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
     )
     actor = CandidateActor()
     acting = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
+    policy = OnDevice(acting)  # environments and replay buffer are in main memory
     loss = SACGLAMLoss(
         trunk,
         actor,
@@ -115,7 +117,8 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
         model=model,
         env=env,
         trunk=trunk,
-        policy=OnDevice(acting),  # environments and replay buffer are in main memory
+        policy=policy,
+        explorer=with_random_actions(policy, num_actions, config.exploration),
         loss=loss,
         targets=targets,
         optimizer=optimizer,
@@ -145,6 +148,8 @@ def make_sampler(config: SACGLAMConfig, prior: list[float] | None):
         return RandomSampler()
     if config.sampling == "ratio":
         return HindsightRatioSampler(config.hindsight_ratio)
+    if "kinds" in config.sampling:
+        prior = [1.0] * len(prior)
     kind = GoalBalancedSampler if "goals" in config.sampling else GoalKindSampler
     return kind(prior, config.hindsight_ratio if "ratio" in config.sampling else None)
 
@@ -180,7 +185,7 @@ def main(cfg: SACGLAMConfig) -> None:
         buffer = make_buffer(run.mine, run.game.goal_kind_prior)
         collector = Collector(  # without an end, at which it would close what is still to be saved
             agent.env,
-            agent.policy,
+            agent.explorer,
             frames_per_batch=run.mine.update_every,
             auto_register_policy_transforms=False,
         )

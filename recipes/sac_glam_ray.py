@@ -65,7 +65,7 @@ def main(cfg: SACGLAMRayConfig) -> None:
 
         def batches() -> Iterator:
             while True:
-                collectors.publish(trained_weights(agent.policy), run.counters["updates"])
+                collectors.publish(trained_weights(agent.explorer), run.counters["updates"])
                 with timeit("time/wait"):
                     steps = collectors.next()
                 yield steps

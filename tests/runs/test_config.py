@@ -67,7 +67,7 @@ def test_a_recipe_has_few_keys():
     of_env = {"env_class", "env", "eval_splits", "long_texts"}
     of_env |= {"goal_length", "observation_length", "action_length"}
     for schema in RECIPES.values():
-        assert len({key.name for key in fields(schema)} - of_env) <= 49
+        assert len({key.name for key in fields(schema)} - of_env) <= 50
 
 
 def test_paper_has_the_values_of_the_paper():
@@ -295,6 +295,7 @@ def test_values_out_of_range_are_named(key, value, message):
         ({"sampling": "ratio+prior", "hindsight_ratio": 0.2}, GoalKindSampler, {"ratio": 0.2}),
         ({"sampling": "prior+goals"}, GoalBalancedSampler, {"ratio": None}),
         ({"sampling": "ratio+prior+goals"}, GoalBalancedSampler, {"ratio": 0.5}),
+        ({"sampling": "ratio+kinds+goals"}, GoalBalancedSampler, {"prior": [0.5, 0.5]}),
     ],
 )
 def test_sampler_is_the_one_asked_for(overrides, kind, settings):

@@ -93,6 +93,7 @@ ARRIVALS = {
     "n_step": (2, lambda a, b: b.transform[0].n_steps),
     "average_decay": (0.5, lambda a, b: a.average.decay),
     "alpha_init": (0.125, lambda a, b: a.loss.alpha.item()),
+    "exploration": (0.5, lambda a, b: a.explorer[1].eps.item()),
     "munchausen": (0.5, lambda a, b: a.loss.munchausen),
     "lr_trunk": (0.5, lambda a, b: rate(a, "trunk")),
     "lr_heads": (0.25, lambda a, b: rate(a, "critic")),

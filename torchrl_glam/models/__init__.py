@@ -1,6 +1,6 @@
 """Language models as trunks, and the actor and critic heads on top of them."""
 
-from torchrl_glam.models.actor import CandidateActor, OnDevice, ScoresOnly
+from torchrl_glam.models.actor import CandidateActor, OnDevice, ScoresOnly, with_random_actions
 from torchrl_glam.models.agent import Agent, load_agent, zero_shot_agent
 from torchrl_glam.models.card import AgentCard
 from torchrl_glam.models.critic import (
@@ -64,4 +64,5 @@ __all__ = [
     "split_by_tokens",
     "write_model_card",
     "zero_shot_agent",
+    "with_random_actions",
 ]

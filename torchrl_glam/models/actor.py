@@ -11,10 +11,12 @@ from tensordict.nn import (
     ProbabilisticTensorDictModule,
     ProbabilisticTensorDictSequential,
     TensorDictModuleBase,
+    TensorDictSequential,
 )
 from torch import Tensor
 from torch.distributions.kl import register_kl
-from torchrl.modules import MaskedCategorical
+from torchrl.data import Categorical
+from torchrl.modules import EGreedyModule, MaskedCategorical
 
 from torchrl_glam.models.protocol import Trunk
 
@@ -207,3 +209,46 @@ class OnDevice(TensorDictModuleBase):
             return self.module(tensordict)
         found = self.module(tensordict.select(*self.in_keys).to(there))
         return tensordict.update(found.select(*self.out_keys).to(here))
+
+
+def with_random_actions(
+    policy: TensorDictModuleBase,
+    num_actions: int,
+    share: float,
+    *,
+    action_key: NestedKey = "action",
+    action_mask_key: NestedKey = "action_mask",
+) -> TensorDictModuleBase:
+    """A policy to collect with: it draws some actions uniformly among the admissible ones.
+
+    TorchRL's :class:`~torchrl.modules.EGreedyModule` behind the policy. Off-policy learning then
+    sees other actions in the states that the policy visits, also where it is sure of itself.
+    Evaluations use the policy itself.
+
+    Args:
+        policy: writes the action, int64 ``[*B]``.
+        num_actions: number ``A`` of candidate slots.
+        share: of the actions drawn at random, in ``[0, 1]``. With 0 the policy itself is returned.
+        action_key: entry of the action. Default: ``"action"``.
+        action_mask_key: entry of the admissible actions, bool ``[*B, A]``. Default:
+            ``"action_mask"``.
+
+    Raises:
+        ValueError: if ``share`` is out of range.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> from tensordict.nn import TensorDictModule
+        >>> policy = TensorDictModule(lambda m: m.long().argmax(-1), ["action_mask"], ["action"])
+        >>> states = TensorDict({"action_mask": torch.ones(1000, 4).bool()}, [1000])
+        >>> first = with_random_actions(policy, 4, share=0.4)(states)["action"] == 0
+        >>> 0.6 < first.float().mean() < 0.8  # 0.6 and a quarter of 0.4
+        tensor(True)
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"share ({share}) must be in [0, 1]: the share of random actions")
+    if not share:
+        return policy
+    spec = Categorical(num_actions)
+    keys = {"action_key": action_key, "action_mask_key": action_mask_key}
+    return TensorDictSequential(policy, EGreedyModule(spec, share, share, **keys))

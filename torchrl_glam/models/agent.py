@@ -87,7 +87,7 @@ class Agent:
             >>> model, tokenizer = load_language_model("tiny")
             >>> agent = Agent(make_trunk(model, tokenizer), CandidateActor(), [], tokenizer, None)
             >>> env = TransformedEnv(PlaygroundTextEnv(num_envs=2), TokenizeText(tokenizer))
-            >>> agent.read(env.reset())["probability"].sum(-1)
+            >>> agent.read(env.reset())["probability"].sum(-1).round(decimals=3)
             tensor([1., 1.])
         """
         state = states.select(*self.trunk.in_keys)

@@ -71,16 +71,15 @@ class GoalJudge:
 
     Examples:
         >>> from torchrl_glam.models import load_language_model
-        >>> judge = GoalJudge(  # as the embedded model was asked in its pre-training
+        >>> judge = GoalJudge(  # the embedded model has read which things a phrase names
         ...     *load_language_model("tiny"),
-        ...     ["Grasp red lion", "Grasp any plant", "Grow red lion"],
+        ...     ["Grasp red lion", "Grasp any plant", "Grasp blue cow"],
         ...     prompt="Goal: {goal}\\n{before}\\nAction:",
-        ...     yes="{action} goal",
-        ...     no=("{action} grasp", "{action} nothing"),
+        ...     yes="\\nQuestion: first named {action} yes",
+        ...     no=("\\nQuestion: first named {action} no",),
         ... )
-        >>> seen = "You see: red lion, blue tree\\nYou are on: red lion\\nYou are holding: nothing"
-        >>> start = GameStep(f"{seen}\\nYou have grown: nothing", {})
-        >>> judge([start, GameStep("You see: blue tree", {}, "Grasp")])
+        >>> start = GameStep("You see: red lion, blue tree, red water", {})
+        >>> judge([start, GameStep("You see: blue tree, red water", {}, "red lion")])
         ['Grasp red lion']
     """
 

@@ -19,7 +19,10 @@ from torchrl_glam.runs.config.base import (
 )
 from torchrl_glam.text import EnvDescription
 
-SAMPLING = ("uniform", "ratio", "prior", "ratio+prior", "prior+goals", "ratio+prior+goals")
+SAMPLING = (
+    *("uniform", "ratio", "prior", "ratio+prior", "prior+goals", "ratio+prior+goals"),
+    "ratio+kinds+goals",
+)
 
 
 @dataclass
@@ -53,6 +56,7 @@ class SACGLAMConfig(RecipeConfig):
     target_entropy_end: float | None = None
     target_entropy_steps: int = 20_000
     munchausen: float = 0.0
+    exploration: float = 0.0
     num_updates: int = 8
     warmup_updates: int = 50
     lr_trunk: float = 3e-4
@@ -87,6 +91,7 @@ class SACGLAMConfig(RecipeConfig):
         finite = 0 < self.alpha_init < math.inf
         require(finite, "alpha_init", self.alpha_init, "be above 0 and finite")
         require(0 <= self.munchausen < 1, "munchausen", self.munchausen, "be in [0, 1)")
+        within(self, "exploration", 0.0, 1.0)
         if self.target_entropy_end is None:
             self.target_entropy_end = self.target_entropy
         for key in ("target_entropy", "target_entropy_end"):
@@ -124,7 +129,9 @@ class SACGLAMConfig(RecipeConfig):
         if self.hindsight:
             names_goals(game, "true")
         require(
-            not self.hindsight or "prior" not in self.sampling or game.goal_kind_prior is not None,
+            not self.hindsight
+            or not {"prior", "kinds"} & {*self.sampling.split("+")}
+            or game.goal_kind_prior is not None,
             "sampling",
             self.sampling,
             "be uniform or ratio, as the environment does not say how often it pursues each kind "

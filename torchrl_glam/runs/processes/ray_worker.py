@@ -7,7 +7,13 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torchrl.collectors import Collector
 
-from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly, make_trunk
+from torchrl_glam.models import (
+    CandidateActor,
+    OnDevice,
+    ScoresOnly,
+    make_trunk,
+    with_random_actions,
+)
 from torchrl_glam.models.protocol import Trunk
 from torchrl_glam.objectives import trainable_leaves
 from torchrl_glam.runs.config import SACGLAMRayConfig
@@ -44,7 +50,7 @@ def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
     env = make_env(config, tokenizer, seed=seed)
     return Collector(
         env,
-        make_policy(trunk),
+        with_random_actions(make_policy(trunk), env.action_spec.n, config.exploration),
         frames_per_batch=config.update_every,
         total_frames=-1,
         auto_register_policy_transforms=False,
