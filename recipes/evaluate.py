@@ -21,8 +21,8 @@ from omegaconf import DictConfig
 from torchrl.envs import EnvBase
 from tqdm import tqdm
 
-from torchrl_glam.runs.build import choose_device
 from torchrl_glam.runs.config import EvaluateConfig, read_config
+from torchrl_glam.runs.device import choose_device
 from torchrl_glam.runs.files import reserved
 from torchrl_glam.runs.program import program
 from torchrl_glam.runs.success import Result

@@ -13,41 +13,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 
 import torch
 from omegaconf import OmegaConf
-from tensordict.nn import TensorDictSequential
-from tqdm import tqdm
+from sac_glam import learn, make_agent, make_buffer, make_sampler
 
-from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly
-from torchrl_glam.objectives import WeightAverage
-from torchrl_glam.runs.buffer import make_buffer, make_sampler
-from torchrl_glam.runs.build import (
-    choose_autocast,
-    choose_device,
-    make_language_model,
-    make_sac,
-    make_trunk_and_critic,
-    seed_everything,
-)
+from torchrl_glam.report.record import RunRecord
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
-from torchrl_glam.runs.config import SACGLAMConfig, read_config
-from torchrl_glam.runs.environments import (
-    make_env,
-    make_eval_envs,
-    make_probe,
-    refuse_named_env,
-)
-from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate_splits
-from torchrl_glam.runs.files import replace_file
-from torchrl_glam.runs.memory import bound_kernel_caches
+from torchrl_glam.runs.config import SACGLAMConfig, read_config, read_saved
+from torchrl_glam.runs.environments import refuse_named_env
 from torchrl_glam.runs.program import program
-from torchrl_glam.runs.records.metrics import MetricsTable
-from torchrl_glam.text import describe_env
+from torchrl_glam.runs.run import Run
 
 # What rows hold was decided when they were stored; with returns of one step, not the discount.
-STORED = ("env", "env_class", "num_envs", "n_step", "storage", "capacity", "hindsight")
+STORED = ("env", "env_class", "num_envs", "n_step", "capacity", "hindsight")
 
 
 @program
@@ -64,79 +46,48 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("updates", "every"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} ({getattr(options, name)}) must be at least 1")
-    if (options.out / "metrics.csv").exists():
-        parser.error(f"--out ({str(options.out)!r}) holds metrics already: give another folder")
-    saved, config = read_run(options.run, options.keys)
+    saved, config = read_run(options)
 
-    # 1. A new agent, as in sac_glam.py
-    device = choose_device(config.device)
-    bound_kernel_caches()
-    seed_everything(config.seed)
-    autocast = choose_autocast(config.autocast, device)
-    model, tokenizer = make_language_model(config, device, autocast)
-    env = make_env(config, tokenizer)
-    game = describe_env(env)
-    eval_envs = make_eval_envs(config, tokenizer)
-    probe = make_probe(config, tokenizer)
-    trunk, critic = make_trunk_and_critic(
-        config, model, tokenizer, autocast, num_actions=game.num_actions
-    )
-    actor = CandidateActor()
-    acting = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
-    policy = OnDevice(acting)  # environments and replay are in main memory
-    loss, targets, optimizer = make_sac(
-        config, trunk, actor, critic, num_actions=game.num_actions, device=device
-    )
-    average = WeightAverage([loss.trunk_params, loss.qvalue_network_params], config.average_decay)
-
-    # 2. What the run stored, drawn as this configuration asks for
-    buffer = make_buffer(saved, env, options.out, game.goal_kind_prior)
-    step = CheckpointManager(options.run).load_some({"buffer": buffer})
-    buffer.set_sampler(make_sampler(config, game.goal_kind_prior))
-    buffer.set_rng(torch.Generator().manual_seed(config.seed))
-    print(f"{len(buffer):,} transitions, stored by step {step}")
-
-    # 3. Training
-    options.out.mkdir(parents=True, exist_ok=True)
-    replace_file(options.out / "config.yaml", OmegaConf.to_yaml(OmegaConf.structured(config)))
-    table = MetricsTable(options.out, unit="updates")
-    for update in tqdm(range(1, options.updates + 1), desc="offline_sac", unit="update"):
-        terms = loss(buffer.sample(config.batch_size).to(device))
-        optimizer.backward(terms, update_actor=update > config.warmup_updates)
-        norms = optimizer.step()
-        targets.step()
-        average.update()
-        if update % options.every == 0 or update == options.updates:
-            row = {key: value.item() for key, value in terms.items()}
-            row |= {f"grad_norm/{group}": norm for group, norm in norms.items()}
-            with average.applied():
-                row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED)
-            row |= probe(policy, loss.policy_and_values) if probe else {}
-            table.add(update, row)
-    table.write_page()
-    names = [key for key in table.rows[-1] if key.endswith("sampled/success")]
-    print({key: table.rows[-1][key] for key in names}, f"Results in {table.path}")
+    with Run(config, "offline_sac", unit="updates", record=RunRecord, resumable=False) as run:
+        agent = make_agent(run, config)
+        buffer = make_buffer(saved, run.game.goal_kind_prior)
+        step = CheckpointManager(options.run).load_some({"buffer": buffer})
+        buffer.set_sampler(make_sampler(config, run.game.goal_kind_prior))
+        buffer.set_rng(torch.Generator().manual_seed(config.seed))
+        print(f"{len(buffer):,} transitions, stored by step {step}")
+        run.keeps(loss=agent.loss, optimizer=agent.optimizer)
+        looks = {"heads": agent.loss.policy_and_values, "average": agent.average}
+        for _ in run.rounds(repeat(None), agent.policy, **looks):
+            learn(run, agent, buffer)
+        run.finish(agent.model, agent.loss.qvalue_network_params)
 
 
-def read_run(run: Path, keys: Sequence[str]) -> tuple[SACGLAMConfig, SACGLAMConfig]:
-    """The configuration of a run, as it was and with other values for some of its keys."""
-    if not (run / "config.yaml").is_file():
-        raise FileNotFoundError(f"run ({str(run)!r}) must be the folder of a run of sac_glam.py")
-    schema = OmegaConf.structured(SACGLAMConfig)
-    schema.env, schema.eval_splits = {}, {}  # those of the run alone
-    saved = OmegaConf.merge(schema, OmegaConf.load(run / "config.yaml"), {"push": None})
-    config = read_config(SACGLAMConfig, OmegaConf.merge(saved, OmegaConf.from_dotlist(list(keys))))
+def read_run(options: argparse.Namespace) -> tuple[SACGLAMConfig, SACGLAMConfig]:
+    """The configuration of a run, as it was, and of the updates on what it stored."""
+    saved = OmegaConf.merge(read_saved(SACGLAMConfig, options.run), {"resume": None, "push": None})
     before = OmegaConf.to_object(saved)
+    keys = [key.lstrip("+") for key in options.keys]
+    config = read_config(SACGLAMConfig, OmegaConf.merge(saved, OmegaConf.from_dotlist(keys)))
     if not any(key.startswith("env_class=") for key in keys):
         refuse_named_env(before.env_class, "the run's folder", "env_class")
-    stored = [*STORED, *(["gamma"] if before.n_step > 1 else [])]
-    for key in stored:
+    for key in (*STORED, *(["gamma"] if before.n_step > 1 else [])):
         if getattr(config, key) != getattr(before, key):
             raise ValueError(
                 f"{key} ({getattr(config, key)}) must stay what it was ({getattr(before, key)}): "
                 "it decided what was stored"
             )
-    return before, config
+    every = {"log_every": options.every, "eval_every": options.every, "checkpoint_every": 0}
+    return before, replace(
+        config,
+        output=str(options.out),
+        total_steps=options.updates,
+        update_every=1,
+        num_updates=1,
+        target_entropy_end=config.target_entropy,
+        loggers=[],
+        export="none",
+        **every,
+    )
 
 
 if __name__ == "__main__":

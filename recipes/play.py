@@ -14,8 +14,8 @@ import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
-from torchrl_glam.runs.build import choose_device
 from torchrl_glam.runs.config import PlayConfig, read_config
+from torchrl_glam.runs.device import choose_device
 from torchrl_glam.runs.program import program
 from torchrl_glam.text import describe_env
 from torchrl_glam.viewing import (

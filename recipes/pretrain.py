@@ -50,9 +50,9 @@ from torchrl_glam.pretraining import (
     record_play,
 )
 from torchrl_glam.runs.config import PretrainConfig, read_config, register
+from torchrl_glam.runs.device import bound_kernel_caches
 from torchrl_glam.runs.environments import make_bare_env, make_env
 from torchrl_glam.runs.evaluation import evaluate
-from torchrl_glam.runs.memory import bound_kernel_caches
 from torchrl_glam.runs.program import program
 from torchrl_glam.text import describe_env
 

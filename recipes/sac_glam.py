@@ -2,234 +2,199 @@
 
     python recipes/sac_glam.py                              # two cores, embedded model, minutes
     python recipes/sac_glam.py --config-name paper          # the paper's configuration
-    python recipes/sac_glam.py hindsight=false seed=1       # any key of the configuration
+    python recipes/sac_glam.py replay=uniform seed=1        # any group or key of the configuration
     python recipes/sac_glam.py env=my_module:MyEnv          # any game; env.key=value, its arguments
-    python recipes/sac_glam.py resume=runs/sac_glam/...     # go on with a run
-    torchrun --nproc-per-node=2 recipes/sac_glam.py         # two processes, or two cards
+    python recipes/sac_glam.py resume=runs/sac_glam/...     # resume a run
+    torchrun --nproc-per-node=2 recipes/sac_glam.py         # two processes, or two GPUs
 
-The keys are explained in the files of recipes/config. A run writes metrics.csv, report.html (a page
-of charts), checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
+The keys are explained in recipes/config. A run writes metrics.csv, report.html (a page of charts),
+checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
 
 SAC-GLAM: Gaven et al., 2024, https://arxiv.org/abs/2410.12481
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import hydra
 import torch
-from omegaconf import OmegaConf
 from tensordict import TensorDict
 from tensordict.nn import TensorDictSequential
 from torchrl._utils import timeit
 from torchrl.collectors import Collector
-from tqdm import tqdm
+from torchrl.data import LazyTensorStorage, RandomSampler, TensorDictReplayBuffer
+from torchrl.envs.transforms import Compose
+from torchrl.objectives import SoftUpdate
 
-from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly, score_error
-from torchrl_glam.objectives import WeightAverage
-from torchrl_glam.runs.buffer import make_buffer
-from torchrl_glam.runs.build import (
-    choose_autocast,
-    choose_device,
-    make_language_model,
-    make_sac,
-    make_trunk_and_critic,
-    seed_everything,
+from torchrl_glam.models import (
+    CandidateActor,
+    OnDevice,
+    ScoresOnly,
+    check_gradients,
+    make_critic,
+    make_trunk,
+    score_error,
 )
-from torchrl_glam.runs.checkpoints.manager import CheckpointManager
-from torchrl_glam.runs.config import MAY_CHANGE_ON_RESUME, SACGLAMConfig, read_config, register
-from torchrl_glam.runs.divergence import check_rewards, diverged
-from torchrl_glam.runs.environments import make_env, make_eval_envs, make_probe
-from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate_splits
-from torchrl_glam.runs.files import replace_file
-from torchrl_glam.runs.interrupt import Rescue, StopSignal
-from torchrl_glam.runs.memory import bound_kernel_caches, describe_memory, memory_report
-from torchrl_glam.runs.out_of_memory import HalvingPasses
-from torchrl_glam.runs.probe import GoalCoverage
-from torchrl_glam.runs.processes.ranks import Ranks
-from torchrl_glam.runs.program import how_to_resume, program
-from torchrl_glam.runs.records.metrics import EpisodeStatistics, MetricsTable, pace, policy_lag
-from torchrl_glam.runs.results import save_results
-from torchrl_glam.runs.run_folder import RunFolder
-from torchrl_glam.text import describe_env
+from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer, WeightAverage
+from torchrl_glam.replay import (
+    GoalBalancedSampler,
+    GoalKindSampler,
+    HindsightRatioSampler,
+    HindsightTransform,
+    SegmentMultiStepTransform,
+)
+from torchrl_glam.report.record import RunRecord
+from torchrl_glam.runs.config import SACGLAMConfig, read_config, register
+from torchrl_glam.runs.program import program
+from torchrl_glam.runs.records.statistics import policy_lag
+from torchrl_glam.runs.run import Run
 
 register("sac_glam", SACGLAMConfig, Path(__file__).parent / "config")
+
+
+def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
+    """Model, environment, policy, loss, target weights and optimizer."""
+    model, tokenizer = run.load_model()
+    env = run.make_envs(tokenizer)
+    num_actions = run.game.num_actions
+    # One pass of the language model a state: scores for the actor, embeddings for the critic
+    trunk = make_trunk(
+        model, tokenizer, normalisation=config.normalisation, **run.scoring(tokenizer)
+    )
+    check_gradients(trunk)
+    trunk, critic = make_critic(
+        trunk,
+        config.critic_input,
+        num_actions=num_actions,
+        hidden_sizes=config.critic_hidden_sizes,
+    )
+    actor = CandidateActor()
+    acting = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
+    loss = SACGLAMLoss(
+        trunk,
+        actor,
+        critic,
+        num_actions=num_actions,
+        alpha_init=config.alpha_init,
+        target_entropy=config.target_entropy,
+        target_entropy_end=config.target_entropy_end,
+        target_entropy_steps=config.target_entropy_steps,
+        munchausen=config.munchausen,
+    ).to(run.device)
+    loss.make_value_estimator(gamma=config.gamma)
+    targets = SoftUpdate(loss, tau=config.tau)
+    optimizer = SharedTrunkOptimizer(
+        loss,
+        lr_trunk_actor=config.lr_trunk,
+        lr_trunk_critic=config.lr_trunk,
+        lr_heads=config.lr_heads,
+        lr_alpha=config.lr_alpha,
+        max_grad_norm=config.max_grad_norm,
+        separate=config.separate_optimizers,
+        group=run.ranks.group,
+    )
+    average = WeightAverage([loss.trunk_params, loss.qvalue_network_params], config.average_decay)
+
+    @run.update
+    def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
+        """One step of every optimizer and of the targets; its metrics and gradients' norms."""
+        metrics = []
+        for part, share in run.parts(batch):  # what memory allows
+            terms = loss(part)
+            optimizer.backward(terms, share, update_actor=update_actor)
+            metrics.append(terms.detach() * share)
+        norms = optimizer.step()
+        targets.step()
+        average.update()
+        return torch.stack(metrics).sum(0), norms
+
+    return SimpleNamespace(
+        model=model,
+        env=env,
+        trunk=trunk,
+        policy=OnDevice(acting),  # environments and replay buffer are in main memory
+        loss=loss,
+        targets=targets,
+        optimizer=optimizer,
+        average=average,
+        update=update,
+    )
+
+
+def make_buffer(config: SACGLAMConfig, prior: list[float] | None) -> TensorDictReplayBuffer:
+    """The replay buffer; ``prior`` is how often the environment pursues each kind of goal."""
+    hindsight = HindsightTransform(
+        "all" if config.hindsight else "none", seed=config.seed, capacity=config.capacity
+    )
+    return TensorDictReplayBuffer(
+        storage=LazyTensorStorage(config.capacity),
+        sampler=make_sampler(config, prior),
+        # inverse transforms run last to first: episodes are relabelled, then cut into n steps
+        transform=Compose(SegmentMultiStepTransform(config.n_step, config.gamma), hindsight),
+        batch_size=config.batch_size,
+        generator=torch.Generator().manual_seed(config.seed),
+    )
+
+
+def make_sampler(config: SACGLAMConfig, prior: list[float] | None):
+    """Draws batches as ``sampling`` says."""
+    if config.sampling == "uniform" or not config.hindsight:
+        return RandomSampler()
+    if config.sampling == "ratio":
+        return HindsightRatioSampler(config.hindsight_ratio)
+    kind = GoalBalancedSampler if "goals" in config.sampling else GoalKindSampler
+    return kind(prior, config.hindsight_ratio if "ratio" in config.sampling else None)
+
+
+def learn(run: Run, agent: SimpleNamespace, buffer: TensorDictReplayBuffer, more: Callable = dict):
+    """A round of updates; ``more`` gives further metrics for its row."""
+    config = run.config
+    agent.loss.schedule(run.counters["steps"])
+    for _ in range(config.num_updates):
+        with timeit("time/sample"):
+            batch = buffer.sample().to(run.device)
+        warmed_up = run.counters["updates"] >= config.warmup_updates
+        terms, norms = agent.update(batch, update_actor=warmed_up)
+    if run.logs:
+        means = {
+            "buffer_size": len(buffer) * run.ranks.size,
+            "score_error": score_error(agent.trunk, batch),
+        }
+        stored = buffer.storage[:]
+        for name, rows in (("batch", batch), ("buffer", stored)):
+            means[f"hindsight_in_{name}"] = rows["is_hindsight"].float().mean().item()
+            means |= policy_lag(rows["recorded_at"], run.counters["updates"], name)
+        grads = {f"grad_norm/{group}": norm for group, norm in norms.items()}
+        run.log({**run.total(terms), **grads, **more()}, means)
 
 
 @program
 @hydra.main(version_base=None, config_path="config/sac_glam", config_name="quickstart")
 def main(cfg: SACGLAMConfig) -> None:
     config = read_config(SACGLAMConfig, cfg)
+    with Run(config, "sac_glam", record=RunRecord) as run:
+        agent = make_agent(run, config)
+        buffer = make_buffer(run.mine, run.game.goal_kind_prior)
+        collector = Collector(  # without an end, at which it would close what is still to be saved
+            agent.env,
+            agent.policy,
+            frames_per_batch=run.mine.update_every,
+            auto_register_policy_transforms=False,
+        )
+        kept = {"loss": agent.loss, "optimizer": agent.optimizer, "average": agent.average}
+        run.keeps(**kept, buffer=buffer, collector=collector)
 
-    # 1. Processes (one without torchrun), folder, device, seeds
-    ranks = Ranks.join(config)
-    mine = ranks.share(config)  # environments, batches and replay of this process
-    folder = Path(config.resume or config.output)
-    checkpoints = CheckpointManager(folder, keep=config.keep_checkpoints, ranks=ranks)
-    claimed = RunFolder(folder)
-    with ranks.together():
-        if ranks.first:
-            claimed.claim(resume=config.resume is not None)
-    device = choose_device(config.device)
-    bound_kernel_caches()
-    seed_everything(config.seed)
-
-    # 2. Language model, environments, policy
-    autocast = choose_autocast(config.autocast, device)
-    model, tokenizer = make_language_model(config, device, autocast)
-    env = make_env(mine, tokenizer)
-    game = describe_env(env)
-    config.check_game(game)
-    eval_envs = make_eval_envs(config, tokenizer)
-    probe = make_probe(config, tokenizer)
-    trunk, critic = make_trunk_and_critic(
-        config, model, tokenizer, autocast, num_actions=game.num_actions
-    )
-    actor = CandidateActor()
-    acting = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
-    policy = OnDevice(acting)  # environments and replay are in main memory
-
-    # 3. Loss, target weights, optimizer
-    options = {"num_actions": game.num_actions, "device": device, "group": ranks.group}
-    loss, targets, optimizer = make_sac(config, trunk, actor, critic, **options)
-    ranks.align(loss, mine.seed)
-    average = WeightAverage([loss.trunk_params, loss.qvalue_network_params], config.average_decay)
-    if ranks.first:
-        print("Memory:", describe_memory(memory_report(loss, optimizer)))
-
-    # 4. Replay, with hindsight and n-step returns
-    buffer = make_buffer(mine, env, folder, game.goal_kind_prior, name=ranks.own("replay"))
-    collector = Collector(  # without an end, at which it would close what is still to be saved
-        env, policy, frames_per_batch=mine.update_every, auto_register_policy_transforms=False
-    )
-
-    # 5. Records, and an earlier run to go on with
-    counters = {"steps": 0, "updates": 0, "seconds": 0.0}
-    statistics = EpisodeStatistics(game.goal_kinds, success_key=game.success_key)
-    coverage = GoalCoverage()
-    table = MetricsTable(
-        folder, config.loggers, "sac_glam", wandb=vars(config.wandb), write=ranks.first
-    )
-    state = {"loss": loss, "optimizer": optimizer, "buffer": buffer, "collector": collector}
-    state |= dict(counters=counters, statistics=statistics, coverage=coverage, metrics=table)
-    state |= {"average": average}
-    if config.resume:
-        checkpoints.load(state, asdict(config), MAY_CHANGE_ON_RESUME)
-        trunk.check_exactness()
-    if ranks.first:
-        replace_file(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
-
-    passes = HalvingPasses(trunk, optimizer, config.max_tokens_per_pass)
-
-    @passes
-    def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
-        """One step of every optimizer and of the targets; one part of the batch at a time."""
-        parts = passes.split(batch)
-        shares = [len(part) / config.batch_size for part in parts]  # of all processes' rows
-        metrics = []
-
-        try:
-            for part, share in zip(parts, shares, strict=True):
-                terms = loss(part)
-                metrics.append(terms.detach() * share)
-                optimizer.backward(terms, share, update_actor=update_actor)
-            norms = optimizer.step()
-        except FloatingPointError as error:
-            raise diverged(error, counters, config, checkpoints.latest()) from error
-        targets.step()
-        average.update()
-        return torch.stack(metrics).sum(0), norms
-
-    # 6. Training
-    bar = tqdm(
-        total=config.total_steps,
-        initial=counters["steps"],
-        desc="sac_glam",
-        unit="step",
-        disable=not ranks.first,
-    )
-    ready, stopping, terms, since = False, False, None, dict(counters)
-    rescue = Rescue(
-        lambda: checkpoints.save(counters["steps"], state, asdict(config)), ranks.shared_errors
-    )
-    with StopSignal() as stop, rescue:
-        started = time.perf_counter() - counters["seconds"]
-        if not table.rows:
-            table.add(0, evaluate_splits(policy, eval_envs, seed=EVAL_SEED, ranks=ranks))
-        batches = rescue.batches(collector)
-        while counters["steps"] < config.total_steps and not stopping:
-            steps = next(batches)
-            check_rewards(steps, counters)
-            counters["steps"] += config.update_every
-            statistics.add(steps)
-            if config.hindsight:
-                coverage.add(steps)
-            # collecting and updating take turns: one policy made all of these steps
-            now = torch.full(steps.shape, counters["updates"], dtype=torch.int32)
+        heads, full = agent.loss.policy_and_values, False
+        for steps in run.rounds(collector, agent.policy, heads=heads, average=agent.average):
             with timeit("time/store"):
-                buffer.extend(steps.set("recorded_at", now).reshape(mine.num_envs, -1))
-            rescue.whole = True
-
-            ready = ready or ranks.all(len(buffer) >= mine.batch_size)
-            if ready:
-                loss.target_entropy.fill_(config.target_entropy_at(counters["steps"]))
-                for _ in range(config.num_updates):
-                    with timeit("time/sample"):
-                        batch = buffer.sample().to(device)
-                    with timeit("time/update"):
-                        warmed_up = counters["updates"] >= config.warmup_updates
-                        terms, norms = update(batch, update_actor=warmed_up)
-                    counters["updates"] += 1
-
-            # 7. Metrics, evaluation, checkpoints
-            bar.update(config.update_every)
-            counters["seconds"] = time.perf_counter() - started
-            at, row = counters["steps"], {}
-            finished = at >= config.total_steps
-            if at % config.log_every == 0 and terms is not None:
-                ranks.hand_over(statistics, coverage)
-                stored = buffer.storage[:]
-                row = {
-                    "hindsight_in_batch": batch["is_hindsight"].float().mean().item(),
-                    "hindsight_in_buffer": stored["is_hindsight"].float().mean().item(),
-                    "buffer_size": len(buffer) * ranks.size,
-                    "score_error": score_error(trunk, batch),
-                }
-                row |= policy_lag(batch["recorded_at"], counters["updates"], "batch")
-                row |= policy_lag(stored["recorded_at"], counters["updates"], "buffer")
-                row = ranks.mean(row) | {k: v.item() for k, v in ranks.sum(terms).items()}
-                row |= {f"grad_norm/{group}": norm for group, norm in norms.items()}
-                row |= statistics.summary() | coverage.summary() | pace(counters, since)
-                row |= timeit.todict() | timeit.todict(percall=False, prefix="seconds")
-                timeit.erase()
-                since = dict(counters)
-                bar.set_postfix({k: f"{row[k]:.2f}" for k in ("success", "entropy") if k in row})
-            if (config.eval_every and at % config.eval_every == 0) or finished:
-                with average.applied():
-                    row |= evaluate_splits(policy, eval_envs, seed=EVAL_SEED, ranks=ranks)
-                row |= probe(policy, loss.policy_and_values) if probe else {}
-            if row:
-                table.add(at, row)
-            save = config.checkpoint_every and at % config.checkpoint_every == 0
-            stopping = ranks.any(stop.requested)  # all of them after the same round
-            if save or finished or stopping:
-                rescue.save()
-    bar.close()
-    collector.shutdown()
-    if not ranks.first:
-        return
-    if stopping:
-        print(f"Stopped at step {counters['steps']}; go on with: {how_to_resume(folder)}")
-        return
-
-    # 8. Results
-    critics = loss.qvalue_network_params
-    with average.applied():
-        final = save_results(folder, table, model, tokenizer, eval_envs["train"], critics, config)
-    print(f"Success after {counters['steps']} steps: {final}. Results in {folder}")
+                buffer.extend(steps)
+            full = full or run.ranks.all(len(buffer) >= run.mine.batch_size)
+            if full:
+                learn(run, agent, buffer)
+        run.finish(agent.model, agent.loss.qvalue_network_params)
 
 
 if __name__ == "__main__":

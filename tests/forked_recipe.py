@@ -82,6 +82,7 @@ class Recipe:
 
 def serve(recipe: str) -> None:
     """Forks a run for every line of the input."""
+    sys.path.insert(0, str(RECIPES))  # where a script finds its neighbours
     runpy.run_path(recipe)  # for what it imports
     multiprocessing.set_start_method("fork", force=True)  # of the processes of environments
     while line := sys.stdin.readline():

@@ -1,7 +1,7 @@
 """What a run of SAC-GLAM takes on this machine: memory, and seconds of each part of a round.
 
     python tests/benchmarks/bench_recipe.py --processes 1 2               # the quickstart, torchrun
-    python tests/benchmarks/bench_recipe.py --flan base compute_dtype=float32   # the paper's, a CPU
+    python tests/benchmarks/bench_recipe.py --flan base                         # the paper's, a CPU
     python tests/benchmarks/bench_recipe.py total_steps=640 log_every=320       # a smoke run
 
 Runs ``recipes/sac_glam.py`` and prints, of the last logged stretch, what a user would wait for.
@@ -39,7 +39,7 @@ def run(processes: int, flan: str | None, overrides: list[str], scratch: Path) -
     configuration = None if flan is None else "paper"
     if flan is not None:
         model = make_flan_t5(scratch / f"flan-t5-{flan}", flan)
-        command += ["--config-name", configuration, f"model={model}"]
+        command += ["--config-name", configuration, f"language_model={model}"]
     output = scratch / f"run{processes}"
     command += [f"output={output}", *SHORT[configuration], *QUIET, *overrides]
     subprocess.run(command, check=True)

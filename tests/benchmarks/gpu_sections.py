@@ -127,7 +127,7 @@ def resume(options: Namespace, report: Report) -> None:
     whole, broken = options.scratch / "whole", options.scratch / "broken"
     settings = ["num_envs=8", "batch_size=32", "update_every=8", "num_updates=2"]
     settings += ["warmup_updates=2", "log_every=80", "eval_every=0", "eval_episodes=8"]
-    settings += ["checkpoint_every=80", "keep_checkpoints=9", "loggers=[]", "total_steps=240"]
+    settings += ["checkpoint_every=80", "loggers=[]", "total_steps=240"]
     settings += ["autocast=false", "probe_episodes=0", f"device={options.device}"]
     recipe(options, "sac_glam.py", *settings, f"output={whole}")
     shutil.copytree(whole, broken)
@@ -181,11 +181,11 @@ def paper_wide(options: Namespace, report: Report) -> None:
 
 
 def paper_bfloat16(options: Namespace, report: Report) -> None:
-    time_paper(options, report, WIDE, "load_in_4bit=false", "dtype=bfloat16")
+    time_paper(options, report, WIDE, "load_in_4bit=false")
 
 
 def paper_compiled(options: Namespace, report: Report) -> None:
-    time_paper(options, report, WIDE, "load_in_4bit=false", "dtype=bfloat16", "compile=true")
+    time_paper(options, report, WIDE, "load_in_4bit=false", "compile=true")
 
 
 def time_paper(options: Namespace, report: Report, *overrides: str) -> None:

@@ -56,19 +56,6 @@ def test_without_goals_named_and_one_instance_at_a_time(recipe, tmp_path):
     assert (config.env_class, dict(config.env)) == ("corridor:alone", {"step_reward": 0.01})
 
 
-def test_a_run_in_processes_that_goes_on_after_its_end_is_as_one_unbroken_without(recipe, tmp_path):
-    """It ends in the middle of episodes, whose steps the hindsight still waits for."""
-    small = [*SMALL[recipe.name], "env=envs.stairs:alone", "eval_every=32"]
-    unbroken, log = tmp_path / "unbroken", tmp_path / "log"
-    assert recipe.run(*small, f"output={unbroken}", log=log) == 0, log.read_text()
-    assert [row["step"] for row in metrics(unbroken)] == ["0", "32", "64"]
-    apart = tmp_path / "apart"
-    for options in (["total_steps=32", f"output={apart}"], [f"resume={apart}"]):
-        ended = recipe.run(*small, "env_processes=2", *options, log=log)
-        assert ended == 0, log.read_text()
-    assert metrics(apart) == metrics(unbroken)
-
-
 def test_with_goals_named(recipe, tmp_path):
     options = ["env=corridor:Corridor", "env.names_goals=true", *WITH_HINDSIGHT[recipe.name]]
     _, rows = run(recipe, tmp_path, *options)

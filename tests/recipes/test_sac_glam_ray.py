@@ -141,7 +141,7 @@ def test_a_run_without_collectors_ends_with_a_checkpoint_that_others_go_on_from(
 
 def test_ctrl_c_saves_a_checkpoint(run, tmp_path):
     status, said = run("output=run", "total_steps=320", stopped=5)
-    assert status == 0 and "Stopped at step 40; go on with: resume=run" in said
+    assert status == 0 and "Stopped at step 40; resume with: resume=run" in said
     assert (tmp_path / "run" / "checkpoints" / "step-000000000040").exists()
 
 

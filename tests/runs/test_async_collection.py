@@ -147,19 +147,20 @@ def test_a_slow_collector_is_waited_for_before_others_make_its_batch_too_old():
     assert order[2][1:] == (8, pytest.approx(50.0 - 2 * LEARNING - 0.1))
 
 
-def test_a_lost_collector_is_replaced_and_its_unfinished_episodes_are_dropped(capsys):
+def test_a_lost_collector_is_replaced_and_its_unfinished_episodes_are_dropped(caplog):
+    caplog.set_level("INFO")
     world = Simulation(2, [0.0, 0.0, 0.5, 0.5, None, *[0.5] * 100])
     collectors = world.collectors()
     workers = [int(batch["worker"][0, 0]) for batch, _, _ in world.learn(collectors, rounds=9)]
     assert workers[0] == 0 and 0 not in workers[1:]  # its second batch never came
     assert {1, 2} <= set(workers)
     assert world.forgotten == [1]
-    told = capsys.readouterr()
-    assert "Collector 2 works in thread 2" in told.out
+    told = caplog.text
+    assert "Collector 2 works in thread 2" in told
     assert (
         "Collector 0 (thread 0) is lost: killed. 1 steps of its unfinished episodes are dropped; "
         "collector 2 takes its place"
-    ) in told.err
+    ) in told
     assert collectors.summary()["collectors_lost"] == 1
     assert collectors.summary()["collectors"] == 2
     later = Simulation(2, [0.5])
@@ -173,25 +174,23 @@ def test_a_lost_collector_is_replaced_and_its_unfinished_episodes_are_dropped(ca
     ("seconds", "why", "waited"),
     [(None, "killed", 0.0), (float("inf"), "it did not start in 100 seconds", 300.0)],
 )
-def test_when_one_after_another_is_lost_the_run_ends(seconds, why, waited, capsys):
+def test_when_one_after_another_is_lost_the_run_ends(seconds, why, waited, caplog):
     world = Simulation(2, [seconds])
     with pytest.raises(ConnectionError, match="all collectors are lost, 6 of them"):
         list(world.learn(world.collectors(), rounds=1))
     assert world.now == waited and not world.alive
-    told = capsys.readouterr().err
+    told = caplog.text
     assert told.count(why) == 6
     assert "Collector 4 (which did not start) is lost" in told
     assert "1 of 2 are left" in told and "0 of 2 are left" in told
 
 
-def test_one_that_does_not_answer_is_given_up_and_the_others_go_on(capsys):
+def test_one_that_does_not_answer_is_given_up_and_the_others_go_on(caplog):
     world = Simulation(2, [0.0, 0.0, 0.5, float("inf"), *[0.5] * 200])
     rounds = list(world.learn(world.collectors(), rounds=30))
     assert len(rounds) == 30
     assert max(wait for _, _, wait in rounds) <= 100.0
-    assert (
-        "Collector 1 (thread 1) is lost: it did not give a batch in 100" in capsys.readouterr().err
-    )
+    assert "Collector 1 (thread 1) is lost: it did not give a batch in 100" in caplog.text
 
 
 def test_what_a_collector_raises_ends_the_run_as_it_is():

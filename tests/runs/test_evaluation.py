@@ -13,7 +13,8 @@ from torchrl.envs import EnvBase, SerialEnv
 
 from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
 from torchrl_glam.runs.evaluation import evaluate, evaluate_splits, play_randomly
-from torchrl_glam.runs.records.metrics import EpisodeStatistics, MetricsTable
+from torchrl_glam.runs.records.metrics import MetricsTable
+from torchrl_glam.runs.records.statistics import EpisodeStatistics
 from torchrl_glam.text import decode_text
 
 

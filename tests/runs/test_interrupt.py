@@ -8,9 +8,7 @@ import textwrap
 
 import pytest
 
-from torchrl_glam.objectives import UpdateFailedError
-from torchrl_glam.runs.interrupt import Rescue, StopSignal
-from torchrl_glam.runs.processes.ranks import Ranks
+from torchrl_glam.runs.interrupt import StopSignal
 from torchrl_glam.runs.program import program
 
 
@@ -88,82 +86,6 @@ def test_a_closed_terminal_does_not_end_the_run_before_it_saves(tmp_path):
     os.close(terminal)
     process.wait(timeout=300)
     assert mark.exists()
-
-
-class Saves:
-    def __init__(self, error=None):
-        self.count, self.error = 0, error
-
-    def __call__(self):
-        self.count += 1
-        if self.error:
-            raise self.error
-        return "step-000000000008"
-
-
-def run_into(error, save, stored):
-    with Rescue(save) as rescue:
-        for _ in rescue.batches([1, 2]):
-            rescue.whole = stored
-            raise error
-
-
-def test_an_error_after_a_batch_was_stored_is_saved(capfd):
-    save = Saves()
-    with pytest.raises(RuntimeError, match="out of memory"):
-        run_into(RuntimeError("out of memory"), save, stored=True)
-    assert save.count == 1
-    assert "saved as step-000000000008" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("error", "stored"),
-    [
-        (RuntimeError("before the batch was stored"), False),
-        (FloatingPointError("would stop again"), True),
-        (KeyboardInterrupt(), True),
-    ],
-)
-def test_what_could_not_be_gone_on_from_is_not_saved(error, stored):
-    save = Saves()
-    with pytest.raises(type(error)):
-        run_into(error, save, stored)
-    assert save.count == 0
-
-
-@pytest.mark.parametrize(("error", "saved"), [(UpdateFailedError(), 1), (RuntimeError(), 0)])
-def test_of_several_processes_only_what_strikes_all_is_saved_after(error, saved):
-    """The others would not come to save their shares."""
-    save = Saves()
-    with pytest.raises(type(error)), Rescue(save, Ranks(0, 2).shared_errors) as rescue:
-        rescue.whole = True
-        raise error
-    assert save.count == saved
-
-
-def test_an_error_while_collecting_is_not_saved():
-    save = Saves()
-
-    def collect():
-        yield 1
-        raise RuntimeError("the environment fell over")
-
-    with pytest.raises(RuntimeError, match="environment"), Rescue(save) as rescue:
-        for _ in rescue.batches(collect()):
-            rescue.whole = True
-    assert save.count == 0
-
-
-def test_a_save_that_fails_is_not_tried_again_and_hides_nothing(capfd):
-    save = Saves(OSError("disk full"))
-    with pytest.raises(OSError, match="disk full"), Rescue(save) as rescue:
-        for _ in rescue.batches([1]):
-            rescue.whole = True
-            rescue.save()
-    assert save.count == 1
-    with pytest.raises(RuntimeError, match="first"):
-        run_into(RuntimeError("first"), save, stored=True)
-    assert "could not be saved: disk full" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

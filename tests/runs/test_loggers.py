@@ -6,8 +6,6 @@ from types import SimpleNamespace
 import pytest
 from torchrl.record.loggers import wandb as torchrl_wandb
 
-from torchrl_glam.runs.config import RecipeConfig
-from torchrl_glam.runs.config.base import WandbConfig
 from torchrl_glam.runs.records.metrics import MetricsTable
 
 
@@ -40,38 +38,40 @@ def started(monkeypatch):
     return runs
 
 
-def test_where_a_run_is_logged_is_told(started, tmp_path):
-    settings = WandbConfig(project="glam", entity="team", mode="offline", name="seed 3")
-    table = MetricsTable(tmp_path, ["wandb"], "sac_glam", wandb=vars(settings))
+SETTINGS = {"project": "glam", "entity": "team", "mode": "offline", "name": "seed 3"}
+
+
+@pytest.fixture
+def told_by_environment(monkeypatch):
+    for key, value in SETTINGS.items():
+        monkeypatch.setenv(f"WANDB_{key.upper()}", value)
+
+
+def test_where_a_run_is_logged_is_told(started, told_by_environment, tmp_path):
+    table = MetricsTable(tmp_path, ["wandb"], "sac_glam")
     [(run, told)] = started
-    assert {key: told[key] for key in vars(settings)} == vars(settings)
+    assert {key: told[key] for key in SETTINGS} == SETTINGS
     assert told["dir"] == str(tmp_path)
     table.add(32, {"success": 0.5})
     assert [payload["success"] for payload in run.logged] == [0.5]
 
 
 def test_what_is_not_told_is_left_to_its_own_settings(started, tmp_path):
-    MetricsTable(tmp_path, ["wandb"], "sac_glam", wandb=vars(WandbConfig()))
+    MetricsTable(tmp_path, ["wandb"], "sac_glam")
     [(_, told)] = started
     assert told["project"] is None and not {"entity", "mode"} & set(told)
     assert told["name"] == "sac_glam"
 
 
-def test_other_loggers_are_not_told(started, tmp_path):
-    MetricsTable(tmp_path, ["csv"], "sac_glam", wandb={"name": "seed 3"}).add(32, {"loss": 0.5})
+def test_other_loggers_are_not_told(started, told_by_environment, tmp_path):
+    MetricsTable(tmp_path, ["csv"], "sac_glam").add(32, {"loss": 0.5})
     assert started == [] and list(tmp_path.glob("sac_glam/**/loss.csv"))
 
 
-def test_a_mode_that_is_none_is_refused():
-    config = RecipeConfig(wandb=WandbConfig(mode="away"))
-    with pytest.raises(ValueError, match=r"wandb.mode \(away\) must be null or one of \('online'"):
-        config.check()
-
-
-def test_wandb_itself_writes_offline(tmp_path):
+@pytest.mark.slow
+def test_wandb_itself_writes_offline(told_by_environment, tmp_path):
     pytest.importorskip("wandb")
-    settings = {"project": "glam", "mode": "offline", "name": "seed 3"}
-    table = MetricsTable(tmp_path, ["wandb"], wandb=settings)
+    table = MetricsTable(tmp_path, ["wandb"])
     table.add(32, {"success": 0.5})
     table._loggers["wandb"].experiment.finish()
     [log] = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")

@@ -13,9 +13,8 @@ from torch import nn
 
 from torchrl_glam.objectives import GradientReducer, LostProcessError
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
-from torchrl_glam.runs.probe import GoalCoverage
 from torchrl_glam.runs.processes.ranks import OtherProcessError, Ranks
-from torchrl_glam.runs.records.metrics import EpisodeStatistics
+from torchrl_glam.runs.records.statistics import EpisodeStatistics, GoalCoverage
 
 VALUES = [torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[8.0], [16.0]])]
 

@@ -5,7 +5,8 @@ import torch
 from tensordict import TensorDict
 
 from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
-from torchrl_glam.runs.probe import GoalCoverage, PlanProbe
+from torchrl_glam.runs.probe import PlanProbe
+from torchrl_glam.runs.records.statistics import GoalCoverage
 
 GAMMA = 0.8
 

@@ -9,7 +9,7 @@ from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 from torchrl_glam.runs.processes.ranks import OtherProcessError
-from torchrl_glam.runs.records.metrics import EpisodeStatistics
+from torchrl_glam.runs.records.statistics import EpisodeStatistics
 
 CONFIG = {"seed": 0}
 

@@ -7,12 +7,12 @@ import re
 import pytest
 
 from torchrl_glam.report import Chart, Line, Run, make_page, read_run
+from torchrl_glam.report import record as run_record
 from torchrl_glam.report.__main__ import main
 from torchrl_glam.report.charts import HEIGHT, WIDTH, draw
 from torchrl_glam.report.contents import sections
-from torchrl_glam.runs.records import run_record
+from torchrl_glam.report.record import RunRecord
 from torchrl_glam.runs.records.metrics import MetricsTable
-from torchrl_glam.runs.records.run_record import RunRecord
 
 from .browser import Reader, contrast, themes
 
@@ -256,7 +256,7 @@ def test_lines_stand_out_by_day_and_by_night_and_not_by_colour_alone(page):
 def test_a_table_keeps_the_page_of_its_run(tmp_path, monkeypatch):
     monkeypatch.setattr(run_record, "_REST", 0)
     (tmp_path / "config.yaml").write_text("gamma: 0.875\n")
-    table = MetricsTable(tmp_path)
+    table = MetricsTable(tmp_path, record=RunRecord(tmp_path))
     assert not list(tmp_path.glob("*.html"))  # a run that is refused leaves nothing
     table.add(8, {"entropy": 0.5})
     table.add(16, {"entropy": 0.0625})
@@ -266,7 +266,7 @@ def test_a_table_keeps_the_page_of_its_run(tmp_path, monkeypatch):
     record = json.loads((tmp_path / "run.json").read_text())
     assert record["references"] == {"random play": 0.3} and len(record["starts"]) == 1
     assert "torchrl_glam" in record["starts"][0]["versions"]
-    resumed = MetricsTable(tmp_path)
+    resumed = MetricsTable(tmp_path, record=RunRecord(tmp_path))
     resumed.load_state_dict(table.state_dict())
     resumed.add(24, {"entropy": 0.25})
     record = json.loads((tmp_path / "run.json").read_text())
@@ -295,7 +295,7 @@ def test_pages_take_no_more_of_a_run_than_they_may(tmp_path, monkeypatch):
 
 def test_a_page_that_cannot_be_written_does_not_end_the_run(tmp_path):
     (tmp_path / "report.html").mkdir()
-    table = MetricsTable(tmp_path)
+    table = MetricsTable(tmp_path, record=RunRecord(tmp_path))
     with pytest.warns(UserWarning, match=r"written to .*report.html \(.*\): the run goes on"):
         table.add(8, {"entropy": 0.5})
     assert table.path.read_text() == "step,entropy\n8,0.5\n"

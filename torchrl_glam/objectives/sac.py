@@ -63,6 +63,9 @@ class SACGLAMLoss(DiscreteSACLoss):
             (Appendix C). Default: ``0.05``.
         target_entropy: entropy to keep, in ``[0, log(num_actions)]``; 0 in the paper without
             hindsight. Default: ``0.01``.
+        target_entropy_end: entropy to keep in the end, see :meth:`schedule`. Default: None, the
+            same as from the start.
+        target_entropy_steps: environment steps until then. Default: 20,000.
         munchausen: share of ``alpha * log pi(a)`` of the action taken that is added to its reward
             (``functional.munchausen_bonus``), in ``[0, 1)``. Default: ``0.0``, as in the paper.
         critic_backprop: whether ``loss_qvalue`` trains the trunk too (Appendix B); may be changed
@@ -118,6 +121,8 @@ class SACGLAMLoss(DiscreteSACLoss):
         num_actions: int,
         alpha_init: float = 0.05,
         target_entropy: float = 0.01,
+        target_entropy_end: float | None = None,
+        target_entropy_steps: int = 20_000,
         munchausen: float = 0.0,
         critic_backprop: bool = True,
         loss_function: str = "l2",
@@ -151,6 +156,8 @@ class SACGLAMLoss(DiscreteSACLoss):
         values = TensorDict.from_modules(*critics, expand_identical=False).data
         self.qvalue_network_params.data.update_(values)
         dict(self.named_children())["target_qvalue_network_params"].data.update_(values)
+        end = target_entropy if target_entropy_end is None else target_entropy_end
+        self._entropies = target_entropy, end, target_entropy_steps
         self.num_actions = num_actions
         self.munchausen = munchausen
         self.critic_backprop = critic_backprop
@@ -160,6 +167,18 @@ class SACGLAMLoss(DiscreteSACLoss):
         self.trunk_params = TensorDictParams(trainable_leaves(trunk), no_convert=True)
         self.target_trunk_params = TensorDictParams(self.trunk_params.data.clone(), no_convert=True)
         self._has_update_associated["trunk"] = False
+
+    def schedule(self, step: int) -> None:
+        """Sets the entropy to keep: a line from its start to its end, then level.
+
+        By environment steps, so that it does not depend on the number of updates a step.
+
+        Args:
+            step: environment steps so far.
+        """
+        start, end, steps = self._entropies
+        share = min(1.0, step / steps)
+        self.target_entropy.fill_((1 - share) * start + share * end)
 
     def trunk_parameters(self) -> Iterator[nn.Parameter]:
         """The trainable parameters of the trunk: the live ones, each once."""

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchrl_glam.report.page import make_page
-from torchrl_glam.report.run import PAGE, read_run
+from torchrl_glam.report.run import read_run
 from torchrl_glam.runs.files import replace_file
+from torchrl_glam.runs.run_folder import PAGE
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchrl_glam.runs.files import plain_files
-
-METRICS, CONFIG, RECORD, PAGE = "metrics.csv", "config.yaml", "run.json", "report.html"
+from torchrl_glam.runs.run_folder import CONFIG, METRICS, RECORD
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Run:
         name: of its folder.
         rows: its metrics, by step.
         config: its configuration as text. Default: none.
-        record: what :class:`~torchrl_glam.runs.records.run_record.RunRecord` keeps of it. Default:
+        record: what :class:`~torchrl_glam.report.record.RunRecord` keeps of it. Default:
             nothing.
         episodes: names of pages of episodes in its folder. Default: none.
     """

@@ -16,9 +16,9 @@ from tensordict import NestedKey
 from torchrl.envs import EnvBase, SelectTransform, SerialEnv, TransformedEnv
 from transformers import PreTrainedTokenizerBase
 
-from torchrl_glam.runs.build import make_template, seeded
-from torchrl_glam.runs.config import RecipeConfig, SACGLAMConfig
+from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.probe import PlanProbe
+from torchrl_glam.runs.seeds import seeded
 from torchrl_glam.text import TokenizeText, describe_env, token_lengths
 
 CPU = torch.device("cpu")
@@ -194,7 +194,7 @@ def make_env(
     """
     num_envs = config.num_envs if num_envs is None else num_envs
     seed = config.seed if seed is None else seed
-    template = make_template(config, tokenizer)
+    template = config.template(tokenizer)
     with seeded(seed):  # how much environments draw here depends on how many there are
         env = make_bare_env(config, num_envs, seed, split)
         lengths = token_lengths(env, tokenizer, template)
@@ -226,7 +226,7 @@ def make_eval_envs(
     }
 
 
-def make_probe(config: SACGLAMConfig, tokenizer: PreTrainedTokenizerBase) -> PlanProbe | None:
+def make_probe(config: RecipeConfig, tokenizer: PreTrainedTokenizerBase) -> PlanProbe | None:
     """Instruments for policy and critic.
 
     Returns:
@@ -235,7 +235,7 @@ def make_probe(config: SACGLAMConfig, tokenizer: PreTrainedTokenizerBase) -> Pla
     Examples:
         >>> make_probe(SACGLAMConfig(probe_episodes=0), None)
     """
-    if not config.probe_episodes:
+    if not getattr(config, "probe_episodes", 0):
         return None
     game = describe_env(make_bare_env(config, 1, config.seed))
     if game.make_oracle is None or game.max_steps is None:

@@ -11,9 +11,9 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
-from torchrl_glam.runs.build import seeded
 from torchrl_glam.runs.processes.ranks import Ranks
-from torchrl_glam.runs.records.metrics import goals_reached
+from torchrl_glam.runs.records.statistics import goals_reached
+from torchrl_glam.runs.seeds import seeded
 from torchrl_glam.text import describe_env
 
 EVAL_SEED = 10_000

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TypeVar
 
 Batch = TypeVar("Batch")
@@ -61,67 +58,3 @@ def _silence(stream: int) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream)
     os.close(nowhere)
-
-
-class Rescue:
-    """Saves a checkpoint when a training loop ends by an error, if the run's state is whole then.
-
-    It is not while steps are collected: those of an unfinished batch would be missing from the
-    replay buffer after a resume. Nor is it worth saving after a ``FloatingPointError``, from which
-    no run goes on. Before the first batch there is nothing to save.
-
-    Args:
-        save: saves a checkpoint and returns its folder.
-        errors: those after which it can be saved. Default: all of them.
-
-    Examples:
-        >>> def save():
-        ...     print("saved")
-        >>> with Rescue(save) as rescue:
-        ...     for batch in rescue.batches([1, 2]):
-        ...         rescue.whole = True  # once it is stored
-        ...         raise RuntimeError("out of memory")
-        Traceback (most recent call last):
-            ...
-        RuntimeError: out of memory
-    """
-
-    def __init__(self, save: Callable[[], Path], errors: type[Exception] = Exception) -> None:
-        self._save, self._errors = save, errors
-        self.whole = False
-
-    def __enter__(self) -> Rescue:
-        return self
-
-    def batches(self, collector: Iterable[Batch]) -> Iterator[Batch]:
-        """Yields what a collector gives; ``whole`` is False until it is set after storing it."""
-        batches = iter(collector)
-        while True:
-            self.whole = False
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            yield batch
-
-    def save(self) -> Path:
-        """Saves a checkpoint, and is not tried again if that fails."""
-        self.whole = False
-        path = self._save()
-        self.whole = True
-        return path
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if not self.whole or not isinstance(error, self._errors):
-            return
-        if isinstance(error, FloatingPointError):
-            return
-        try:
-            print(f"The run ends by an error; saved as {self.save()}", file=sys.stderr)
-        except Exception as second:
-            print(f"The run ends by an error, and could not be saved: {second}", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
-import sys
+import logging
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -16,6 +16,9 @@ from torchrl_glam.objectives import GatheringOptimizer
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
+
+
+logger = logging.getLogger(__name__)
 
 
 class HalvingPasses:
@@ -97,10 +100,11 @@ class HalvingPasses:
         if self._halved or tokens < 2:
             raise self._end(error) from error
         self._halved, self.max_tokens = True, tokens // 2
-        print(
-            f"Memory ran out in an update ({_first_line(error)}). It is done again in passes of "
-            f"half the size, as all that follow: max_tokens_per_pass={self.max_tokens}",
-            file=sys.stderr,
+        logger.warning(
+            "Memory ran out in an update (%s). It is done again in passes of half the size, as all "
+            "that follow: max_tokens_per_pass=%s",
+            _first_line(error),
+            self.max_tokens,
         )
 
     def _end(self, error: torch.OutOfMemoryError) -> torch.OutOfMemoryError:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from tensordict import NestedKey, TensorDictBase
-from tensordict.utils import unravel_key
+from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from torchrl_glam.models.trunks.passes import fingerprint
-from torchrl_glam.runs.build import seeded
+from torchrl_glam.runs.seeds import seeded
 from torchrl_glam.text import Oracle
 
 Heads = Callable[[TensorDictBase], tuple[Tensor, Tensor]]
@@ -142,66 +140,3 @@ def _in_parts(heads: Heads, states: TensorDictBase) -> tuple[Tensor, Tensor]:
 
 def _mean_where(values: Tensor, where: Tensor) -> Tensor:
     return (values * where).sum(-1) / where.sum(-1).clamp_min(1)
-
-
-class GoalCoverage:
-    """Which goals the social partner has ever named: what hindsight can teach.
-
-    Keyword Args:
-        goal_key (NestedKey): under ``"next"``, tokens of the goals that a step reached,
-            ``[*B, H, T]``. Default: ``("hindsight", "goal_tokens")``.
-        kind_key (NestedKey): under ``"next"``, their kinds, -1 in empty slots, ``[*B, H]``.
-            Default: ``("hindsight", "kind")``.
-
-    Examples:
-        >>> from tensordict import TensorDict
-        >>> tokens = torch.tensor([[[5], [6]], [[5], [0]]])
-        >>> named = {"goal_tokens": tokens, "kind": torch.tensor([[0, 0], [0, -1]])}
-        >>> coverage = GoalCoverage()
-        >>> coverage.add(TensorDict({"next": {"hindsight": named}}, batch_size=[2]))
-        >>> coverage.summary()
-        {'goals/named': 2, 'goals/new_per_1000_steps': 1000.0}
-    """
-
-    def __init__(
-        self,
-        *,
-        goal_key: NestedKey = ("hindsight", "goal_tokens"),
-        kind_key: NestedKey = ("hindsight", "kind"),
-    ) -> None:
-        self._keys = [unravel_key(("next", key)) for key in (goal_key, kind_key)]
-        self.clear()
-
-    def clear(self) -> None:
-        """Forgets all of it."""
-        self._seen = torch.empty(0, dtype=torch.int64)
-        self._steps = self._before = 0
-
-    def add(self, steps: TensorDictBase) -> None:
-        """Takes note of the goals that steps of any batch shape reached."""
-        tokens, kinds = (steps[key] for key in self._keys)
-        self._take(fingerprint(tokens[kinds >= 0].long()).cpu(), steps.numel())
-
-    def merge(self, state_dict: dict[str, Tensor | int]) -> None:
-        """Takes note of what another, since it was last cleared, says by its :meth:`state_dict`."""
-        self._take(state_dict["seen"], state_dict["steps"])
-
-    def _take(self, named: Tensor, steps: int) -> None:
-        self._seen = torch.cat((self._seen, named)).unique()
-        self._steps += steps
-
-    def summary(self) -> dict[str, float]:
-        """Number of goals ever named, and how fast new ones came since the last call."""
-        seen = len(self._seen)
-        new = 1000 * (seen - self._before) / max(self._steps, 1)
-        self._before, self._steps = seen, 0
-        return {"goals/named": seen, "goals/new_per_1000_steps": new}
-
-    def state_dict(self) -> dict[str, Tensor | int]:
-        """What has been named, and the counts since the last summary."""
-        return {"seen": self._seen, "steps": self._steps, "before": self._before}
-
-    def load_state_dict(self, state_dict: dict[str, Tensor | int]) -> None:
-        """Restores what :meth:`state_dict` returned."""
-        self._seen = state_dict["seen"].clone()
-        self._steps, self._before = state_dict["steps"], state_dict["before"]

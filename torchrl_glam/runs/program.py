@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import shlex
 import sys
@@ -10,12 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from torchrl.checkpoint import CheckpointError
 
-from torchrl_glam.runs.config.groups import moved_key, spell_out
+from torchrl_glam._files import shorten
+from torchrl_glam.runs.config.groups import spell_out, unknown_key
 from torchrl_glam.runs.processes.ranks import membership
 
 # What goes wrong by settings, files, numbers or memory, and says how; anything else is a bug.
@@ -24,6 +27,24 @@ _EXPECTED = (
     *(CheckpointError, HydraException, OmegaConfBaseException, torch.OutOfMemoryError),
 )
 _FULL = "HYDRA_FULL_ERROR"
+_LOG = logging.getLogger("torchrl_glam")
+
+
+def _keys() -> list[str]:
+    """Keys of all recipes that are known to Hydra."""
+    schemas = [n for n in ConfigStore.instance().repo if n.endswith("_schema.yaml")]
+    return [str(key) for n in schemas for key in ConfigStore.instance().load(n).node]
+
+
+def _to_console() -> list[logging.Handler]:
+    """What a run tells goes to the standard output, and warnings to the standard error."""
+    told, warned = logging.StreamHandler(sys.stdout), logging.StreamHandler(sys.stderr)
+    told.addFilter(lambda entry: entry.levelno < logging.WARNING)
+    warned.setLevel(logging.WARNING)
+    _LOG.setLevel(logging.INFO)
+    for handler in (told, warned):
+        _LOG.addHandler(handler)
+    return [told, warned]
 
 
 def program(main: Callable[[], None]) -> Callable[[], None]:
@@ -52,16 +73,17 @@ def program(main: Callable[[], None]) -> Callable[[], None]:
         full, given = os.environ.get(_FULL), sys.argv
         sys.argv = [*given[:1], *spell_out(given[1:])]
         os.environ[_FULL] = "1"  # Hydra shortens errors itself, and ends with a hint instead
+        handlers = _to_console()
         try:
             with membership():
                 main()
         except KeyboardInterrupt:
-            print("Interrupted; the checkpoints saved so far stand.", file=sys.stderr)
+            _LOG.warning("Interrupted; the checkpoints saved so far stand.")
             sys.exit(130)
         except _EXPECTED as error:
             if full == "1":
                 raise
-            words = " ".join([*str(error).split(), moved_key(str(error)) or ""]).strip()
+            words = f"{shorten(error, 2_000)} {unknown_key(str(error), _keys())}".strip()
             # in one piece: several processes may speak at once
             sys.stderr.write(
                 f"With {_FULL}=1 in the environment the traceback is shown.\n"
@@ -69,6 +91,8 @@ def program(main: Callable[[], None]) -> Callable[[], None]:
             )
             sys.exit(1)
         finally:
+            for handler in handlers:
+                _LOG.removeHandler(handler)
             sys.argv = given
             os.environ.pop(_FULL)
             if full is not None:

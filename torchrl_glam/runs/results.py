@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from tensordict import TensorDictBase
@@ -9,13 +10,14 @@ from torchrl.envs import EnvBase
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from torchrl_glam.models import AgentCard, export_agent, push_agent, write_model_card
-from torchrl_glam.runs.build import make_template
 from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.runs.evaluation import play_randomly
 from torchrl_glam.runs.records.metrics import MetricsTable
-from torchrl_glam.runs.records.run_record import describe_process
+from torchrl_glam.runs.records.process import describe_process
 from torchrl_glam.runs.success import ALL, Result
 from torchrl_glam.text import describe_env
+
+logger = logging.getLogger(__name__)
 
 
 def save_results(
@@ -62,7 +64,7 @@ def save_results(
         chance = Result("random play", "train", 0, ALL, episodes, successes, 0.0)
         table.write_page({"random play": [chance.success, *chance.interval]})
     if config.push is not None:
-        print(f"The agent is at {push_agent(folder / 'model', config.push)}")
+        logger.info("The agent is at %s", push_agent(folder / "model", config.push))
     return {name: table.rows[-1][f"{name}/success"] for name in names.values()}
 
 
@@ -104,15 +106,12 @@ def make_card(
     """
     return AgentCard(
         environment={name: getattr(config, name) for name in ENVIRONMENT},
-        template=make_template(config, tokenizer),
+        template=config.template(tokenizer),
         normalisation=config.normalisation,
-        score_eos=config.score_eos,
         critic=getattr(config, "critic_input", "state"),
         hidden_sizes=tuple(config.critic_hidden_sizes),
         num_actions=describe_env(env).num_actions,
         num_critics=num_critics,
-        model=config.model,
+        model=config.language_model,
         load_in_4bit=config.load_in_4bit,
-        compute_dtype=config.compute_dtype,
-        dtype=config.dtype,
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from torchrl_glam.models import Agent, AgentCard, load_agent, zero_shot_agent
 from torchrl_glam.models.card import find_export
-from torchrl_glam.runs.build import choose_device
 from torchrl_glam.runs.config.viewing import ViewConfig
+from torchrl_glam.runs.device import choose_device
 
 
 def open_agent(config: ViewConfig, folder: str | None) -> Agent | None:

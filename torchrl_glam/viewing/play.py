@@ -11,7 +11,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import step_mdp
 
 from torchrl_glam.models import Agent
-from torchrl_glam.runs.records.metrics import goals_reached
+from torchrl_glam.runs.records.statistics import goals_reached
 from torchrl_glam.text import decode_text, describe_env
 
 _HELP = "a number or the words of an action; h: what the agent would do; q: quit"

@@ -12,7 +12,7 @@ from torchrl.envs import EnvBase
 
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.models import Agent
-from torchrl_glam.runs.records.metrics import goals_reached
+from torchrl_glam.runs.records.statistics import goals_reached
 from torchrl_glam.text import decode_text, describe_env
 
 _SCENE = ("objects", "on", "holding", "grown")  # of Playground-Text's symbolic state

@@ -3,7 +3,6 @@
 from torchrl_glam.runs.config.base import (
     ENVIRONMENT,
     MAY_CHANGE_ON_RESUME,
-    MOVED,
     RecipeConfig,
     read_config,
 )
@@ -12,13 +11,13 @@ from torchrl_glam.runs.config.ppo_glam import PPOGLAMConfig
 from torchrl_glam.runs.config.pretrain import PretrainConfig
 from torchrl_glam.runs.config.sac_glam import SACGLAMConfig
 from torchrl_glam.runs.config.sac_glam_ray import SACGLAMRayConfig
+from torchrl_glam.runs.config.saved import read_saved
 from torchrl_glam.runs.config.viewing import EvaluateConfig, PlayConfig, WatchConfig
 
 __all__ = [
     "ENVIRONMENT",
     "EvaluateConfig",
     "MAY_CHANGE_ON_RESUME",
-    "MOVED",
     "PPOGLAMConfig",
     "PlayConfig",
     "PretrainConfig",
@@ -27,5 +26,6 @@ __all__ = [
     "SACGLAMRayConfig",
     "WatchConfig",
     "read_config",
+    "read_saved",
     "register",
 ]

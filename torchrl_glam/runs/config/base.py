@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from omegaconf import DictConfig, OmegaConf
 from tensordict import NestedKey
@@ -14,16 +14,17 @@ from tensordict import NestedKey
 from torchrl_glam.models.export import ExportKind
 from torchrl_glam.models.hub import check_repo_id, require_token
 from torchrl_glam.models.trunks.likelihood import Normalisation
-from torchrl_glam.text import EnvDescription
+from torchrl_glam.text import EnvDescription, PromptTemplate
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from transformers import PreTrainedTokenizerBase
 
 # A resumed run may train longer and report otherwise; the rest decides what is learnt.
 MAY_CHANGE_ON_RESUME = (
-    *("total_steps", "output", "push", "resume", "device", "loggers", "wandb", "rank_timeout"),
-    *("keep_checkpoints", "checkpoint_every", "eval_episodes", "export"),
+    *("total_steps", "output", "push", "resume", "device", "loggers"),
+    *("checkpoint_every", "eval_episodes", "export"),
 )
-
-# Keys of the environment, which stood beside the others once.
-MOVED = ("num_objects", "sequential", "max_steps")
 
 # Keys that say which environment it is, and how much of its texts is kept.
 ENVIRONMENT = (
@@ -38,23 +39,6 @@ Switch = Any
 LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
 
 Config = TypeVar("Config", bound="RecipeConfig")
-
-
-@dataclass
-class WandbConfig:
-    """Where and how Weights & Biases logs a run.
-
-    Examples:
-        >>> RecipeConfig(wandb=WandbConfig(mode="away")).check()
-        Traceback (most recent call last):
-            ...
-        ValueError: wandb.mode (away) must be null or one of ('online', 'offline', 'disabled')
-    """
-
-    project: str | None = None
-    entity: str | None = None
-    mode: str | None = None
-    name: str | None = None
 
 
 @dataclass
@@ -87,21 +71,17 @@ class RecipeConfig:
     action_length: int | None = None
     long_texts: str = "error"
 
-    model: str = "tiny"
+    language_model: str = "tiny"
     lora_rank: int | None = None
     lora_alpha: int = 32
     lora_target_modules: list[str] = field(default_factory=lambda: ["q", "v"])
     load_in_4bit: Switch = False
-    compute_dtype: str = "bfloat16"
-    dtype: str = "float32"
     autocast: str = "auto"
     compile: Switch = False
     gradient_checkpointing: Switch = False
     chat_template: Switch = False
     normalisation: str = "sum"
-    score_eos: Switch = False
     critic_hidden_sizes: list[int] = field(default_factory=lambda: [256, 256])
-    critic_backprop: Switch = True
 
     gamma: float = 0.7
     update_every: int = 32
@@ -114,12 +94,9 @@ class RecipeConfig:
     eval_episodes: int = 500
     log_every: int = 800
     loggers: list[str] = field(default_factory=lambda: ["tensorboard"])
-    wandb: WandbConfig = field(default_factory=WandbConfig)
     checkpoint_every: int = 1_600
-    keep_checkpoints: int = 2
     push: str | None = None
     export: str = "auto"
-    rank_timeout: float = 600.0
 
     def check(self) -> None:
         """Refuses values out of range; ``autocast`` becomes lower case.
@@ -131,7 +108,7 @@ class RecipeConfig:
         switches(self)
         for key in ("total_steps", "num_envs", "update_every"):
             at_least(self, key, 1)
-        for key in ("batch_size", "log_every", "eval_episodes", "keep_checkpoints"):
+        for key in ("batch_size", "log_every", "eval_episodes"):
             at_least(self, key, 1)
         for key in ("eval_every", "checkpoint_every"):
             at_least(self, key, 0)
@@ -139,13 +116,10 @@ class RecipeConfig:
         within(self, "gamma", 0.0, 1.0)
         learning_rate(self, "lr_heads")
         above(self, "max_grad_norm", 0, "inf for no clipping")
-        within(self, "rank_timeout", 1, 604_800)
-        for key in ("output", "model"):
+        for key in ("output", "language_model"):
             require(bool(getattr(self, key).strip()), key, getattr(self, key), "not be empty")
         require(self.resume is None or bool(self.resume.strip()), "resume", "", "not be empty")
         self.autocast = self.autocast.lower()  # Hydra reads autocast=true as a truth value: "True"
-        for key in ("dtype", "compute_dtype"):
-            choice(self, key, ("float32", "bfloat16"))
         choice(self, "autocast", ("auto", "true", "false"))
         choice(self, "normalisation", get_args(Normalisation))
         choice(self, "export", (*get_args(ExportKind), "none"))
@@ -167,9 +141,6 @@ class RecipeConfig:
         ends = ("error", "head", "tail")
         require(self.long_texts in ends, "long_texts", self.long_texts, f"be one of {ends}")
         require("train" in self.eval_splits, "eval_splits", self.eval_splits, "have a key train")
-        modes = ("online", "offline", "disabled")
-        mode = self.wandb.mode
-        require(mode in (None, *modes), "wandb.mode", mode, f"be null or one of {modes}")
         for name in self.loggers:
             require(name in LOGGERS, "loggers", self.loggers, f"be some of {LOGGERS}")
             require(
@@ -178,6 +149,30 @@ class RecipeConfig:
                 self.loggers,
                 f'be installed, and {name} is not: pip install "torchrl_glam[{name}]"',
             )
+
+    @property
+    def may_change(self) -> tuple[str, ...]:
+        """Keys that may differ where a run is resumed."""
+        return MAY_CHANGE_ON_RESUME
+
+    def lora(self) -> LoraConfig | None:
+        """The adapters to train, or None.
+
+        Examples:
+            >>> RecipeConfig().lora() is None, RecipeConfig(lora_rank=4).lora().r
+            (True, 4)
+        """
+        if self.lora_rank is None:
+            return None
+        from peft import LoraConfig
+
+        modules = list(self.lora_target_modules)
+        return LoraConfig(r=self.lora_rank, lora_alpha=self.lora_alpha, target_modules=modules)
+
+    def template(self, tokenizer: PreTrainedTokenizerBase) -> PromptTemplate:
+        """The prompt, as a user's turn with ``chat_template``."""
+        template = PromptTemplate()
+        return template.as_chat(tokenizer) if self.chat_template else template
 
     def check_game(self, game: EnvDescription) -> None:
         """Refuses what does not fit the environment; a recipe's own configuration knows what.
@@ -220,8 +215,6 @@ def read_config(kind: type[Config], cfg: DictConfig) -> Config:
     """
     known = {key.name for key in fields(kind)}
     given = {str(key) for key in cfg}
-    for key in sorted(given & set(MOVED)):
-        raise ValueError(f"{key} is env.{key} now")
     for key in sorted(given - known):
         raise ValueError(f"{key} is no key of this recipe: --help lists them all")
     for key in sorted(known - given):

@@ -1,65 +1,101 @@
-"""Configuration groups of the environment, ``env=...``, which all recipes share."""
+"""Configuration groups, such as ``model=...`` and ``env=...``, which all recipes share."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from torchrl_glam.runs.config.base import MOVED, RecipeConfig
+from torchrl_glam.runs.config.base import RecipeConfig
+
+GROUPS = {
+    "run": "where and how long, what is measured and kept",
+    "model": "the language model",
+    "env": "the environment",
+    "algorithm": "how it learns",
+    "replay": "what batches are made of",
+}
 
 
 def register(name: str, kind: type[RecipeConfig], folder: Path) -> None:
-    """Makes a recipe's schema, and the environments to choose from, known to Hydra.
+    """Makes a recipe's schema, and the groups to choose from, known to Hydra.
 
     Hydra looks for groups beside a recipe's own files, and these belong to all recipes.
 
     Args:
         name: of the recipe; its schema is called ``<name>_schema``.
         kind: its configuration.
-        folder: its file ``env/<option>.yaml`` is what ``env=<option>`` stands for. It is merged at
-            the top of the configuration, over what a recipe's ``quickstart`` says.
+        folder: its file ``<group>/<option>.yaml`` is what ``group=option`` stands for, merged at
+            the top of the configuration.
     """
     schema = OmegaConf.structured(kind)
     schema.env, schema.eval_splits = {}, {}  # those of the option alone
     store = ConfigStore.instance()
     store.store(name=f"{name}_schema", node=schema)
-    for file in sorted((folder / "env").glob("*.yaml")):
-        store.store(group="env", name=file.stem, node=OmegaConf.load(file), package="_global_")
+    for group in GROUPS:
+        for file in sorted((folder / group).glob("*.yaml")):
+            node = OmegaConf.load(file)
+            store.store(group=group, name=file.stem, node=node, package="_global_")
+
+
+def options_of(group: str) -> list[str]:
+    """The options of a group that :func:`register` made known."""
+    found = ConfigStore.instance().repo.get(group, {})
+    return sorted(name.removesuffix(".yaml") for name in found)
 
 
 def spell_out(arguments: Sequence[str]) -> list[str]:
-    """A command line as Hydra takes it, where ``env=module:Name`` names the environment itself.
+    """A command line as Hydra takes it, with what stands for more than an option of a group.
+
+    ``env=module:Name`` names the environment itself, and ``model=PATH`` the language model. Of
+    ``env.key=value``, any key is taken: whether the environment has such an argument is seen when
+    it is made.
 
     Args:
-        arguments: overrides and options. Of ``env.key=value``, any key is taken: whether the
-            environment has such an argument is seen when it is made.
+        arguments: overrides and options.
 
     Examples:
         >>> spell_out(["env=games.lake:Lake", "env.size=4", "seed=1"])
         ['env=custom', "++env_class='games.lake:Lake'", '++env.size=4', 'seed=1']
     """
-    out = []
+    out, models = [], options_of("model")
     for argument in arguments:
         key, _, value = argument.partition("=")
         if key == "env" and ":" in value:
             quoted = value.strip("'\"").replace("'", r"\'")
             out += ["env=custom", f"++env_class='{quoted}'"]
+        elif key == "model" and models and value not in models:
+            out.append(f"language_model={value}")
         else:
             out.append(f"++{argument}" if key.startswith("env.") else argument)
     return out
 
 
-def moved_key(message: str) -> str | None:
-    """What an error of Hydra's should add about a key that has another name now.
+def unknown_key(message: str, known: Sequence[str]) -> str:
+    """What to add to Hydra's error about a key that there is not.
+
+    Args:
+        message: the error.
+        known: keys of the configuration.
 
     Examples:
-        >>> moved_key("Could not override 'num_objects'.")
-        'num_objects is env.num_objects now'
-        >>> moved_key("Could not override 'colour'.")
+        >>> unknown_key("Could not override 'modle.rank'.", ["gamma", "lora_rank"])
+        "there is no key 'modle.rank'; groups are run, model, env, algorithm, replay"
+        >>> unknown_key("Could not override 'gama'.", ["gamma"])
+        "there is no key 'gama'; did you mean gamma?"
     """
-    found = re.search(rf"'({'|'.join(MOVED)})'", message)
-    return None if found is None else f"{found[1]} is env.{found[1]} now"
+    found = re.search(r"Could not override '([^']+)'", message)
+    if found is None:
+        return ""
+    name = found[1]
+    group = name.split(".")[0].split("/")[0]
+    if options_of(group):
+        offers = ", ".join(options_of(group))
+        return f"{group} ({GROUPS[group]}) has no key {name!r}: it offers {group}={offers}"
+    near = get_close_matches(name, [*known, *GROUPS], 1)
+    also = f"did you mean {near[0]}?" if near else f"groups are {', '.join(GROUPS)}"
+    return f"there is no key {name!r}; {also}"

@@ -55,20 +55,14 @@ class SACGLAMConfig(RecipeConfig):
     munchausen: float = 0.0
     num_updates: int = 8
     warmup_updates: int = 50
-    lr_trunk_actor: float = 3e-4
-    lr_trunk_critic: float = 3e-4
+    lr_trunk: float = 3e-4
     lr_alpha: float = 2e-3
     separate_optimizers: Switch = False
 
     hindsight: Switch = True
-    hindsight_relabel: str = "all"
-    hindsight_strategy: str = "future"
-    hindsight_goals_per_episode: int | None = None
-    hindsight_goals_per_transition: int | None = None
     sampling: str = "ratio"
     hindsight_ratio: float = 0.5
     capacity: int = 100_000
-    storage: str = "ram"
 
     probe_episodes: int = 64
 
@@ -97,24 +91,10 @@ class SACGLAMConfig(RecipeConfig):
             self.target_entropy_end = self.target_entropy
         for key in ("target_entropy", "target_entropy_end"):
             at_least(self, key, 0)
-        for key in ("lr_trunk_actor", "lr_trunk_critic", "lr_alpha"):
+        for key in ("lr_trunk", "lr_alpha"):
             learning_rate(self, key)
         choice(self, "critic_input", get_args(CriticInput))
-        choice(self, "hindsight_relabel", ("all", "failed"))
-        # "episode" needs a partner that names a goal every time, and Playground's does so once
-        choice(self, "hindsight_strategy", ("future", "final"))
         choice(self, "sampling", SAMPLING)
-        choice(self, "storage", ("ram", "memmap"))
-        limits = ("hindsight_goals_per_episode", "hindsight_goals_per_transition")
-        for key in limits:
-            if getattr(self, key) is not None:
-                at_least(self, key, 1)
-        require(
-            None in (getattr(self, key) for key in limits),
-            limits[1],
-            self.hindsight_goals_per_transition,
-            f"be null when {limits[0]} ({self.hindsight_goals_per_episode}) is given",
-        )
         rounds = self.total_steps // self.update_every
         require(
             self.warmup_updates <= rounds * self.num_updates,
@@ -142,7 +122,7 @@ class SACGLAMConfig(RecipeConfig):
         for key in ("target_entropy", "target_entropy_end"):
             within(self, key, 0.0, math.log(game.num_actions))
         if self.hindsight:
-            names_goals(game, self.hindsight_relabel)
+            names_goals(game, "true")
         require(
             not self.hindsight or "prior" not in self.sampling or game.goal_kind_prior is not None,
             "sampling",
@@ -159,18 +139,3 @@ class SACGLAMConfig(RecipeConfig):
             f"be at least {rows}: {self.num_envs} instances (num_envs) end episodes of "
             f"{game.max_steps} steps at a time, and hindsight adds as much again",
         )
-
-    def target_entropy_at(self, step: int) -> float:
-        """The entropy to keep after so many environment steps: a line, then level.
-
-        By environment steps, so that it does not hang on how many updates there are to a step.
-
-        Examples:
-            >>> config = SACGLAMConfig(
-            ...     target_entropy=1.0, target_entropy_end=0.2, target_entropy_steps=100
-            ... )
-            >>> [round(config.target_entropy_at(step), 2) for step in (0, 50, 100, 200)]
-            [1.0, 0.6, 0.2, 0.2]
-        """
-        share = min(1.0, step / self.target_entropy_steps)
-        return (1 - share) * self.target_entropy + share * self.target_entropy_end

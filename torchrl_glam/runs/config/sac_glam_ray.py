@@ -48,6 +48,11 @@ class SACGLAMRayConfig(SACGLAMConfig):
     # A Ray cluster that runs: host:port, or "auto" for this machine's. null: one is started.
     ray_address: str | None = None
 
+    @property
+    def may_change(self) -> tuple[str, ...]:
+        """Keys that may differ where a run is resumed."""
+        return RAY_MAY_CHANGE_ON_RESUME
+
     def check(self) -> None:
         """Fills in what depends on other keys and refuses values out of range.
 

@@ -9,7 +9,7 @@ have had, and the *lag* of a batch how many more the learner has made when it ta
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -21,7 +21,9 @@ from torch import Tensor
 
 from torchrl_glam.replay import number_trajectories, unfinished_trajectories
 from torchrl_glam.runs.processes.pool import Pool, WorkerLost, check_lag
-from torchrl_glam.runs.records.metrics import policy_lag
+from torchrl_glam.runs.records.statistics import policy_lag
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -128,7 +130,7 @@ class AsyncCollectors:
             if version is not None:
                 return self._taken(place, result, version)
             place.where = result
-            print(f"Collector {place.number} works in {place.where}")
+            logger.info("Collector %s works in %s", place.number, place.where)
         raise ConnectionError(
             f"all collectors are lost, {self._lost} of them, though others took their places: "
             "nothing more can be collected. What ended them is said above; resume the run once it "
@@ -200,10 +202,9 @@ class AsyncCollectors:
                 f"its place stays empty, as {place.lost_in_a_row} were lost there without a batch "
                 f"in between; {len(self._places)} of {self._pool.num_collectors} are left"
             )
-        print(
-            f"Collector {number} ({where}) is lost: {why}. {dropped} steps of its unfinished "
-            f"episodes are dropped; {follows}",
-            file=sys.stderr,
+        logger.warning(
+            "Collector %s (%s) is lost: %s. %s steps of its unfinished episodes are dropped; %s",
+            *(number, where, why, dropped, follows),
         )
 
     def _taken(self, place: _Place, batch: TensorDictBase, version: int) -> TensorDictBase:

@@ -21,11 +21,14 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from torchrl_glam.objectives.reduction import UpdateFailedError, lost
-from torchrl_glam.runs.build import derive_seed, seed_everything
 from torchrl_glam.runs.config import RecipeConfig
+from torchrl_glam.runs.seeds import derive_seed, seed_everything
 
 Config = TypeVar("Config", bound=RecipeConfig)
 T = TypeVar("T")
+
+PATIENCE = timedelta(minutes=10)
+"""How long a process waits for the others: an evaluation or a checkpoint must fit in."""
 
 # What is divided among the processes; keys that a recipe does not have are skipped.
 _DIVIDED = ("num_envs", "batch_size", "capacity", "update_every", "total_steps")
@@ -61,7 +64,7 @@ class Ranks:
         """Meets the other processes that torchrun started, if there are any.
 
         Messages go by NCCL between cards and by gloo else; none is waited for longer than
-        ``rank_timeout`` seconds. A process takes the card of its number on its machine.
+        ten minutes. A process takes the card of its number on its machine.
 
         Args:
             config: the run's configuration; its ``output`` becomes that of the first process.
@@ -76,7 +79,7 @@ class Ranks:
         cuda = cuda and torch.cuda.is_available()
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda and dist.is_nccl_available() else "gloo",
-            timeout=timedelta(seconds=config.rank_timeout),
+            timeout=PATIENCE,
         )
         ranks = cls(dist.get_rank(), dist.get_world_size(), dist.group.WORLD)
         config.output = ranks.from_first(config.output)

@@ -7,20 +7,14 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torchrl.collectors import Collector
 
-from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly
+from torchrl_glam.models import CandidateActor, OnDevice, ScoresOnly, make_trunk
 from torchrl_glam.models.protocol import Trunk
 from torchrl_glam.objectives import trainable_leaves
-from torchrl_glam.runs.build import (
-    choose_autocast,
-    derive_seed,
-    make_language_model,
-    make_trunk_and_critic,
-    seed_everything,
-)
 from torchrl_glam.runs.config import SACGLAMRayConfig
+from torchrl_glam.runs.device import bound_kernel_caches, choose_autocast
 from torchrl_glam.runs.environments import make_env
-from torchrl_glam.runs.memory import bound_kernel_caches
-from torchrl_glam.text import describe_env
+from torchrl_glam.runs.language_model import load_agent_model, scoring
+from torchrl_glam.runs.seeds import derive_seed, seed_everything
 
 
 def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
@@ -40,10 +34,14 @@ def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
     bound_kernel_caches()
     seed = derive_seed(config.seed, number)
     seed_everything(seed)
-    model, tokenizer = make_language_model(config, device, autocast)
+    model, tokenizer = load_agent_model(config, device, autocast)
+    trunk = make_trunk(
+        model,
+        tokenizer,
+        normalisation=config.normalisation,
+        **scoring(config, tokenizer, device, autocast),
+    )
     env = make_env(config, tokenizer, seed=seed)
-    num_actions = describe_env(env).num_actions
-    trunk, _ = make_trunk_and_critic(config, model, tokenizer, autocast, num_actions=num_actions)
     return Collector(
         env,
         make_policy(trunk),

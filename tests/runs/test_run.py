@@ -1,0 +1,167 @@
+"""The run around an algorithm: what arrives, what is rescued, and what an update must do."""
+
+from dataclasses import asdict
+
+import pytest
+import sac_glam
+import torch
+from torchrl.collectors import Collector
+
+from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
+from torchrl_glam.runs.run import Run
+
+SMALL = {
+    **{"num_envs": 4, "update_every": 8, "total_steps": 64, "batch_size": 8, "num_updates": 1},
+    **{"warmup_updates": 0, "eval_episodes": 2, "eval_every": 0, "log_every": 8, "capacity": 200},
+    **{"checkpoint_every": 0, "loggers": [], "probe_episodes": 0, "critic_hidden_sizes": [8]},
+    **{"export": "none", "device": "cpu", "autocast": "false"},
+}
+
+
+def train(tmp_path, look=lambda run, agent: None, fail=None, **settings):
+    """A short run of SAC; ``look`` sees it after every round, ``fail`` may raise in an update."""
+    config = SACGLAMConfig(output=str(tmp_path / "run"), **{**SMALL, **settings})
+    config.check()
+    with Run(config, "test") as run:
+        agent = sac_glam.make_agent(run, config)
+        if fail is not None:
+            plain = agent.optimizer.step
+            agent.optimizer.step = lambda: fail(run) or plain()
+        buffer = sac_glam.make_buffer(config, run.game.goal_kind_prior)
+        options = {"frames_per_batch": 8, "auto_register_policy_transforms": False}
+        collector = Collector(agent.env, agent.policy, **options)
+        run.keeps(loss=agent.loss, optimizer=agent.optimizer, average=agent.average)
+        for steps in run.rounds(collector, agent.policy, average=agent.average):
+            buffer.extend(steps)
+            if len(buffer) >= config.batch_size:
+                sac_glam.learn(run, agent, buffer)
+            look(run, agent)
+    return agent
+
+
+def test_the_target_of_the_entropy_falls_with_environment_steps(tmp_path):
+    seen = {}
+
+    def look(run, agent):
+        seen[run.counters["steps"]] = agent.loss.target_entropy.item()
+
+    ends = {"target_entropy": 1.0, "target_entropy_end": 0.5, "target_entropy_steps": 32}
+    train(tmp_path, look, **ends)
+    assert seen[32] == 0.5 == seen[64]
+    assert seen[16] == pytest.approx(0.75)
+
+
+def test_target_weights_follow_by_tau_and_the_bonus_arrives(tmp_path):
+    start = {}
+
+    def look(run, agent):
+        start.update(start or agent.loss.target_trunk_params.clone().flatten_keys().items())
+
+    agent = train(tmp_path, look, tau=0.9, munchausen=0.5)
+    assert agent.loss.munchausen == 0.5
+    live, followed = agent.loss.trunk_params.data, agent.loss.target_trunk_params
+    apart = [(followed[k] - live[k]).abs().max() for k in live.keys(True, True)]
+    moved = [(followed[k] - start[".".join(k)]).abs().max() for k in live.keys(True, True)]
+    assert 0 < max(apart) < max(moved) / 2
+
+
+def test_evaluations_use_the_average_of_the_weights(tmp_path, monkeypatch):
+    played, now = [], {}
+
+    def look(run, agent):
+        now["weights"] = next(agent.loss.trunk_parameters()).detach().clone()
+        now["agent"] = agent
+
+    plain = Run._evaluate
+
+    def evaluate(run):
+        if now:
+            played.append(next(now["agent"].loss.trunk_parameters()).detach().clone())
+        return plain(run)
+
+    monkeypatch.setattr(Run, "_evaluate", evaluate)
+    train(tmp_path, look, average_decay=0.9, lr_trunk=1e-2)
+    assert len(played) == 1 and not torch.equal(played[0], now["weights"])
+    average = list(now["agent"].average.module.parameters())[0]
+    assert torch.equal(played[0], average)
+
+
+# A value other than the default for keys that shipped configurations set, and where it arrives.
+ARRIVALS = {
+    "gamma": (0.5, lambda a, b: a.loss.value_estimator.gamma.item()),
+    "tau": (0.25, lambda a, b: 1 - a.targets.eps),
+    "n_step": (2, lambda a, b: b.transform[0].n_steps),
+    "average_decay": (0.5, lambda a, b: a.average.decay),
+    "alpha_init": (0.125, lambda a, b: a.loss.alpha.item()),
+    "munchausen": (0.5, lambda a, b: a.loss.munchausen),
+    "lr_trunk": (0.5, lambda a, b: rate(a, "trunk")),
+    "lr_heads": (0.25, lambda a, b: rate(a, "critic")),
+    "lr_alpha": (0.75, lambda a, b: rate(a, "alpha")),
+    "max_grad_norm": (2.0, lambda a, b: a.optimizer.max_grad_norm),
+    "separate_optimizers": (True, lambda a, b: a.optimizer.separate),
+    "hindsight_ratio": (0.25, lambda a, b: b.sampler.ratio),
+    "capacity": (160, lambda a, b: b.storage.max_size),
+    "batch_size": (16, lambda a, b: b.batch_size),
+    "max_tokens_per_pass": (512, lambda a, b: a.trunk.max_tokens_per_pass),
+    "normalisation": ("token_mean", lambda a, b: a.trunk.likelihood.normalisation),
+    "lora_rank": (2, lambda a, b: a.model.peft_config["default"].r),
+}
+
+
+def rate(agent, group):
+    return agent.optimizer.optimizers[group].param_groups[0]["lr"]
+
+
+@pytest.mark.slow
+def test_every_setting_arrives_at_its_component(tmp_path):
+    settings = {key: value for key, (value, _) in ARRIVALS.items() if key != "separate_optimizers"}
+    config = SACGLAMConfig(output=str(tmp_path / "run"), **{**SMALL, **settings})
+    config.check()
+    with Run(config, "test") as run:
+        agent = sac_glam.make_agent(run, config)
+        buffer = sac_glam.make_buffer(config, run.game.goal_kind_prior)
+    for key, (value, arrived) in ARRIVALS.items():
+        if key in settings:
+            assert arrived(agent, buffer) == pytest.approx(value), key
+    assert not list(tmp_path.iterdir()), "a run that did not begin leaves nothing"
+
+
+def checkpoints(tmp_path):
+    return [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")]
+
+
+@pytest.mark.parametrize(
+    ("error", "saved"),
+    [(RuntimeError("a bug"), True), (FloatingPointError("not finite"), False)],
+)
+def test_an_error_in_an_update_is_followed_by_a_checkpoint(error, saved, tmp_path, caplog):
+    def fail(run):
+        if run.counters["steps"] >= 48:
+            raise error
+
+    with pytest.raises(type(error)):
+        train(tmp_path, fail=fail)
+    assert checkpoints(tmp_path) == (["step-000000000048"] if saved else [])
+    assert ("saved as" in caplog.text) == saved
+    assert not (tmp_path / "run" / "run.lock").exists()
+
+
+def test_an_error_of_the_environment_is_not_saved_after(tmp_path, monkeypatch):
+    """The steps of that round would be missing."""
+    plain, rounds = Run._noted, []
+
+    def broken(run, steps):
+        rounds.append(steps)
+        if len(rounds) > 5:
+            raise RuntimeError("the environment fell over")
+        return plain(run, steps)
+
+    monkeypatch.setattr(Run, "_noted", broken)
+    with pytest.raises(RuntimeError, match="fell over"):
+        train(tmp_path)
+    assert checkpoints(tmp_path) == []
+
+
+def test_both_recipes_may_change_the_same_keys_on_resume():
+    for config in (SACGLAMConfig(), PPOGLAMConfig()):
+        assert set(config.may_change) < set(asdict(config))

@@ -1,0 +1,61 @@
+"""The language model that a configuration names, and how it is read on a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from torchrl_glam.models import load_language_model
+from torchrl_glam.runs.config import RecipeConfig
+from torchrl_glam.runs.device import choose_attention, choose_padding
+
+
+def load_agent_model(
+    config: RecipeConfig, device: torch.device, autocast: torch.dtype | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model and its tokenizer, see :func:`~torchrl_glam.models.load_language_model`.
+
+    Args:
+        config: the run's configuration.
+        device: of the model.
+        autocast: type of matrix products, None for that of the weights.
+    """
+    return load_language_model(
+        config.language_model,
+        lora=config.lora(),
+        load_in_4bit=config.load_in_4bit,
+        device=device,
+        gradient_checkpointing=config.gradient_checkpointing,
+        attention=choose_attention(device, autocast),
+    )
+
+
+def scoring(
+    config: RecipeConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    device: torch.device,
+    autocast: torch.dtype | None,
+) -> dict[str, Any]:
+    """Keyword arguments of :func:`~torchrl_glam.models.make_trunk` that change no result.
+
+    Args:
+        config: the run's configuration.
+        tokenizer: of the language model.
+        device: of the model.
+        autocast: type of matrix products, None for that of the weights.
+
+    Examples:
+        >>> from torchrl_glam.models import load_tokenizer
+        >>> tokenizer = load_tokenizer("tiny")
+        >>> scoring(RecipeConfig(), tokenizer, torch.device("cpu"), None)["pad_to_multiple_of"]
+        1
+    """
+    return {
+        "template": config.template(tokenizer),
+        "max_tokens_per_pass": config.max_tokens_per_pass,
+        "autocast": autocast,
+        "compile": config.compile,
+        "pad_to_multiple_of": choose_padding(device, autocast, config.compile),
+    }

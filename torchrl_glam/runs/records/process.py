@@ -1,0 +1,76 @@
+"""The process of a run: command, commit, versions and machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+_PACKAGES = ("torchrl_glam", "torch", "torchrl", "tensordict", "transformers", "peft")
+
+
+def describe_process() -> dict[str, str]:
+    """What this process is: its command, commit, versions and machine.
+
+    Returns:
+        ``command``, ``commit`` (of the repository that holds the script, with ``-dirty`` if it was
+        changed since; left out where there is none), ``versions``, ``system``, ``processor`` and,
+        if there are some, ``GPUs``.
+
+    Examples:
+        >>> described = describe_process()
+        >>> described["versions"].startswith(f"Python {platform.python_version()}")
+        True
+    """
+    found = {name: _version(name) for name in _PACKAGES}
+    versions = ", ".join(f"{name} {number}" for name, number in found.items() if number)
+    described = {
+        "command": shlex.join([Path(sys.executable).name, *sys.argv]),
+        "commit": _commit(Path(sys.argv[0]).resolve().parent),
+        "versions": f"Python {platform.python_version()}, {versions}",
+        "system": platform.platform(),
+        "processor": f"{_processor()} (cores: {_cores()}, threads: {torch.get_num_threads()})",
+        "GPUs": ", ".join(map(torch.cuda.get_device_name, range(torch.cuda.device_count()))),
+    }
+    return {name: value for name, value in described.items() if value}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _commit(folder: Path) -> str:
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        said = subprocess.run(
+            [*command, "--exclude=*"], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):  # no git, or no repository
+        return ""
+    return said.stdout.strip()
+
+
+def _processor() -> str:
+    """Its name; Linux keeps it in a file."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system tells."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

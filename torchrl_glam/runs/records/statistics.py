@@ -1,0 +1,263 @@
+"""What a run counts of its episodes and goals, and how fast it is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.utils import unravel_key
+from torch import Tensor
+
+from torchrl_glam.text import EnvDescription
+
+
+def goals_reached(after: TensorDictBase, success_key: NestedKey = "reward") -> Tensor:
+    """Which steps end an episode by reaching its goal.
+
+    An end alone says nothing: falling into a hole is ``terminated`` too. The environment says it,
+    by an entry that is positive (or True) on the step that reaches the goal, which ends the
+    episode, and on no other.
+
+    Args:
+        after: what steps led to, ``"next"``, of any batch shape.
+        success_key: the entry, ``[*B]`` or ``[*B, 1]``. Default ``"reward"``.
+
+    Returns:
+        ``bool [*B]``.
+
+    Raises:
+        KeyError: if there is no such entry.
+        ValueError: if it is positive where no episode ends, as rewards are that reward progress.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> done = torch.tensor([[True], [True], [False]])
+        >>> after = TensorDict({"done": done, "reward": torch.tensor([[1.0], [0.0], [0.0]])}, [3])
+        >>> goals_reached(after)
+        tensor([ True, False, False])
+    """
+    value = after.get(success_key, None)
+    if value is None:
+        raise KeyError(
+            f"key {success_key!r} is missing: success_key must name an entry that is positive, or "
+            "True, on the step that reaches the goal"
+        )
+    done = after["done"].squeeze(-1)
+    reached = (value > 0).reshape(done.shape)
+    if (reached & ~done).any():
+        raise ValueError(
+            f"{success_key!r} is positive on a step that does not end an episode, so it does not "
+            "say which episodes reach their goal: let the environment write a bool entry that "
+            "does, and name it in success_key"
+        )
+    return reached
+
+
+class EpisodeStatistics:
+    """Success of the episodes that ended since the last call of :meth:`summary`.
+
+    Args:
+        kinds: names of the goal kinds, as :func:`~torchrl_glam.text.describe_env` tells them.
+            Default: one kind, ``"goal"``.
+        kind_key: key of the goal kind ``[*B]``. Default ``"goal_kind"``.
+        success_key: entry of ``"next"`` that says which episodes reach their goal, see
+            :func:`goals_reached`. Default ``"reward"``.
+
+    Raises:
+        ValueError: when a goal kind is none of ``kinds``.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> steps = TensorDict({
+        ...     "goal_kind": torch.tensor([[0, 0], [1, 1]]),
+        ...     "next": {
+        ...         "done": torch.tensor([[[False], [True]], [[False], [True]]]),
+        ...         "reward": torch.tensor([[[0.0], [1.0]], [[0.0], [0.0]]]),
+        ...     },
+        ... }, batch_size=[2, 2])
+        >>> statistics = EpisodeStatistics(["grasp", "grow"])
+        >>> statistics.add(steps)
+        >>> statistics.summary()
+        {'episodes': 2, 'success': 0.5, 'success/grasp': 1.0, 'success/grow': 0.0}
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[str] = EnvDescription.goal_kinds,
+        kind_key: NestedKey = "goal_kind",
+        success_key: NestedKey = "reward",
+    ) -> None:
+        self._kinds = tuple(kinds)
+        self._kind_key, self._success_key = kind_key, success_key
+        self._ended: defaultdict[str, int] = defaultdict(int)
+        self._reached: defaultdict[str, int] = defaultdict(int)
+
+    def add(self, steps: TensorDictBase) -> None:
+        """Counts the episodes that end in a batch of steps of any batch shape."""
+        after = steps["next"]
+        done, reached_now = after["done"].squeeze(-1), goals_reached(after, self._success_key)
+        kinds = steps[self._kind_key][done].tolist()
+        if kinds and not 0 <= min(kinds) <= max(kinds) < len(self._kinds):
+            raise ValueError(
+                f"{self._kind_key!r} is from {min(kinds)} to {max(kinds)}, and must count in the "
+                f"{len(self._kinds)} goal kinds {self._kinds}: let the environment's goal_kinds "
+                "name them all"
+            )
+        for kind, reached in zip(kinds, reached_now[done].tolist(), strict=True):
+            self._ended[self._kinds[kind]] += 1
+            self._reached[self._kinds[kind]] += reached
+
+    def summary(self) -> dict[str, float]:
+        """Number of episodes, success over all and by kind; then starts anew."""
+        ended = sum(self._ended.values())
+        out: dict[str, float] = {"episodes": ended}
+        if ended:
+            out["success"] = sum(self._reached.values()) / ended
+        for kind in self._kinds:
+            if self._ended[kind]:
+                out[f"success/{kind}"] = self._reached[kind] / self._ended[kind]
+        self.clear()
+        return out
+
+    def clear(self) -> None:
+        """Starts anew."""
+        self._ended.clear()
+        self._reached.clear()
+
+    def merge(self, state_dict: dict[str, Any]) -> None:
+        """Adds the counts of another's :meth:`state_dict`."""
+        for counts, name in ((self._ended, "ended"), (self._reached, "reached")):
+            for kind, count in state_dict[name].items():
+                counts[kind] += count
+
+    def __repr__(self) -> str:
+        return f"EpisodeStatistics(kinds={self._kinds}, success_key={self._success_key!r})"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counts since the last summary."""
+        return {"ended": dict(self._ended), "reached": dict(self._reached)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores the counts."""
+        self._ended = defaultdict(int, state_dict["ended"])
+        self._reached = defaultdict(int, state_dict["reached"])
+
+
+class GoalCoverage:
+    """Which goals the social partner has ever named: what hindsight can teach.
+
+    Keyword Args:
+        goal_key (NestedKey): under ``"next"``, tokens of the goals that a step reached,
+            ``[*B, H, T]``. Default: ``("hindsight", "goal_tokens")``.
+        kind_key (NestedKey): under ``"next"``, their kinds, -1 in empty slots, ``[*B, H]``.
+            Default: ``("hindsight", "kind")``.
+
+    Examples:
+        >>> from tensordict import TensorDict
+        >>> tokens = torch.tensor([[[5], [6]], [[5], [0]]])
+        >>> named = {"goal_tokens": tokens, "kind": torch.tensor([[0, 0], [0, -1]])}
+        >>> coverage = GoalCoverage()
+        >>> coverage.add(TensorDict({"next": {"hindsight": named}}, batch_size=[2]))
+        >>> coverage.summary()
+        {'goals/named': 2, 'goals/new_per_1000_steps': 1000.0}
+    """
+
+    def __init__(
+        self,
+        *,
+        goal_key: NestedKey = ("hindsight", "goal_tokens"),
+        kind_key: NestedKey = ("hindsight", "kind"),
+    ) -> None:
+        self._keys = [unravel_key(("next", key)) for key in (goal_key, kind_key)]
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all of it."""
+        self._seen = torch.empty(0, dtype=torch.int64)
+        self._steps = self._before = 0
+
+    def add(self, steps: TensorDictBase) -> None:
+        """Takes note of the goals that steps of any batch shape reached."""
+        tokens, kinds = (steps[key] for key in self._keys)
+        self._take(_fingerprint(tokens[kinds >= 0]).cpu(), steps.numel())
+
+    def merge(self, state_dict: dict[str, Tensor | int]) -> None:
+        """Takes note of what another, since it was last cleared, says by its :meth:`state_dict`."""
+        self._take(state_dict["seen"], state_dict["steps"])
+
+    def _take(self, named: Tensor, steps: int) -> None:
+        self._seen = torch.cat((self._seen, named)).unique()
+        self._steps += steps
+
+    def summary(self) -> dict[str, float]:
+        """Number of goals ever named, and how fast new ones came since the last call."""
+        seen = len(self._seen)
+        new = 1000 * (seen - self._before) / max(self._steps, 1)
+        self._before, self._steps = seen, 0
+        return {"goals/named": seen, "goals/new_per_1000_steps": new}
+
+    def state_dict(self) -> dict[str, Tensor | int]:
+        """What has been named, and the counts since the last summary."""
+        return {"seen": self._seen, "steps": self._steps, "before": self._before}
+
+    def load_state_dict(self, state_dict: dict[str, Tensor | int]) -> None:
+        """Restores what :meth:`state_dict` returned."""
+        self._seen = state_dict["seen"].clone()
+        self._steps, self._before = state_dict["steps"], state_dict["before"]
+
+
+def pace(counters: Mapping[str, float], since: Mapping[str, float]) -> dict[str, float]:
+    """Updates and seconds so far, and steps and updates a second since an earlier time.
+
+    Args:
+        counters: ``"steps"``, ``"updates"`` and ``"seconds"`` of the run so far.
+        since: the same at the earlier time.
+
+    Examples:
+        >>> now = {"steps": 300, "updates": 20, "seconds": 12.0}
+        >>> pace(now, {"steps": 100, "updates": 10, "seconds": 7.0})
+        {'updates': 20, 'seconds': 12.0, 'steps_per_second': 40.0, 'updates_per_second': 2.0}
+    """
+    elapsed = max(counters["seconds"] - since["seconds"], 1e-9)
+    return {
+        "updates": counters["updates"],
+        "seconds": counters["seconds"],
+        "steps_per_second": (counters["steps"] - since["steps"]) / elapsed,
+        "updates_per_second": (counters["updates"] - since["updates"]) / elapsed,
+    }
+
+
+def policy_lag(recorded_at: torch.Tensor, updates: int, of: str) -> dict[str, float]:
+    """How far behind the policy that made some transitions is (SAC-GLAM, section 2.2).
+
+    Args:
+        recorded_at: Updates that the policy had had when each transition was recorded, integers of
+            any shape.
+        updates: Updates that it has had by now.
+        of: What the transitions are, to name the metrics.
+
+    Returns:
+        Mean and maximum of the number of updates since; the maximum is the age of the oldest.
+
+    Examples:
+        >>> policy_lag(torch.tensor([0, 6]), updates=10, of="batch")
+        {'policy_lag/batch/mean': 7.0, 'policy_lag/batch/max': 10.0}
+    """
+    lag = updates - recorded_at.double()
+    return {
+        f"policy_lag/{of}/mean": lag.mean().item(),
+        f"policy_lag/{of}/max": lag.max().item(),
+    }
+
+
+def _fingerprint(tokens: Tensor) -> Tensor:
+    """A number for each row of tokens ``[N, T]``, the same for rows that differ in padding (0)."""
+    weights = torch.randint(
+        -(2**62), 2**62, tokens.shape[-1:], generator=torch.Generator().manual_seed(0)
+    )
+    return (tokens.cpu().long() * (2 * weights + 1)).sum(-1)
