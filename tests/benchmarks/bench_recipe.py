@@ -39,7 +39,7 @@ def run(processes: int, flan: str | None, overrides: list[str], scratch: Path) -
     configuration = None if flan is None else "paper"
     if flan is not None:
         model = make_flan_t5(scratch / f"flan-t5-{flan}", flan)
-        command += ["--config-name", configuration, f"model={model}"]
+        command += ["--config-name", configuration, f"language_model={model}"]
     output = scratch / f"run{processes}"
     command += [f"output={output}", *SHORT[configuration], *QUIET, *overrides]
     subprocess.run(command, check=True)

@@ -4,12 +4,13 @@ import runpy
 from pathlib import Path
 
 import pytest
+from run_metrics import metrics
 
 pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "tutorials"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
-COUNT = 6
+COUNT = 7
 
 
 def run(name):
@@ -69,3 +70,17 @@ def test_your_own_loss():
 def test_hindsight_for_numeric_goals():
     names = run("hindsight_for_numeric_goals")
     assert names["hindsight"][-1] > 0.8 > 0.2 > names["plain"][-1]
+
+
+def test_your_own_recipe(tmp_path):
+    """A run that is resumed has the metrics of an unbroken one, and it learns."""
+    main = run("your_own_recipe")["main"]
+    often = ["log_every=160", "eval_every=0", "checkpoint_every=320", "eval_episodes=100"]
+    main([*often, "loggers=[]", f"output={tmp_path / 'unbroken'}", "total_steps=1600"])
+    main([*often, "loggers=[]", f"output={tmp_path / 'resumed'}", "total_steps=320"])
+    main([*often, "loggers=[]", f"resume={tmp_path / 'resumed'}", "total_steps=640"])
+    whole, again = metrics(tmp_path / "unbroken"), metrics(tmp_path / "resumed")
+    assert [row["loss_value"] for row in again[1:]] == [row["loss_value"] for row in whole[1:4]]
+    success = [float(row["eval/train/sampled/success"]) for row in (whole[0], whole[-1])]
+    assert success[1] > success[0] + 0.2
+    assert (tmp_path / "unbroken" / "report.html").is_file()
