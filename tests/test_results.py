@@ -29,7 +29,7 @@ def test_success_is_nowhere_typed_by_hand(page):
 
 def test_the_readme_shows_the_recipe():
     def lines(text):
-        return "\n".join(line.strip() for line in text.splitlines())
+        return "\n".join(line.strip() for line in text.splitlines() if line.strip())
 
     recipe = lines((ROOT / "recipes" / "sac_glam.py").read_text(encoding="utf-8"))
     [block] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
