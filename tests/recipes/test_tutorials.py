@@ -80,7 +80,8 @@ def test_your_own_recipe(tmp_path):
     main([*often, "loggers=[]", f"output={tmp_path / 'resumed'}", "total_steps=320"])
     main([*often, "loggers=[]", f"resume={tmp_path / 'resumed'}", "total_steps=640"])
     whole, again = metrics(tmp_path / "unbroken"), metrics(tmp_path / "resumed")
-    assert [row["loss_value"] for row in again[1:]] == [row["loss_value"] for row in whole[1:4]]
+    losses = {row["step"]: row["loss_value"] for row in whole}
+    assert all(row["loss_value"] == losses[row["step"]] for row in again) and len(again) > 2
     assert float(whole[-1]["loss_value"]) < float(whole[1]["loss_value"])
     assert "eval/train/greedy/success" in whole[-1]
     assert all((tmp_path / "unbroken" / name).exists() for name in ("report.html", "model"))
