@@ -27,6 +27,16 @@ def test_success_is_nowhere_typed_by_hand(page):
     assert not re.findall(r"(?<![\d.])(?:0\.(?!00)\d{3}|1\.000)(?!\d)", text)
 
 
+def test_the_readme_shows_the_recipe():
+    def lines(text):
+        return "\n".join(line.strip() for line in text.splitlines() if line.strip())
+
+    recipe = lines((ROOT / "recipes" / "sac_glam.py").read_text(encoding="utf-8"))
+    [block] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
+    parts = block.split("...\n")
+    assert len(parts) == 3 and all(lines(part) in recipe for part in parts)
+
+
 def test_a_table_of_rows_and_one_across_a_column(tmp_path, monkeypatch):
     monkeypatch.setitem(TABLES["rewrite"].__globals__, "RESULTS", tmp_path)
     lines = ["label,run,step,success", "a,0,0.0,0.25", "a,0,8.0,0.5", "b,0,0.0,nan", "c,0,0.0,1"]

@@ -71,7 +71,10 @@ nitpick_ignore_regex = [
         r"(abc|collections|matplotlib|numpy|omegaconf|pathlib|peft|random|tensordict|torch)\..*",
     ),
     ("py:.*", r"(nn|os|scienceworld|textworld_express|torchrl|transformers|typing)\..*"),
-    ("py:class", r"torchrl_glam\.models\.trunks\..*"),  # bases of exported ones
+    (
+        "py:class",
+        r"torchrl_glam\.(models\.trunks\..*|runs\.run\.(Result|Given))",
+    ),  # bases of exported ones
     ("py:class", r"[^.]*"),  # the types of signatures, as they stand there
     ("py:.*", r"torchrl_glam\.(.*\.)?_.*"),  # private ones have no page
     (

@@ -18,7 +18,7 @@ SAC = [
     *("num_envs=8", "update_every=16", "batch_size=16", "num_updates=1", "warmup_updates=1"),
     *("log_every=80", "eval_every=80", "eval_episodes=4", "probe_episodes=2", "capacity=1000"),
     *("critic_hidden_sizes=[16]", "loggers=[]", "checkpoint_every=80", "device=cpu"),
-    *("export=none"),
+    "export=none",
 ]
 SELDOM = ["eval_every=0", "eval_episodes=1", "probe_episodes=0", "checkpoint_every=16"]
 PPO = [

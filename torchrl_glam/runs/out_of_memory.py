@@ -27,8 +27,7 @@ class HalvingPasses:
     As a decorator of a function that does an update: if memory runs out in it, what it has reached
     of gradients is forgotten, and it is called again with ``max_tokens`` halved, which is said on
     the standard error. The gradient of the whole batch is the same. If memory runs out again, the
-    run has to end, and its message says what to set; a
-    :class:`~torchrl_glam.runs.interrupt.Rescue` saves a checkpoint then.
+    run saves a checkpoint and ends, and its message says what to set.
 
     The function must change nothing but gradients before it has all of them.
 
