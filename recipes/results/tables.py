@@ -105,12 +105,14 @@ def _holds(row: dict[str, Any], where: str) -> bool:
 
 
 def _spread(rows: list[dict[str, Any]], group: list[str], across: str) -> Iterator[dict[str, Any]]:
-    """One record for each group, with the measurements of all of its rows."""
+    """One record for each group, with the measurements of its rows; a dash where it has none."""
     groups: dict[tuple, dict[str, Any]] = {}
+    places = {_place(row[across]) for row in rows}
+    missing = {f"{name}@{place}": "nan" for name in rows[0] for place in places} if rows else {}
     for row in rows:
-        record = groups.setdefault(tuple(row[name] for name in group), {})
-        places = (_place(row[across]), "last")
-        record |= row | {f"{name}@{place}": row[name] for name in row for place in places}
+        record = groups.setdefault(tuple(row[name] for name in group), dict(missing))
+        here = (_place(row[across]), "last")
+        record |= row | {f"{name}@{place}": row[name] for name in row for place in here}
     yield from groups.values()
 
 
