@@ -48,7 +48,7 @@ def main(cfg: DictConfig) -> None:
     folders, names = [config.agent], ["model" if config.agent is None else "agent"]
     if config.beside is not None:
         folders.append(config.beside)
-        names = name_apart([config.agent or config.model, config.beside])
+        names = name_apart([config.agent or config.language_model, config.beside])
     agents = {name: open_agent(config, f) for name, f in zip(names, folders, strict=True)}
 
     # 2. Their episodes, on the same scenes; an agent's page lies beside the report of its run
@@ -74,7 +74,9 @@ def main(cfg: DictConfig) -> None:
         if output.suffix == ".gif":
             write_animation(output, runs[names[0]][1])
         else:
-            who = " and ".join(str(p) for p in (config.agent or config.model, config.beside) if p)
+            who = " and ".join(
+                str(p) for p in (config.agent or config.language_model, config.beside) if p
+            )
             about = f"{who}, {config.split} goals, {config.mode}, seed {config.seed}"
             write_page(output, runs, describe_env(game).goal_kinds, about)
     if run is not None and output.parent == run:

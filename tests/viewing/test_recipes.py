@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra.core.config_store import ConfigStore
 from scipy.stats import norm
 
 from torchrl_glam.models import AgentCard, export_agent, load_language_model
@@ -56,6 +57,8 @@ def export(tmp_path_factory):
 def recipe(monkeypatch, capsys, tmp_path):
     """Runs a recipe in this process, in a folder of its own; its status and what it wrote."""
     monkeypatch.chdir(tmp_path)
+    # a group of the recipes that train, where one of them has run in this process
+    monkeypatch.delitem(ConfigStore.instance().repo, "model", raising=False)
 
     def run(name, *overrides):
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, overrides)])

@@ -68,7 +68,7 @@ def spell_out(arguments: Sequence[str]) -> list[str]:
         if key == "env" and ":" in value:
             quoted = value.strip("'\"").replace("'", r"\'")
             out += ["env=custom", f"++env_class='{quoted}'"]
-        elif key == "model" and models and value not in models:
+        elif key == "model" and value not in models:
             out.append(f"language_model={value}")
         else:
             out.append(f"++{argument}" if key.startswith("env.") else argument)

@@ -20,14 +20,14 @@ class ViewConfig:
     """Keys that ``evaluate.py``, ``watch.py`` and ``play.py`` have in common.
 
     Examples:
-        >>> ViewConfig(agent="runs/a", model="tiny").check()
+        >>> ViewConfig(agent="runs/a", language_model="tiny").check()
         Traceback (most recent call last):
             ...
         ValueError: agent (runs/a) must be given, or model (tiny), and not both
     """
 
     agent: str | None = None
-    model: str | None = None
+    language_model: str | None = None
     chat_template: Switch = False
     env_class: str | None = None
     env: dict[str, Any] = field(default_factory=dict)
@@ -42,8 +42,10 @@ class ViewConfig:
         Raises:
             ValueError: naming the key, its value and what was expected.
         """
-        one = (self.agent is None) != (self.model is None)
-        require(one, "agent", self.agent, f"be given, or model ({self.model}), and not both")
+        one = (self.agent is None) != (self.language_model is None)
+        require(
+            one, "agent", self.agent, f"be given, or model ({self.language_model}), and not both"
+        )
         self.check_numbers()
 
     def check_numbers(self) -> None:
@@ -58,7 +60,7 @@ class ViewConfig:
         for key in ("episodes", "longest"):
             if getattr(self, key, None) is not None:
                 within(self, key, 1, 1_000_000)
-        for key in ("agent", "model", "output"):
+        for key in ("agent", "language_model", "output"):
             given = getattr(self, key, None)
             require(given is None or bool(str(given).strip()), key, given, "not be empty")
 
@@ -135,7 +137,7 @@ class WatchConfig(ViewConfig):
             ValueError: naming the key, its value and what was expected.
         """
         super().check()
-        another = self.beside is None or self.beside not in (self.agent, self.model)
+        another = self.beside is None or self.beside not in (self.agent, self.language_model)
         require(another, "beside", self.beside, "be another agent than the first")
         choice(self, "mode", ("sampled", "greedy"))
         kinds = (".html", ".gif")
@@ -167,7 +169,7 @@ class PlayConfig(ViewConfig):
         Raises:
             ValueError: naming the key, its value and what was expected.
         """
-        if self.agent is None and self.model is None:
+        if self.agent is None and self.language_model is None:
             self.check_numbers()
         else:
             super().check()
