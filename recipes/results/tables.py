@@ -5,7 +5,7 @@
 
 A table stands between two comments. The first says what it is made of:
 
-    <!-- table: sequential/comparison.csv
+    <!-- table: taught/comparison.csv
     head: agent | success after 16,000 steps | steps to 0.8
     where: label = SAC-GLAM; PPO-GLAM
     row: {label} | {iqm:.3f} ({iqm_low:.3f} to {iqm_high:.3f}) | {steps_to_0.8:,.0f}
