@@ -242,6 +242,9 @@ def main(cfg: DictConfig) -> None:
 
     # 3. The model, its loss curve, and what it can do.
     model.eval()
+    about = "words and goals of the training split, and " * (config.exercises == "playground")
+    steps = figures["steps_of_play"]
+    model.config.pretraining = f"{about}{steps:,} steps of random play; no labels of the task"
     export_agent(output, model, tokenizer, overwrite=True)
     with open(results / "loss.csv", "w", newline="") as file:
         writer = csv.writer(file)

@@ -78,6 +78,13 @@ def test_the_code_of_a_card_loads_the_agent(tmp_path, monkeypatch):
     assert names["model"].config.model_type == "t5"
 
 
+def test_what_the_base_model_was_trained_on_is_named(tmp_path):
+    folder = export(tmp_path, pretraining="labels of the task")
+    assert AgentCard.read(folder).pretraining == "labels of the task"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert "The base model was pretrained on: labels of the task." in text
+
+
 def test_adapters_of_the_embedded_model_need_this_package(tmp_path):
     folder = export(tmp_path, LoraConfig(r=2, target_modules=["q"]))
     [code] = blocks(folder / "README.md", "python")

@@ -40,6 +40,8 @@ class AgentCard:
             ``"observation"`` has so many outputs. Default: None, unknown.
         num_critics: value heads; 0 for an agent without. Default: 1.
         model: the base model's name. Default: ``""``, unknown.
+        pretraining: what the base model was trained on, as its configuration's ``pretraining``
+            says it; name labels of the task there. Default: ``""``, unknown.
         load_in_4bit, compute_dtype: how adapters' base weights were held. Defaults: False,
             ``"bfloat16"``.
         dtype: of the other weights. Default: ``"float32"``.
@@ -70,6 +72,7 @@ class AgentCard:
     num_actions: int | None = None
     num_critics: int = 1
     model: str = ""
+    pretraining: str = ""
     load_in_4bit: bool = False
     compute_dtype: str = "bfloat16"
     dtype: str = "float32"
@@ -192,6 +195,7 @@ _SCHEMA: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "num_critics": (_is_whole(0, 64), "a whole number from 0 to 64"),
     "model": (_is_text(4_096), "text of at most 4096 characters, none of them control characters"),
+    "pretraining": (_is_text(1_000), "text of at most 1000 characters, no control characters"),
     "load_in_4bit": _TRUE,
     "compute_dtype": _DTYPE,
     "dtype": _DTYPE,

@@ -265,6 +265,8 @@ def _sections(
         "An agent that reads a goal and an observation and chooses among candidate actions: "
         f"{made} {base or 'a model without a name'}, trained with `torchrl_glam`.",
     ]
+    if card.pretraining:
+        texts.append(f"The base model was pretrained on: {card.pretraining}.")
     if results:
         texts += ["## Results", "\n".join([_TABLE, *map(_row, results)])]
     texts += ["## Load", _LOADING]

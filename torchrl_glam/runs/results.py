@@ -52,6 +52,7 @@ def save_results(
     """
     if config.export != "none":
         card = make_card(config, tokenizer, env, len(critics))
+        card.pretraining = getattr(model.config, "pretraining", "")
         options = {"card": card, "kind": config.export, "overwrite": True}
         export_agent(folder / "model", model, tokenizer, critics, **options)
         results = final_results(table, config.eval_episodes)

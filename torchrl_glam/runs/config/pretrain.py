@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchrl_glam.pretraining import GAME_EXERCISES
 from torchrl_glam.runs.config.base import (
     RecipeConfig,
     Switch,
@@ -81,6 +82,12 @@ class PretrainConfig:
         layers = ("d_model", "d_ff", "num_heads", "num_layers", "num_decoder_layers")
         for key in (*sizes, *layers, "entropy_states", "episodes"):
             at_least(self, key, 1)
+        require(
+            self.exercises != "game" or self.questions <= len(GAME_EXERCISES),
+            "questions",
+            self.questions,
+            f"be at least 1 and at most {len(GAME_EXERCISES)}, as those about a state differ",
+        )
         at_least(self, "num_steps", 0 if self.exercises == "playground" else 1)
         at_least(self, "imitate_steps", 0)
         require(
