@@ -45,7 +45,8 @@ def encode_readings(
 
     Examples:
         >>> from torchrl_glam.models import load_tokenizer
-        >>> reading = Reading("Goal: Grasp red cow", [[(" Go to red cow", False), (" nothing", True)]])
+        >>> answer = [(" Go to red cow", False), (" nothing", True)]
+        >>> reading = Reading("Goal: Grasp red cow", [answer])
         >>> batch = encode_readings(load_tokenizer("tiny"), [reading])
         >>> batch.labels.ne(IGNORED).sum(1).tolist()
         [1]
