@@ -142,7 +142,7 @@ def test_the_share_of_hindsight_in_the_buffer_is_that_of_its_rows_whatever_the_s
         cwd=tmp_path,
     )
     assert result.returncode == 0, result.stderr
-    [rows] = (tmp_path / "run" / "checkpoints").glob("step-000000000080/**/rows")
+    [rows] = (tmp_path / "run" / "checkpoints").glob("step-000000000080/**/rows.tdc")
     share = from_consolidated(rows)["is_hindsight"].float().mean().item()
     assert share > 0
     logged = float(metrics(tmp_path / "run")[-1]["hindsight_in_buffer"])
