@@ -142,7 +142,7 @@ def test_the_share_of_hindsight_in_the_buffer_is_that_of_its_rows_whatever_the_s
         cwd=tmp_path,
     )
     assert result.returncode == 0, result.stderr
-    [rows] = (tmp_path / "run" / "checkpoints").glob("step-000000000080/**/rows")
+    [rows] = (tmp_path / "run" / "checkpoints").glob("step-000000000080/**/rows.tdc")
     share = from_consolidated(rows)["is_hindsight"].float().mean().item()
     assert share > 0
     logged = float(metrics(tmp_path / "run")[-1]["hindsight_in_buffer"])
@@ -188,7 +188,7 @@ def test_a_diverging_run_stops_and_names_its_last_checkpoint(tmp_path):
     assert result.returncode != 0
     [message] = [row for row in result.stderr.splitlines() if "FloatingPointError: up" in row]
     newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
-    assert f"last good checkpoint is {newest.relative_to(tmp_path)}" in message
+    assert f"last good checkpoint is {newest.resolve()} (" in message
 
 
 def test_the_paper_configuration_trains_adapters_in_4_bits(tmp_path):

@@ -1,5 +1,6 @@
 """Collectors in processes of Ray's, one of which is killed: what is stored is the reference's."""
 
+import logging
 import os
 import re
 import signal
@@ -38,8 +39,9 @@ def pool(monkeypatch):
 
 
 @pytest.mark.slow
-def test_rows_of_two_processes_and_the_successor_of_a_killed_one(pool, capsys):
+def test_rows_of_two_processes_and_the_successor_of_a_killed_one(pool, caplog):
     """And each batch is made with the weights that it says, of which only trained ones travel."""
+    caplog.set_level(logging.INFO, logger="torchrl_glam")
     hindsight = HindsightTransform()
     transform = Compose(SegmentMultiStepTransform(N_STEPS, GAMMA), hindsight)
     collectors = AsyncCollectors(
@@ -59,12 +61,14 @@ def test_rows_of_two_processes_and_the_successor_of_a_killed_one(pool, capsys):
             numbers.add(int(batch["collector", "traj_ids"].max()) // 2**32)
             rows += toy.to_rows(transform.inv(batch.clone()))
             if len(data) == KILLED_AFTER:
-                told = capsys.readouterr().out
                 number = int(data[-1]["collector", "traj_ids"].max()) // 2**32
-                process = re.search(rf"Collector {number} works in process (\d+) on", told)[1]
+                process = re.search(rf"Collector {number} works in process (\d+) on", caplog.text)[
+                    1
+                ]
                 os.kill(int(process), signal.SIGKILL)
 
-        assert f"Collector {number} (process {process} on " in capsys.readouterr().err
+        [warning] = [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
+        assert f"Collector {number} (process {process} on " in warning.getMessage()
         summary = collectors.summary()
         assert (summary["collectors"], summary["collectors_lost"]) == (2, 1)
         assert numbers == {0, 1, 2}

@@ -233,7 +233,7 @@ def make_probe(config: RecipeConfig, tokenizer: PreTrainedTokenizerBase) -> Plan
         None if the configuration asks for none, or the environment has no oracle or no time limit.
 
     Examples:
-        >>> make_probe(SACGLAMConfig(probe_episodes=0), None)
+        >>> make_probe(RecipeConfig(), None)  # which has no key `probe_episodes`
     """
     if not getattr(config, "probe_episodes", 0):
         return None

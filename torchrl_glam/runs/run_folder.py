@@ -114,8 +114,10 @@ class RunFolder:
             ) from None
 
     def _require_no_results(self) -> None:
-        names = (METRICS, CONFIG, RECORD, PAGE, "model", CHECKPOINTS)
+        names = (METRICS, CONFIG, RECORD, PAGE, "model")
         held = [name for name in names if (self.path / name).exists()]
+        # without a checkpoint it is of a run that only began, or was killed then
+        held += [CHECKPOINTS] * any((self.path / CHECKPOINTS).glob("*"))
         held += [path.name for pattern in _MODELS for path in sorted(self.path.glob(pattern))]
         if held:
             raise FileExistsError(
