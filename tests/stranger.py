@@ -106,7 +106,7 @@ def train_sac(total_steps=320):
     return rewards
 
 
-def train_ppo(total_steps=384, own_loss=False):
+def train_ppo(total_steps=768, own_loss=False):
     """PPO-GLAM, or TorchRL's own loss on the same networks."""
     env, trunk = make_agent()
     value = ValueHead(trunk.embedding_dim, (64,))

@@ -188,7 +188,7 @@ def test_a_diverging_run_stops_and_names_its_last_checkpoint(tmp_path):
     assert result.returncode != 0
     [message] = [row for row in result.stderr.splitlines() if "FloatingPointError: up" in row]
     newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
-    assert f"last good checkpoint is {newest.relative_to(tmp_path)}" in message
+    assert f"last good checkpoint is {newest.resolve()} (" in message
 
 
 def test_the_paper_configuration_trains_adapters_in_4_bits(tmp_path):

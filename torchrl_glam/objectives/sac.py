@@ -56,23 +56,20 @@ class SACGLAMLoss(DiscreteSACLoss):
         actor: head without parameters, from log-likelihoods to a
             :class:`~torchrl.modules.MaskedCategorical` with a finite ``neg_inf``:
             :class:`~torchrl_glam.models.CandidateActor`.
-        critic: head or heads that write ``"action_value"`` ``[*B, A]``; of several, the minimum
-            counts.
+        critic: head or heads that write ``"action_value"`` ``[*B, A]``; the minimum counts.
         num_actions: number ``A`` of candidate slots.
         alpha_init: initial entropy coefficient, above 0; 0.005 in the paper without hindsight
             (Appendix C). Default: ``0.05``.
         target_entropy: entropy to keep, in ``[0, log(num_actions)]``; 0 in the paper without
             hindsight. Default: ``0.01``.
-        target_entropy_end: entropy to keep in the end, see :meth:`schedule`. Default: None, the
-            same as from the start.
+        target_entropy_end: entropy to end with, see :meth:`schedule`. Default: None, the same.
         target_entropy_steps: environment steps until then. Default: 20,000.
         munchausen: share of ``alpha * log pi(a)`` of the action taken that is added to its reward
             (``functional.munchausen_bonus``), in ``[0, 1)``. Default: ``0.0``, as in the paper.
         critic_backprop: whether ``loss_qvalue`` trains the trunk too (Appendix B); may be changed
             between calls. Default: ``True``.
         loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``. Default: ``"l2"``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``, which returns the three losses alone, per
-            row. Default: ``"mean"``.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"`` (the losses by row). Default: ``"mean"``.
 
     Raises:
         ValueError: for arguments out of range; on a call, if log-likelihoods are not
