@@ -58,6 +58,12 @@ def test_a_name_that_makes_no_environment_is_refused(path, message):
 @pytest.mark.parametrize(
     ("env_class", "env", "message"),
     [
+        ("corridor:Corridor", {"names_goals": "maybe"}, r"env.names_goals \(maybe\) must be true"),
+        (
+            "torchrl_glam.envs:PlaygroundTextEnv",
+            {"sequential": "no"},
+            r"env.sequential \(no\) must",
+        ),
         ("corridor:Corridor", {"length": 3}, r"env.length is no argument of .* takes \['num_envs'"),
         ("corridor:Corridor", {"num_envs": 3}, r"env.num_envs cannot be given"),
         ("corridor:needs", {}, r"env.length is missing: corridor:needs needs this argument"),

@@ -163,6 +163,10 @@ def _check_arguments(
             raise ValueError(f"env.{name} is no argument of {path}, which takes {names}")
     for name in given.keys() & own.keys():
         raise ValueError(f"env.{name} cannot be given: recipes choose it, see --help")
+    for name, value in given.items():
+        switch = name in taken and isinstance(taken[name].default, bool)
+        if switch and not isinstance(value, bool):
+            raise ValueError(f"env.{name} ({value}) must be true or false")
     usual = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     for name in names:
         needed = taken[name].default is inspect.Parameter.empty and taken[name].kind in usual
