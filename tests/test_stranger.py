@@ -58,6 +58,7 @@ def test_a_static_checker_finds_every_name():
 
 
 # Random play reaches a third, 53 of 160 episodes with a standard error of 6.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")  # what a README shows causes none
 @pytest.mark.parametrize(
     "train",

@@ -114,15 +114,15 @@ collector = Collector(
     env,
     policy,
     frames_per_batch=64,
-    total_frames=768,
+    total_frames=1_280,
     auto_register_policy_transforms=False,
 )
 for steps in collector:
     ended = steps["next", "done"]
     successes.append((steps["next", "reward"][ended] > 0).float().mean().item())
     buffer.extend(steps)
-    for _ in range(8 if len(buffer) >= 32 else 0):
-        optimizer.backward(loss(buffer.sample()), update_actor=updates >= 16)
+    for _ in range(12 if len(buffer) >= 32 else 0):
+        optimizer.backward(loss(buffer.sample()), update_actor=updates >= 50)
         optimizer.step()
         targets.step()
         updates += 1

@@ -84,7 +84,7 @@ collector = Collector(
     env,
     policy,
     frames_per_batch=256,
-    total_frames=3_584,
+    total_frames=8_192,
     auto_register_policy_transforms=False,
 )
 for steps in collector:
