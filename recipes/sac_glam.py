@@ -157,7 +157,9 @@ def make_sampler(config: SACGLAMConfig, prior: list[float] | None):
 def learn(run: Run, agent: SimpleNamespace, buffer: TensorDictReplayBuffer, more: Callable = dict):
     """A round of updates; ``more`` gives further metrics for its row."""
     config = run.config
-    agent.loss.schedule(run.counters["steps"])
+    steps = run.counters["steps"]
+    agent.loss.schedule(steps)
+    agent.optimizer.scale_rates(1 + (config.lr_end - 1) * steps / config.total_steps)
     for _ in range(config.num_updates):
         with timeit("time/sample"):
             batch = buffer.sample().to(run.device)

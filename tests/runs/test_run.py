@@ -51,6 +51,17 @@ def test_the_target_of_the_entropy_falls_with_environment_steps(tmp_path):
     assert seen[16] == pytest.approx(0.75)
 
 
+def test_learning_rates_fall_with_environment_steps(tmp_path):
+    seen = {}
+
+    def look(run, agent):
+        seen[run.counters["steps"]] = [rate(agent, group) for group in ("trunk", "critic", "alpha")]
+
+    train(tmp_path, look, lr_trunk=0.01, lr_heads=0.02, lr_alpha=0.04, lr_end=0.5)
+    assert seen[32] == pytest.approx([0.0075, 0.015, 0.03])
+    assert seen[64] == pytest.approx([0.005, 0.01, 0.02])
+
+
 def test_target_weights_follow_by_tau_and_the_bonus_arrives(tmp_path):
     start = {}
 
