@@ -40,7 +40,7 @@ def main(cfg: DictConfig) -> None:
     agent = open_agent(config, config.agent)
 
     # 2. The game, with the goal that was asked for
-    settings = choose_game(config, agent and agent.card)
+    settings = choose_game(config, agent.card)
     made = {"num_envs": 1, "split": config.split, "seed": config.seed}
     game = make_game(settings, **made)
     if config.goal is not None:
@@ -52,7 +52,7 @@ def main(cfg: DictConfig) -> None:
         game = make_game(settings, **made, goal_sampler=chosen)
 
     # 3. Play
-    play(game if agent is None else tokenize(game, agent, settings), agent)
+    play(tokenize(game, agent, settings), agent)
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def load_agent(
 
     Args:
         folder: a folder that :func:`~torchrl_glam.models.export_agent` wrote with a card, or the
-            folder of a run that ended (whose ``model`` is read).
+            folder of a run that ended (whose ``model`` is read); or ``"tiny"``, the embedded agent.
         device: where to put the agent. Default: the CPU.
         **kwargs: other arguments of :func:`~torchrl_glam.models.make_trunk`, such as
             ``max_tokens_per_pass`` and ``autocast``.

@@ -13,6 +13,7 @@ from torchrl_glam.models.critic import CriticInput
 from torchrl_glam.models.trunks.likelihood import Normalisation
 from torchrl_glam.text import PromptTemplate
 
+EMBEDDED = "tiny"
 CARD = "agent.json"
 HEADS = "heads.safetensors"
 README = "README.md"
@@ -205,9 +206,14 @@ _SCHEMA: dict[str, tuple[Callable[[Any], bool], str]] = {
 def find_export(folder: Path) -> Path:
     """The folder that holds an agent's card: the one given, or that of a run's export.
 
+    Args:
+        folder: ``"tiny"`` is the embedded agent.
+
     Raises:
         FileNotFoundError: naming what is missing and the remedy.
     """
+    if str(folder) == EMBEDDED:
+        return Path(__file__).parents[1] / "assets" / "agent"
     if not folder.is_dir():
         raise FileNotFoundError(
             f"folder ({str(folder)!r}) is not there: give the folder of a run, or its export "

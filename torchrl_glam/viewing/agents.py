@@ -11,15 +11,12 @@ from torchrl_glam.runs.config.viewing import ViewConfig
 from torchrl_glam.runs.device import choose_device
 
 
-def open_agent(config: ViewConfig, folder: str | None) -> Agent | None:
+def open_agent(config: ViewConfig, folder: str | None) -> Agent:
     """Loads the agent of a folder, or the configuration's language model without training.
 
     Args:
         config: gives ``language_model``, if there is no folder, device and size of passes.
         folder: as :func:`~torchrl_glam.models.load_agent` takes it. None: use the model.
-
-    Returns:
-        The agent; None if there is neither folder nor model.
 
     Examples:
         >>> open_agent(ViewConfig(language_model="tiny"), None).critics
@@ -29,9 +26,7 @@ def open_agent(config: ViewConfig, folder: str | None) -> Agent | None:
     options = {"device": device, "max_tokens_per_pass": config.max_tokens_per_pass}
     if folder is not None:
         return load_agent(folder, **options)
-    if config.language_model is not None:
-        return zero_shot_agent(config.language_model, config.chat_template, **options)
-    return None
+    return zero_shot_agent(config.language_model, config.chat_template, **options)
 
 
 def read_card(folder: str) -> AgentCard:

@@ -23,7 +23,7 @@ class ViewConfig:
         >>> ViewConfig(agent="runs/a", language_model="tiny").check()
         Traceback (most recent call last):
             ...
-        ValueError: agent (runs/a) must be given, or model (tiny), and not both
+        ValueError: agent (runs/a) must be null with model (tiny)
     """
 
     agent: str | None = None
@@ -37,23 +37,15 @@ class ViewConfig:
     max_tokens_per_pass: int = 32_768
 
     def check(self) -> None:
-        """Refuses values out of range.
+        """Refuses values out of range; with neither agent nor model, takes the embedded agent.
 
         Raises:
             ValueError: naming the key, its value and what was expected.
         """
-        one = (self.agent is None) != (self.language_model is None)
-        require(
-            one, "agent", self.agent, f"be given, or model ({self.language_model}), and not both"
-        )
-        self.check_numbers()
-
-    def check_numbers(self) -> None:
-        """Refuses numbers out of range, and texts that are empty.
-
-        Raises:
-            ValueError: as :meth:`check` raises it.
-        """
+        both = self.agent is not None and self.language_model is not None
+        require(not both, "agent", self.agent, f"be null with model ({self.language_model})")
+        if self.language_model is None and self.agent is None:
+            self.agent = "tiny"
         within(self, "seed", 0, 2**32 - 1)
         at_least(self, "max_tokens_per_pass", 1)
         switches(self)
@@ -152,7 +144,6 @@ class PlayConfig(ViewConfig):
     """Configuration of ``recipes/play.py``; ``recipes/config/play.yaml`` explains each key.
 
     Examples:
-        >>> PlayConfig().check()  # nobody to ask for a hint
         >>> PlayConfig(seed=-1).check()
         Traceback (most recent call last):
             ...
@@ -162,14 +153,3 @@ class PlayConfig(ViewConfig):
     goal: str | None = None
     split: str = "train"
     seed: int = 0
-
-    def check(self) -> None:
-        """Refuses values out of range.
-
-        Raises:
-            ValueError: naming the key, its value and what was expected.
-        """
-        if self.agent is None and self.language_model is None:
-            self.check_numbers()
-        else:
-            super().check()
