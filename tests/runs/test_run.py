@@ -13,8 +13,8 @@ from torchrl_glam.runs.run import Run
 SMALL = {
     **{"num_envs": 4, "update_every": 8, "total_steps": 64, "batch_size": 8, "num_updates": 1},
     **{"warmup_updates": 0, "eval_episodes": 2, "eval_every": 0, "log_every": 8, "capacity": 200},
-    **{"checkpoint_every": 0, "loggers": [], "probe_episodes": 0, "critic_hidden_sizes": [8]},
-    **{"export": "none", "device": "cpu", "autocast": "false"},
+    **{"checkpoint_every": 0, "loggers": [], "critic_hidden_sizes": [8]},
+    **{"device": "cpu", "autocast": "false"},
 }
 
 

@@ -9,17 +9,22 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import NestedKey
 from torchrl.envs import EnvBase, SelectTransform, SerialEnv, TransformedEnv
-from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.probe import PlanProbe
 from torchrl_glam.runs.seeds import seeded
 from torchrl_glam.text import TokenizeText, describe_env, token_lengths
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+PROBE_EPISODES = 64
+"""Episodes of the probe, or as many as an evaluation has, if that is fewer."""
 
 CPU = torch.device("cpu")
 _READ = (  # by every recipe
@@ -231,20 +236,11 @@ def make_eval_envs(
 
 
 def make_probe(config: RecipeConfig, tokenizer: PreTrainedTokenizerBase) -> PlanProbe | None:
-    """Instruments for policy and critic.
-
-    Returns:
-        None if the configuration asks for none, or the environment has no oracle or no time limit.
-
-    Examples:
-        >>> make_probe(RecipeConfig(), None)  # which has no key `probe_episodes`
-    """
-    if not getattr(config, "probe_episodes", 0):
-        return None
+    """Instruments for policy and critic; None where there is no oracle or no time limit."""
     game = describe_env(make_bare_env(config, 1, config.seed))
     if game.make_oracle is None or game.max_steps is None:
         return None
     oracle = game.make_oracle()
-    more = {"num_envs": config.probe_episodes, "keep": oracle.in_keys}
-    env = make_env(config, tokenizer, **more)
+    episodes = min(PROBE_EPISODES, config.eval_episodes)
+    env = make_env(config, tokenizer, num_envs=episodes, keep=oracle.in_keys)
     return PlanProbe(env, oracle, game.max_steps, gamma=config.gamma)

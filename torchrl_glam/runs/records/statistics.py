@@ -232,6 +232,18 @@ def pace(counters: Mapping[str, float], since: Mapping[str, float]) -> dict[str,
     }
 
 
+def of_replay(rows: TensorDictBase, updates: int, of: str) -> dict[str, float]:
+    """The share of hindsight in some transitions, and how far behind their policy is.
+
+    Args:
+        rows: transitions, with ``"is_hindsight"`` and ``"recorded_at"``.
+        updates: that the policy has had by now.
+        of: what the transitions are, to name the metrics.
+    """
+    hindsight = rows["is_hindsight"].float().mean().item()
+    return {f"hindsight_in_{of}": hindsight, **policy_lag(rows["recorded_at"], updates, of)}
+
+
 def policy_lag(recorded_at: torch.Tensor, updates: int, of: str) -> dict[str, float]:
     """How far behind the policy that made some transitions is (SAC-GLAM, section 2.2).
 
