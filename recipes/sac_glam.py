@@ -38,7 +38,7 @@ from torchrl_glam.models import (
     score_error,
     with_random_actions,
 )
-from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer, WeightAverage
+from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.replay import (
     GoalBalancedSampler,
     GoalKindSampler,
@@ -89,7 +89,6 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
         separate=config.separate_optimizers,
         group=run.ranks.group,
     )
-    average = WeightAverage([loss.trunk_params, loss.qvalue_network_params], config.average_decay)
 
     @run.update
     def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
@@ -101,11 +100,10 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
             metrics.append(terms.detach() * share)
         norms = optimizer.step()
         targets.step()
-        average.update()
         return torch.stack(metrics).sum(0), norms
 
     explorer = with_random_actions(policy, n, config.exploration)
-    kept = {"loss": loss, "optimizer": optimizer, "average": average}
+    kept = {"loss": loss, "optimizer": optimizer}
     return SimpleNamespace(
         model=model,
         env=env,
@@ -149,7 +147,9 @@ def make_sampler(config: SACGLAMConfig, prior: list[float] | None) -> Sampler:
 def learn(run: Run, agent: SimpleNamespace, buffer: TensorDictReplayBuffer, more: Callable = dict):
     """A round of updates; ``more`` gives further metrics for its row."""
     config = run.config
-    agent.loss.schedule(run.counters["steps"])
+    steps = run.counters["steps"]
+    agent.loss.schedule(steps)
+    agent.optimizer.scale_rates(1 + (config.lr_end - 1) * steps / config.total_steps)
     for _ in range(config.num_updates):
         with timeit("time/sample"):
             batch = buffer.sample().to(run.device)
@@ -175,7 +175,7 @@ def main(cfg: SACGLAMConfig) -> None:
         run.keeps(**agent.kept, buffer=buffer, collector=collector)
 
         heads, full = agent.loss.policy_and_values, False
-        for steps in run.rounds(collector, agent.policy, heads=heads, average=agent.average):
+        for steps in run.rounds(collector, agent.policy, heads=heads):
             with timeit("time/store"):
                 buffer.extend(steps)
             full = full or run.ranks.all(len(buffer) >= run.mine.batch_size)

@@ -83,6 +83,7 @@ class RecipeConfig:
     max_tokens_per_pass: int | None = None
     lr_trunk: float = 3e-4
     lr_heads: float = 1e-3
+    lr_end: float = 1.0
     max_grad_norm: float = 0.3
 
     eval_every: int = 800
@@ -103,7 +104,7 @@ class RecipeConfig:
         at_least(self, 1, "goal_length", "observation_length", "action_length")
         at_least(self, 0, "eval_every", "checkpoint_every", "lr_trunk", "lr_heads")
         within(self, 0, 2**32 - 1, "seed")
-        within(self, 0, 1, "gamma")
+        within(self, 0, 1, "gamma", "lr_end")
         norm, sizes, splits = self.max_grad_norm, self.critic_hidden_sizes, self.eval_splits
         require(norm > 0, "max_grad_norm", norm, "be above 0; inf for no clipping")
         require(all(size > 0 for size in sizes), "critic_hidden_sizes", sizes, "be at least 1 each")

@@ -45,13 +45,6 @@ def within(config: Any, low: float, high: float, *keys: str) -> None:
         require(low <= value <= high, key, value, f"be in [{low:g}, {high:g}]")
 
 
-def below_one(config: Any, *keys: str) -> None:
-    """Requires numbers of at least 0 and less than 1."""
-    for key in keys:
-        value = getattr(config, key)
-        require(0 <= value < 1, key, value, "be in [0, 1)")
-
-
 def choice(config: Any, key: str, choices: tuple[str, ...]) -> None:
     """Requires one of several words."""
     require(getattr(config, key) in choices, key, getattr(config, key), f"be one of {choices}")

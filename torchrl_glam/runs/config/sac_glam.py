@@ -12,7 +12,6 @@ from torchrl_glam.runs.config.rules import (
     Switch,
     above,
     at_least,
-    below_one,
     choice,
     require,
     within,
@@ -49,7 +48,6 @@ class SACGLAMConfig(RecipeConfig):
 
     n_step: int = 3
     tau: float = 0.1
-    average_decay: float = 0.0
     alpha_init: float | None = None
     target_entropy: float | None = None
     target_entropy_end: float | None = None
@@ -82,7 +80,7 @@ class SACGLAMConfig(RecipeConfig):
         at_least(self, 1, "n_step", "num_updates", "capacity", "target_entropy_steps")
         at_least(self, 0, "warmup_updates", "target_entropy", "target_entropy_end", "lr_alpha")
         within(self, 0, 1, "hindsight_ratio", "exploration")
-        below_one(self, "average_decay", "munchausen")
+        require(0 <= self.munchausen < 1, "munchausen", self.munchausen, "be in [0, 1)")
         above(self, 0, "alpha_init")
         require(0 < self.tau <= 1, "tau", self.tau, "be in (0, 1]")
         choice(self, "critic_input", get_args(CriticInput))
