@@ -7,6 +7,7 @@ import sac_glam
 from torchrl.collectors import Collector
 
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
+from torchrl_glam.runs.records.progress import Progress
 from torchrl_glam.runs.run import Run
 
 SMALL = {
@@ -137,15 +138,15 @@ def test_an_error_in_an_update_is_followed_by_a_checkpoint(error, saved, tmp_pat
 
 def test_an_error_of_the_environment_is_not_saved_after(tmp_path, monkeypatch):
     """The steps of that round would be missing."""
-    plain, rounds = Run._noted, []
+    plain, rounds = Progress.begin_round, []
 
-    def broken(run, steps):
+    def broken(progress, steps):
         rounds.append(steps)
         if len(rounds) > 5:
             raise RuntimeError("the environment fell over")
-        return plain(run, steps)
+        return plain(progress, steps)
 
-    monkeypatch.setattr(Run, "_noted", broken)
+    monkeypatch.setattr(Progress, "begin_round", broken)
     with pytest.raises(RuntimeError, match="fell over"):
         train(tmp_path)
     assert checkpoints(tmp_path) == []

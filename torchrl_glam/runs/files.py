@@ -47,7 +47,7 @@ def plain_files(path: Path) -> Iterator[Path]:
         >>> list(plain_files(folder))
         Traceback (most recent call last):
             ...
-        ValueError: '...passwords' is a symbolic link, expected plain files and folders only
+        ValueError: ...passwords is a symbolic link, expected plain files and folders only
     """
     kind = kind_of(path)
     if kind == "file":
@@ -56,7 +56,7 @@ def plain_files(path: Path) -> Iterator[Path]:
         for child in sorted(path.iterdir()):
             yield from plain_files(child)
     elif kind != "nothing":
-        raise ValueError(f"{str(path)!r} is a {kind}, expected plain files and folders only")
+        raise ValueError(f"{path} is a {kind}, expected plain files and folders only")
 
 
 @contextmanager
