@@ -18,7 +18,7 @@ import psutil
 from omegaconf import OmegaConf
 
 from torchrl_glam.pretraining import record_play
-from torchrl_glam.runs.config import PretrainConfig
+from torchrl_glam.runs.config.pretrain import PretrainConfig
 from torchrl_glam.runs.environments import make_bare_env
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "config" / "env"
