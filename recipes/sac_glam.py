@@ -24,8 +24,8 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictSequential
 from torchrl._utils import timeit
-from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, RandomSampler, TensorDictReplayBuffer
+from torchrl.data.replay_buffers import Sampler
 from torchrl.envs.transforms import Compose
 from torchrl.objectives import SoftUpdate
 
@@ -33,7 +33,6 @@ from torchrl_glam.models import (
     CandidateActor,
     OnDevice,
     ScoresOnly,
-    check_gradients,
     make_critic,
     make_trunk,
     score_error,
@@ -50,7 +49,7 @@ from torchrl_glam.replay import (
 from torchrl_glam.report.record import RunRecord
 from torchrl_glam.runs.config import SACGLAMConfig, read_config, register
 from torchrl_glam.runs.program import program
-from torchrl_glam.runs.records.statistics import policy_lag
+from torchrl_glam.runs.records.statistics import of_replay
 from torchrl_glam.runs.run import Run
 
 register("sac_glam", SACGLAMConfig, Path(__file__).parent / "config")
@@ -60,18 +59,10 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
     """Model, environment, policy, loss, target weights and optimizer."""
     model, tokenizer = run.load_model()
     env = run.make_envs(tokenizer)
-    num_actions = run.game.num_actions
+    n, sizes = run.game.num_actions, config.critic_hidden_sizes
     # One pass of the language model a state: scores for the actor, embeddings for the critic
-    trunk = make_trunk(
-        model, tokenizer, normalisation=config.normalisation, **run.scoring(tokenizer)
-    )
-    check_gradients(trunk)
-    trunk, critic = make_critic(
-        trunk,
-        config.critic_input,
-        num_actions=num_actions,
-        hidden_sizes=config.critic_hidden_sizes,
-    )
+    trunk = make_trunk(model, tokenizer, **run.scoring(tokenizer))
+    trunk, critic = make_critic(trunk, config.critic_input, num_actions=n, hidden_sizes=sizes)
     actor = CandidateActor()
     acting = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
     policy = OnDevice(acting)  # environments and replay buffer are in main memory
@@ -79,7 +70,7 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
         trunk,
         actor,
         critic,
-        num_actions=num_actions,
+        num_actions=n,
         alpha_init=config.alpha_init,
         target_entropy=config.target_entropy,
         target_entropy_end=config.target_entropy_end,
@@ -102,25 +93,23 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
     @run.update
     def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
         """One step of every optimizer and of the targets; its metrics and gradients' norms."""
-        metrics = []
-        for part, share in run.parts(batch):  # what memory allows
-            terms = loss(part)
-            optimizer.backward(terms, share, update_actor=update_actor)
-            metrics.append(terms.detach() * share)
+        terms = run.backward(loss, optimizer, batch, update_actor=update_actor)
         norms = optimizer.step()
         targets.step()
-        return torch.stack(metrics).sum(0), norms
+        return terms, norms
 
+    explorer = with_random_actions(policy, n, config.exploration)
+    kept = {"loss": loss, "optimizer": optimizer}
     return SimpleNamespace(
         model=model,
         env=env,
         trunk=trunk,
         policy=policy,
-        explorer=with_random_actions(policy, num_actions, config.exploration),
-        loss=loss,
+        explorer=explorer,
         targets=targets,
-        optimizer=optimizer,
         update=update,
+        kept=kept,
+        **kept,
     )
 
 
@@ -139,38 +128,34 @@ def make_buffer(config: SACGLAMConfig, prior: list[float] | None) -> TensorDictR
     )
 
 
-def make_sampler(config: SACGLAMConfig, prior: list[float] | None):
+def make_sampler(config: SACGLAMConfig, prior: list[float] | None) -> Sampler:
     """Draws batches as ``sampling`` says."""
     if config.sampling == "uniform" or not config.hindsight:
         return RandomSampler()
     if config.sampling == "ratio":
         return HindsightRatioSampler(config.hindsight_ratio)
-    if "kinds" in config.sampling:
-        prior = [1.0] * len(prior)
+    ratio = config.hindsight_ratio if "ratio" in config.sampling else None
+    alike = "kinds" in config.sampling  # in hindsight; what was pursued, as it was
+    prior = [1.0] * len(prior) if alike else prior
     kind = GoalBalancedSampler if "goals" in config.sampling else GoalKindSampler
-    return kind(prior, config.hindsight_ratio if "ratio" in config.sampling else None)
+    return kind(prior, ratio, hindsight_only=alike)
 
 
 def learn(run: Run, agent: SimpleNamespace, buffer: TensorDictReplayBuffer, more: Callable = dict):
     """A round of updates; ``more`` gives further metrics for its row."""
     config = run.config
-    steps = run.counters["steps"]
-    agent.loss.schedule(steps)
-    agent.optimizer.scale_rates(1 + (config.lr_end - 1) * steps / config.total_steps)
+    agent.loss.schedule(run.counters["steps"])
+    agent.optimizer.scale_rates(run.rate)
     for _ in range(config.num_updates):
         with timeit("time/sample"):
             batch = buffer.sample().to(run.device)
         warmed_up = run.counters["updates"] >= config.warmup_updates
         terms, norms = agent.update(batch, update_actor=warmed_up)
     if run.logs:
-        means = {
-            "buffer_size": len(buffer) * run.ranks.size,
-            "score_error": score_error(agent.trunk, batch),
-        }
-        stored = buffer.storage[:]
-        for name, rows in (("batch", batch), ("buffer", stored)):
-            means[f"hindsight_in_{name}"] = rows["is_hindsight"].float().mean().item()
-            means |= policy_lag(rows["recorded_at"], run.counters["updates"], name)
+        means = {"buffer_size": len(buffer) * run.ranks.size}
+        means["score_error"] = score_error(agent.trunk, batch)
+        for name, rows in (("batch", batch), ("buffer", buffer.storage[:])):
+            means |= of_replay(rows, run.counters["updates"], name)
         grads = {f"grad_norm/{group}": norm for group, norm in norms.items()}
         run.log({**run.total(terms), **grads, **more()}, means)
 
@@ -182,14 +167,8 @@ def main(cfg: SACGLAMConfig) -> None:
     with Run(config, "sac_glam", record=RunRecord) as run:
         agent = make_agent(run, config)
         buffer = make_buffer(run.mine, run.game.goal_kind_prior)
-        collector = Collector(  # without an end, at which it would close what is still to be saved
-            agent.env,
-            agent.explorer,
-            frames_per_batch=run.mine.update_every,
-            auto_register_policy_transforms=False,
-        )
-        kept = {"loss": agent.loss, "optimizer": agent.optimizer}
-        run.keeps(**kept, buffer=buffer, collector=collector)
+        collector = run.collect(agent.env, agent.explorer)
+        run.keeps(**agent.kept, buffer=buffer, collector=collector)
 
         heads, full = agent.loss.policy_and_values, False
         for steps in run.rounds(collector, agent.policy, heads=heads):

@@ -18,14 +18,14 @@ from run_metrics import metrics
 from torchrl_glam.models import load_agent
 from torchrl_glam.runs.config import SACGLAMConfig, register
 from torchrl_glam.runs.processes import ray_pool
-from torchrl_glam.runs.processes.pool import WorkerLost
+from torchrl_glam.runs.processes.ray_pool import WorkerLost
 
 pytestmark = pytest.mark.slow
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL = (
     "num_envs=8 batch_size=32 num_updates=2 update_every=8 warmup_updates=2 log_every=80 "
-    "eval_every=160 eval_episodes=4 probe_episodes=0 critic_hidden_sizes=[16] loggers=[] "
+    "eval_every=160 eval_episodes=4 critic_hidden_sizes=[16] loggers=[] "
     "capacity=1000 checkpoint_every=160 device=cpu"
 ).split()
 

@@ -4,16 +4,16 @@ from dataclasses import asdict
 
 import pytest
 import sac_glam
-from torchrl.collectors import Collector
 
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
+from torchrl_glam.runs.records.progress import Progress
 from torchrl_glam.runs.run import Run
 
 SMALL = {
     **{"num_envs": 4, "update_every": 8, "total_steps": 64, "batch_size": 8, "num_updates": 1},
     **{"warmup_updates": 0, "eval_episodes": 2, "eval_every": 0, "log_every": 8, "capacity": 200},
-    **{"checkpoint_every": 0, "loggers": [], "probe_episodes": 0, "critic_hidden_sizes": [8]},
-    **{"export": "none", "device": "cpu", "autocast": "false"},
+    **{"checkpoint_every": 0, "loggers": [], "critic_hidden_sizes": [8]},
+    **{"device": "cpu", "autocast": "false"},
 }
 
 
@@ -27,8 +27,7 @@ def train(tmp_path, look=lambda run, agent: None, fail=None, **settings):
             plain = agent.optimizer.step
             agent.optimizer.step = lambda: fail(run) or plain()
         buffer = sac_glam.make_buffer(config, run.game.goal_kind_prior)
-        options = {"frames_per_batch": 8, "auto_register_policy_transforms": False}
-        collector = Collector(agent.env, agent.policy, **options)
+        collector = run.collect(agent.env, agent.policy)
         run.keeps(loss=agent.loss, optimizer=agent.optimizer)
         for steps in run.rounds(collector, agent.policy):
             buffer.extend(steps)
@@ -137,15 +136,15 @@ def test_an_error_in_an_update_is_followed_by_a_checkpoint(error, saved, tmp_pat
 
 def test_an_error_of_the_environment_is_not_saved_after(tmp_path, monkeypatch):
     """The steps of that round would be missing."""
-    plain, rounds = Run._noted, []
+    plain, rounds = Progress.begin_round, []
 
-    def broken(run, steps):
+    def broken(progress, steps):
         rounds.append(steps)
         if len(rounds) > 5:
             raise RuntimeError("the environment fell over")
-        return plain(run, steps)
+        return plain(progress, steps)
 
-    monkeypatch.setattr(Run, "_noted", broken)
+    monkeypatch.setattr(Progress, "begin_round", broken)
     with pytest.raises(RuntimeError, match="fell over"):
         train(tmp_path)
     assert checkpoints(tmp_path) == []

@@ -18,17 +18,13 @@ class HindsightRatioSampler(GroupSampler):
     """Draws batches with an exact share of hindsight transitions.
 
     A batch of B rows holds round(ratio * B) hindsight transitions and for the rest original ones,
-    each drawn uniformly and with replacement among the stored rows of its kind, in random order
-    ("HER + ratio" of SAC-GLAM, Gaven et al., 2024, section 2.3 and Appendix E). While a kind has
-    no rows at all, the other fills the batch, and a warning says so once.
-
-    Storing k rows costs O(k) and drawing a batch O(B), whatever the size of the buffer. The
-    generator is the replay buffer's. Uniform sampling over all rows is TorchRL's
-    :class:`~torchrl.data.RandomSampler`.
+    each drawn uniformly and with replacement, in random order ("HER + ratio" of SAC-GLAM, Gaven et
+    al., 2024, section 2.3 and Appendix E). While a kind has no rows at all, the other fills the
+    batch, and a warning says so once. Storing k rows costs O(k) and drawing a batch O(B).
 
     Args:
-        ratio: Share of hindsight transitions in a batch, in [0, 1]. Default: 0.5.
-        is_hindsight_key: Entry that tells the kinds apart, bool [M] or [M, 1]. Default:
+        ratio: share of hindsight transitions in a batch, in [0, 1]. Default: 0.5.
+        is_hindsight_key: entry that marks hindsight transitions, bool [M] or [M, 1]. Default:
             ``"is_hindsight"``.
 
     Raises:
@@ -69,27 +65,27 @@ class GoalKindSampler(GroupSampler):
     Of a batch of B rows, B times ``prior[k]`` have a goal of kind k, rounded down or up at random
     so that this is their mean ("HER + prior" of SAC-GLAM, Gaven et al., 2024, Appendix E): a
     social partner names easy goals more often than the environment asks for them. With ``ratio``,
-    round(ratio * B) of them are hindsight transitions, and the kinds follow the prior among these
-    and among the original ones.
+    round(ratio * B) rows are hindsight transitions, and the kinds follow the prior among these and
+    among the original ones.
 
-    Rows are drawn uniformly and with replacement among the stored ones of their kind. What has no
-    rows is replaced, and a warning says so once: a kind by the others, in proportion to their
-    prior, or by any that there are if none of these has rows; hindsight transitions by original
-    ones, and the other way round. Costs are those of :class:`HindsightRatioSampler`.
+    Rows are drawn uniformly and with replacement within a kind. What has no rows is replaced, and a
+    warning says so once: a kind by the others, in proportion to their prior; hindsight transitions
+    by original ones, and the other way round.
 
     Args:
-        prior: Weight of each goal kind, K numbers of at least 0 that are not all 0; they need not
-            add up to 1.
-        ratio: Share of hindsight transitions in a batch, in [0, 1]. Default: None: hindsight
-            and original transitions are drawn alike.
-        goal_kind_key: Entry with the kind of a row's goal, integers [M] from 0 to K - 1. Default:
+        prior: weight of each goal kind, K numbers of at least 0 that are not all 0.
+        ratio: share of hindsight transitions in a batch, in [0, 1]. Default: None, both are drawn
+            alike.
+        hindsight_only: whether the prior holds for hindsight transitions alone, and original ones
+            are drawn as they are stored; it needs ``ratio``. Default: ``False``.
+        goal_kind_key: entry with the kind of a row's goal, integers [M] from 0 to K - 1. Default:
             ``"goal_kind"``.
-        is_hindsight_key: Entry that marks hindsight transitions, bool [M] or [M, 1]. Default:
+        is_hindsight_key: entry that marks hindsight transitions, bool [M] or [M, 1]. Default:
             ``"is_hindsight"``.
 
     Raises:
-        ValueError: on weights or a ratio out of range, and when rows with another kind are stored;
-            these are never drawn.
+        ValueError: on weights or a ratio out of range, on ``hindsight_only`` without a ratio, and
+            when rows with another kind are stored; these are never drawn.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -112,6 +108,7 @@ class GoalKindSampler(GroupSampler):
         prior: Sequence[float],
         ratio: float | None = None,
         *,
+        hindsight_only: bool = False,
         goal_kind_key: NestedKey = "goal_kind",
         is_hindsight_key: NestedKey = "is_hindsight",
     ) -> None:
@@ -122,9 +119,14 @@ class GoalKindSampler(GroupSampler):
             )
         if ratio is not None:
             _check_ratio(ratio)
+        elif hindsight_only:
+            raise ValueError(
+                "hindsight_only (True) needs a ratio: without it both are drawn alike."
+            )
         super().__init__(num_groups=2 * len(prior))  # original, then hindsight, of every kind
         self.prior = [weight / sum(prior) for weight in prior]
         self.ratio = ratio
+        self.hindsight_only = hindsight_only
         self.goal_kind_key = goal_kind_key
         self.is_hindsight_key = is_hindsight_key
 
@@ -160,10 +162,11 @@ class GoalKindSampler(GroupSampler):
             ]
             return [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
         wanted = self._sides(batch_size, self.ratio, [sum(side) for side in sides])
+        ways = (self._round if self.hindsight_only else self._split, self._split)
         return [
             count
-            for n, stored in zip(wanted, sides, strict=True)
-            for count in (self._split(n, stored) if n else [0] * kinds)
+            for n, stored, split in zip(wanted, sides, ways, strict=True)
+            for count in (split(n, stored) if n else [0] * kinds)
         ]
 
     def _split(self, count: int, stored: list[int]) -> list[int]:
@@ -193,7 +196,8 @@ class GoalKindSampler(GroupSampler):
         return [end - begin for begin, end in zip(borders, borders[1:], strict=False)]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(prior={self.prior}, ratio={self.ratio})"
+        more = ", hindsight_only=True" if self.hindsight_only else ""
+        return f"{type(self).__name__}(prior={self.prior}, ratio={self.ratio}{more})"
 
 
 def _check_ratio(ratio: float) -> None:

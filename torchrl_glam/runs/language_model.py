@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from torchrl_glam.models import load_language_model
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.device import choose_attention, choose_padding
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 
 def load_agent_model(
     config: RecipeConfig, device: torch.device, autocast: torch.dtype | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model and its tokenizer, see :func:`~torchrl_glam.models.load_language_model`.
-
-    Args:
-        config: the run's configuration.
-        device: of the model.
-        autocast: type of matrix products, None for that of the weights.
-    """
+    """The model and its tokenizer, see :func:`~torchrl_glam.models.load_language_model`."""
     return load_language_model(
         config.language_model,
         lora=config.lora(),
@@ -38,24 +34,11 @@ def scoring(
     device: torch.device,
     autocast: torch.dtype | None,
 ) -> dict[str, Any]:
-    """Keyword arguments of :func:`~torchrl_glam.models.make_trunk` that change no result.
-
-    Args:
-        config: the run's configuration.
-        tokenizer: of the language model.
-        device: of the model.
-        autocast: type of matrix products, None for that of the weights.
-
-    Examples:
-        >>> from torchrl_glam.models import load_tokenizer
-        >>> tokenizer = load_tokenizer("tiny")
-        >>> scoring(RecipeConfig(), tokenizer, torch.device("cpu"), None)["pad_to_multiple_of"]
-        1
-    """
+    """Keyword arguments of :func:`~torchrl_glam.models.make_trunk`."""
     return {
         "template": config.template(tokenizer),
+        "normalisation": config.normalisation,
         "max_tokens_per_pass": config.max_tokens_per_pass,
         "autocast": autocast,
-        "compile": config.compile,
-        "pad_to_multiple_of": choose_padding(device, autocast, config.compile),
+        "pad_to_multiple_of": choose_padding(device, autocast),
     }

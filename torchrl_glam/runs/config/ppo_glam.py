@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from torchrl_glam.runs.config.base import (
-    RecipeConfig,
-    Switch,
-    at_least,
-    choice,
-    learning_rate,
-    names_goals,
-    require,
-    within,
-)
+from torchrl_glam.runs.config.base import RecipeConfig, names_goals
+from torchrl_glam.runs.config.rules import Switch, above, at_least, choice, require, within
 from torchrl_glam.text import EnvDescription
 
 
 @dataclass
 class PPOGLAMConfig(RecipeConfig):
-    """Configuration of ``recipes/ppo_glam.py``; ``recipes/config/ppo_glam`` explains each key.
+    """Configuration of ``recipes/ppo_glam.py``; ``recipes/config`` explains each key.
 
     Examples:
         >>> PPOGLAMConfig().check()
@@ -55,21 +46,14 @@ class PPOGLAMConfig(RecipeConfig):
     checkpoint_every: int = 4_096
 
     def check(self) -> None:
-        """Refuses values out of range, and options that contradict each other.
-
-        Raises:
-            ValueError: naming the key, its value and what was expected.
-        """
+        """See :meth:`RecipeConfig.check`."""
         super().check()
-        at_least(self, "num_epochs", 1)
-        within(self, "lmbda", 0.0, 1.0)
-        for key in ("kl_coeff", "entropy_coeff", "critic_coeff"):
-            at_least(self, key, 0)
-        learning_rate(self, "lr_trunk")
+        at_least(self, 1, "num_epochs")
+        at_least(self, 0, "kl_coeff", "entropy_coeff", "critic_coeff")
+        within(self, 0, 1, "lmbda")
         require(0 < self.clip_epsilon < 1, "clip_epsilon", self.clip_epsilon, "be in (0, 1)")
         if self.kl_target is not None:
-            finite = 0 < self.kl_target < math.inf
-            require(finite, "kl_target", self.kl_target, "be above 0 and finite, or null")
+            above(self, 0, "kl_target")
         choice(self, "objective", ("clip", "kl"))
         choice(self, "hindsight", ("none", "all", "aligned"))
         choice(self, "clip_center", ("one", "behaviour"))
@@ -88,14 +72,7 @@ class PPOGLAMConfig(RecipeConfig):
         )
 
     def check_game(self, game: EnvDescription) -> None:
-        """Refuses what does not fit the environment.
-
-        Args:
-            game: what :func:`~torchrl_glam.text.describe_env` says of it.
-
-        Raises:
-            ValueError: naming the key, its value and what was expected.
-        """
+        """See :meth:`RecipeConfig.check_game`."""
         require(
             self.hindsight != "aligned" or game.is_subgoal is not None,
             "hindsight",

@@ -11,8 +11,6 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchrl_glam.runs.processes.pool import WorkerLost
-
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
@@ -24,11 +22,7 @@ _SETTINGS = {
 
 
 def import_ray() -> Any:
-    """The module ``ray``.
-
-    Raises:
-        ImportError: if it is not installed, saying how it is.
-    """
+    """The module ``ray``; raises ImportError if it is not installed, saying how it is."""
     try:
         import ray
     except ImportError as error:
@@ -37,6 +31,10 @@ def import_ray() -> Any:
             'pip install "torchrl_glam[ray]"'
         ) from error
     return ray
+
+
+class WorkerLost(Exception):
+    """A collector's process has ended, or cannot be reached; says how."""
 
 
 class CollectorWorker:
@@ -55,7 +53,13 @@ class CollectorWorker:
 
 
 class RayPool:
-    """Starts collectors with Ray; a :class:`~torchrl_glam.runs.processes.pool.Pool`.
+    """Starts collectors with Ray, and carries weights and batches.
+
+    What a collector is asked for is a *task*; it works on one at a time. :meth:`start` returns a
+    collector and a task that results in its place, in words; :meth:`collect` a task that results in
+    a batch made with some weights; :meth:`wait` the tasks that are done, once one is, or none after
+    so many seconds; :meth:`result` what a task gave, or it raises :class:`WorkerLost` or what the
+    collector itself raised.
 
     Args:
         make_collector: makes the collector of a number, in its own process. It is pickled, and what
@@ -63,8 +67,7 @@ class RayPool:
         num_collectors: how many work at a time.
         address: of a Ray cluster that runs, ``"auto"`` for this machine's. Default: None, which
             starts Ray on this machine and ends it with the pool.
-        num_cpus: that Ray sets aside for each. Default: 1.
-        num_gpus: the same; a share of one too. Default: 0.
+        num_cpus, num_gpus: that Ray sets aside for each. Defaults: 1 and 0.
 
     Raises:
         ImportError: if Ray is not installed.
@@ -95,20 +98,16 @@ class RayPool:
         self._worker = self._ray.remote(num_cpus=num_cpus, num_gpus=num_gpus)(CollectorWorker)
 
     def start(self, number: int) -> tuple[Any, Any]:
-        """Starts a collector."""
         worker = self._worker.remote()
         return worker, worker.start.remote(self._make, number)
 
     def share(self, weights: TensorDictBase) -> Any:
-        """Puts the weights where all collectors of a machine can read them, once."""
         return self._ray.put(weights)
 
     def collect(self, worker: Any, weights: Any) -> Any:
-        """Asks for a batch made with these weights."""
         return worker.collect.remote(weights)
 
     def wait(self, tasks: Sequence[Any], seconds: float) -> Sequence[Any]:
-        """The tasks that are done, once one is, or none after so many seconds."""
         limit = None if seconds == math.inf else seconds
         done, _ = self._ray.wait(list(tasks), timeout=limit)
         if done:
@@ -116,12 +115,6 @@ class RayPool:
         return done
 
     def result(self, task: Any) -> Any:
-        """What a task gave.
-
-        Raises:
-            WorkerLost: if its process has ended, or its machine is gone.
-            Exception: what the collector itself raised.
-        """
         errors = self._ray.exceptions
         try:
             return self._ray.get(task)
@@ -131,9 +124,7 @@ class RayPool:
             raise WorkerLost(str(error).splitlines()[0].strip(" .")) from error
 
     def kill(self, worker: Any) -> None:
-        """Ends a collector, if it still runs."""
         self._ray.kill(worker)
 
     def shutdown(self) -> None:
-        """Ends all collectors, and Ray where it was started here."""
         self._ray.shutdown()
