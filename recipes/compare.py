@@ -25,6 +25,7 @@ import sys
 from itertools import combinations, groupby, pairwise
 from pathlib import Path
 
+from torchrl_glam._files import shorten
 from torchrl_glam.report import read_run
 from torchrl_glam.report.comparison import (
     common_end,
@@ -66,6 +67,17 @@ def environment(run: Path) -> dict:
     """What a run's configuration says of its environment, and defaults where it says nothing."""
     config, default = stored_settings(run), RecipeConfig()
     return {key: config.get(key, getattr(default, key)) for key in ENVIRONMENT}
+
+
+def pretraining(runs: list[Path]) -> str:
+    """What the language models of runs were trained on before, as their records say."""
+    said = set()
+    for run in runs:
+        starts = read_run(run).record.get("starts")
+        last = starts[-1] if isinstance(starts, list) and starts else None
+        known = isinstance(last, dict) and "pretraining" in last
+        said.add(shorten(last["pretraining"]) if known else "not known")
+    return "; or ".join(sorted(said))
 
 
 def check_same_environment(runs: list[Path]) -> None:
@@ -188,6 +200,7 @@ def compare(
             )
     for row in table:
         print(describe(row, thresholds))
+        print(f"  language model trained on: {pretraining(runs[row['label']])}")
     final = {label: [run.final for run in runs] for label, runs in summaries.items()}
     for first, second in combinations(final, 2):
         chance = probability_of_improvement(final[first], final[second])

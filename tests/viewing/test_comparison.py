@@ -104,11 +104,14 @@ def test_the_recipe_writes_curves_and_tables(tmp_path, compare):
     ends = [(0.9, {}), (1.0, whole)]
     first = [a_run(tmp_path / f"a{i}", [0.2, 0.9, end], **m) for i, (end, m) in enumerate(ends)]
     other = a_run(tmp_path / "b", [0.2, 0.3, 0.4, 0.5])
+    (tmp_path / "a1" / "run.json").write_text('{"starts": [{"pretraining": "words, labels"}]}')
+    (tmp_path / "b" / "run.json").write_text('{"starts": [3]}')
     out = str(tmp_path / "out")
     thresholds = ("--threshold", "0.9", "--threshold", "0.5")
     status, said, wrong = compare("--out", out, *thresholds, "good", *first, "--", "poor", other)
     assert status == 0, wrong
     assert "good (2 runs), at 200 steps: mean 0.950 [0.900, 1.000]" in said
+    assert "language model trained on: not known; or words, labels\n" in said
     assert "good, a0: reached 90% after 100 steps, 1 s; at the end 0.900" in said
     assert "a run of 'good' beats one of 'poor' in 100% of the pairs" in said
     for name in ("steps.png", "seconds.png"):

@@ -256,12 +256,18 @@ def test_lines_stand_out_by_day_and_by_night_and_not_by_colour_alone(page):
 def test_a_table_keeps_the_page_of_its_run(tmp_path, monkeypatch):
     monkeypatch.setattr(run_record, "_REST", 0)
     (tmp_path / "config.yaml").write_text("gamma: 0.875\n")
-    table = MetricsTable(tmp_path, record=RunRecord(tmp_path))
+    record = RunRecord(tmp_path, pretraining="words, labels")
+    table = MetricsTable(tmp_path, record=record)
     assert not list(tmp_path.glob("*.html"))  # a run that is refused leaves nothing
     table.add(8, {"entropy": 0.5})
     table.add(16, {"entropy": 0.0625})
     page = (tmp_path / "report.html").read_text()
-    assert "0.0625" in page and "gamma: 0.875" in page and "random play" not in page
+    assert (
+        "words, labels" in page
+        and "0.0625" in page
+        and "gamma: 0.875" in page
+        and "random play" not in page
+    )
     table.write_page({"random play": 0.3})
     record = json.loads((tmp_path / "run.json").read_text())
     assert record["references"] == {"random play": 0.3} and len(record["starts"]) == 1

@@ -28,6 +28,7 @@ class RunRecord:
     Args:
         folder: of the run.
         unit: what the steps of its metrics count. Default: ``"environment steps"``.
+        pretraining: what the language model was trained on before, if that is known.
 
     Examples:
         >>> import tempfile
@@ -37,11 +38,14 @@ class RunRecord:
         ['report.html', 'run.json']
     """
 
-    def __init__(self, folder: str | Path, unit: str = "environment steps") -> None:
+    def __init__(
+        self, folder: str | Path, unit: str = "environment steps", pretraining: str = ""
+    ) -> None:
         self._folder, self._unit = Path(folder), unit
         self._record: dict[str, Any] | None = None  # until something is written
         self._due = 0.0
         self._started = datetime.now(timezone.utc)
+        self._about = {"pretraining": pretraining} if pretraining else {}
 
     @property
     def references(self) -> Mapping[str, Sequence[float]]:
@@ -89,5 +93,7 @@ class RunRecord:
             with contextlib.suppress(ValueError, KeyError, TypeError):  # damaged: it begins anew
                 record = json.loads(path.read_text(encoding="utf-8"))
                 starts, references = list(record["starts"]), dict(record["references"])
-        start = {"time": f"{self._started:%Y-%m-%d %H:%M:%S} UTC"} | describe_process()
+        start = (
+            {"time": f"{self._started:%Y-%m-%d %H:%M:%S} UTC"} | describe_process() | self._about
+        )
         return {"unit": self._unit, "starts": [*starts, start], "references": references}

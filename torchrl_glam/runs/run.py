@@ -74,7 +74,7 @@ class Run(Setting):
         name: str,
         *,
         unit: str = "environment steps",
-        record: Callable[[Path, str], Record] | None = None,
+        record: Callable[[Path, str, str], Record] | None = None,
         resumable: bool = True,
     ) -> None:
         self.config, self.name = config, name
@@ -130,7 +130,8 @@ class Run(Setting):
         check_gradients(trunk)
         self.ranks.align(loss, self.mine.seed)
         self._passes = HalvingPasses(trunk, self._optimizer, config.max_tokens_per_pass)
-        record = self._make_record and self._make_record(self.folder, self._unit)
+        make, about = self._make_record, (self.folder, self._unit, self._pretraining)
+        record = make and make(*about)
         self._table = MetricsTable(
             self.folder, config.loggers, self.name, record=record, write=self.ranks.first
         )

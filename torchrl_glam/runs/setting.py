@@ -34,10 +34,13 @@ class Setting:
     device: torch.device
     game: EnvDescription
     _autocast: torch.dtype | None
+    _pretraining: str = ""
 
     def load_model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """The language model of the configuration, on the run's device, and its tokenizer."""
-        return load_agent_model(self.config, self.device, self._autocast)
+        model, tokenizer = load_agent_model(self.config, self.device, self._autocast)
+        self._pretraining = str(getattr(model.config, "pretraining", ""))
+        return model, tokenizer
 
     def scoring(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         """Keyword arguments of :func:`~torchrl_glam.models.make_trunk`."""
