@@ -6,9 +6,10 @@
     python recipes/evaluate.py model=google/flan-t5-base             # zero-shot
 
 By goal kind, split of goals and number of objects, sampled and greedy, with 95 % intervals; also
-of random play, and of the oracle where the environment has one. Intervals of an agent are over episodes
-(Wilson), those of the mean of several are over agents (bootstrap). Prints a table and writes
-results.csv and results.png to `output`. The keys are explained in recipes/config/evaluate.yaml.
+of random play, and of the oracle where the environment has one. Intervals of an agent are over
+episodes (Wilson), those of the mean of several are over agents (bootstrap). Prints a table and
+writes results.csv and results.png to `output`. The keys are explained in
+recipes/config/evaluate.yaml.
 """
 
 from __future__ import annotations
