@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def read_run(options: argparse.Namespace) -> tuple[SACGLAMConfig, SACGLAMConfig]:
     """The configuration of a run, as it was, and of the updates on what it stored."""
-    saved = OmegaConf.merge(read_saved(SACGLAMConfig, options.run), {"resume": None, "push": None})
+    saved = OmegaConf.merge(read_saved(SACGLAMConfig, options.run), {"resume": None})
     before = OmegaConf.to_object(saved)
     keys = [key.lstrip("+") for key in options.keys]
     config = read_config(SACGLAMConfig, OmegaConf.merge(saved, OmegaConf.from_dotlist(keys)))

@@ -99,7 +99,7 @@ def main(cfg: PPOGLAMConfig) -> None:
                 terms = loss(part)
                 optimizer.backward(terms, share)
                 metrics.append(terms.detach() * share)
-            norm = torch.tensor(optimizer.step() / run.ranks.size)
+            norm = torch.tensor(optimizer.step()["all"] / run.ranks.size)
             return torch.stack(metrics).sum(0).set("grad_norm", norm)
 
         # 4. Training

@@ -124,11 +124,10 @@ def make_nine_states(tokenizer):
     return torch.cat([make_states(tokenizer, goals=[goal] * 3) for goal in GOALS])
 
 
-def plain_score(model, tokenizer, goal, observation, action, eos=False):
+def plain_score(model, tokenizer, goal, observation, action):
     """Log-likelihood, hidden state after the last token, and hidden state before the first."""
     prompt = f"Goal: {goal}\n{observation}\nAction:"
     candidate = tokenizer(" " + action, add_special_tokens=False).input_ids
-    targets = candidate + [tokenizer.eos_token_id] * eos
     if model.config.is_encoder_decoder:
         before = [model.config.decoder_start_token_id]
         out = model(
@@ -143,5 +142,5 @@ def plain_score(model, tokenizer, goal, observation, action, eos=False):
         hidden = out.hidden_states[-1][0]
     first = len(before) - 1
     log_probs = out.logits[0].log_softmax(-1)
-    total = sum(log_probs[first + i, token] for i, token in enumerate(targets))
+    total = sum(log_probs[first + i, token] for i, token in enumerate(candidate))
     return total, hidden[-1], hidden[first]

@@ -8,12 +8,11 @@ named before in the episode, of which the partner says nothing; that is, about a
 for all of these: as many steps after which the partner named something as others, and of a step's
 goals as many of each sort (simple or sequential, named or not) as there are, up to a limit. Each is
 counted as many times as it stands for; how many of those asked about were wrongly named stands in
-brackets, and tells how much the precision can be trusted. Two judges:
+brackets, and tells how much the precision can be trusted.
 
-- zero-shot: the embedded model, asked as in its pre-training what part of the goal the action would
-  reach. It has learned the game's rules there, and the words of both splits.
-- trained: a copy that has learned what the partner named after steps of random play under training
-  goals; the goal stands in the answers, so that a step is read once for all goals.
+The judge is a copy of the embedded model that has learned what the partner named after steps of
+random play under training goals (--batches 0: the embedded model itself). The goal stands in the
+answers, so that a step is read once for all goals.
 """
 
 import argparse
@@ -28,18 +27,10 @@ from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import GoalJudge, load_language_model
 from torchrl_glam.text import GameStep, decode_text
 
-JUDGES = {
-    "zero-shot": {
-        "prompt": "Goal: {goal}\n{before}\nAction:",
-        "yes": "{action} goal",
-        "no": [f"{{action}} {e}" for e in ("first", "grasp", "grow", "on", "nothing", "release")],
-        "max_tokens_per_pass": 16384,
-    },
-    "trained": {
-        "prompt": "{before}\nAction: {action}\n{after}\nQuestion: named",
-        "yes": "{goal} yes",
-        "no": "{goal} no",
-    },
+QUESTION = {
+    "prompt": "{before}\nAction: {action}\n{after}\nQuestion: named",
+    "yes": "{goal} yes",
+    "no": "{goal} no",
 }
 PLAYS = (("random", "train"), ("random", "test"), ("plans", "train"))
 
@@ -161,23 +152,21 @@ def main():
     parser.add_argument("--train-steps", type=int, default=4096, help="of random play")
     parser.add_argument("--batches", type=int, default=256, help="of 16 of these steps")
     parser.add_argument("--thresholds", type=float, nargs="+", default=[0.5, 0.9, 0.99])
-    parser.add_argument("--judges", nargs="+", choices=list(JUDGES), default=list(JUDGES))
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     columns = [f"precision (wrong), recall at {threshold}" for threshold in args.thresholds]
-    print(f"| judge, play, goals | kind | named | share | {' | '.join(columns)} |")
-    for name in args.judges:
-        torch.manual_seed(args.seed)
-        draw = random.Random(args.seed)
-        model, tokenizer = load_language_model("tiny")
-        judge = GoalJudge(model, tokenizer, [], **JUDGES[name], pad_to_multiple_of=4)
-        if name == "trained":
-            env = PlaygroundTextEnv(64, seed=args.seed + 1)
-            train(judge, env, args.train_steps, args.batches, draw)
-        for how, split in PLAYS:
-            env = PlaygroundTextEnv(64, split=split, seed=args.seed + 2)
-            measured = measure(judge, env, how, args.steps, args.goals, draw)
-            show(f"{name}, {how}, {split}", env, measured, args.thresholds)
+    print(f"| play, goals | kind | named | share | {' | '.join(columns)} |")
+    torch.manual_seed(args.seed)
+    draw = random.Random(args.seed)
+    model, tokenizer = load_language_model("tiny")
+    judge = GoalJudge(model, tokenizer, [], **QUESTION, pad_to_multiple_of=4)
+    if args.batches:
+        env = PlaygroundTextEnv(64, seed=args.seed + 1)
+        train(judge, env, args.train_steps, args.batches, draw)
+    for how, split in PLAYS:
+        env = PlaygroundTextEnv(64, split=split, seed=args.seed + 2)
+        measured = measure(judge, env, how, args.steps, args.goals, draw)
+        show(f"{how}, {split}", env, measured, args.thresholds)
 
 
 if __name__ == "__main__":

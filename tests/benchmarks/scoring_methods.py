@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-from unittest.mock import patch
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -60,7 +59,7 @@ MODELS = {
     "qwen2-100m": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN)),
     "qwen2-500m": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN_HALF)),
 }
-METHODS = ("naive", "repeat", "packed", "trie", "trie + embeddings", "compiled", "floor")
+METHODS = ("naive", "repeat", "trie", "trie + embeddings", "compiled", "floor")
 
 
 class Case(NamedTuple):
@@ -78,15 +77,15 @@ class Case(NamedTuple):
         base, length = self.trunk.base_model, self.prompt_mask.sum(-1)
         tokens = self.mask.sum(-1)[self.mask[..., 0]]
         admissible = self.mask[..., 0]
-        packed, trie, full = (
-            int(build_trie(self.candidates, admissible, 0, 0, **options).valid.sum())
-            for options in ({"leaves": False, "packed": True}, {"leaves": False}, {})
+        trie, full = (
+            int(build_trie(self.candidates, admissible, 0, 0, leaves=leaves).valid.sum())
+            for leaves in (False, True)
         )
         return (
             f"{sum(p.numel() for p in base.parameters()) / 1e6:.0f} M parameters; prompts of "
             f"{int(length.min())} to {int(length.max())} tokens, {self.mask.shape[1]} candidates "
             f"of {int(tokens.min())} to {int(tokens.max())}; positions to read them: "
-            f"{self.mask.numel()} repeated, {packed} packed, {trie} trie, {full} trie + embeddings"
+            f"{self.mask.numel()} repeated, {trie} trie, {full} trie + embeddings"
         )
 
 
@@ -262,24 +261,6 @@ def _trunk(case: Case, only: str | None) -> Iterator[Tensor]:
     yield case.trunk(case.states.clone(), only=only)["log_likelihood"]
 
 
-def _packed(case: Case) -> Iterator[Tensor]:
-    if case.trunk.base_model.config.is_encoder_decoder:
-        change = patch.object(case.trunk, "packed", True)
-    else:  # after one prompt there is nothing to start anew
-        change = patch("torchrl_glam.models.trunks.trunk.build_trie", _unshared_trie)
-    with change:
-        yield from _trunk(case, "scores")
-
-
-def _unshared_trie(tokens: Tensor, mask: Tensor, start_id: int, pad_id: int, **kwargs):
-    """A trie in which no candidate shares a node with another."""
-    number = 1 << 20
-    offset = torch.arange(tokens.shape[1], device=tokens.device).view(1, -1, 1) * number
-    apart = torch.where(tokens == pad_id, pad_id, tokens.long() + offset)
-    trie = build_trie(apart, mask, start_id, pad_id, **kwargs)
-    return trie._replace(tokens=trie.tokens % number, targets=trie.targets % number)
-
-
 def _compiled(case: Case) -> Iterator[Tensor]:
     yield case.compiled(case.states.clone())["log_likelihood"]
 
@@ -295,7 +276,6 @@ def _floor(case: Case) -> Iterator[Tensor]:
 _STEPS = {
     "naive": _naive,
     "repeat": _repeat,
-    "packed": _packed,
     "trie": lambda case: _trunk(case, "scores"),
     "trie + embeddings": lambda case: _trunk(case, None),
     "compiled": _compiled,

@@ -115,7 +115,7 @@ def test_a_step_of_the_optimizer(case):
     assert len(optimizer.step()) == 4
     assert card.waits == {
         f"{OBJECTIVES}/gathering.py: backward": 1,
-        f"{OBJECTIVES}/optim.py: step": 1,
+        f"{OBJECTIVES}/gathering.py: step": 1,
     }
     assert nothing_from_the_host(card)
 

@@ -103,10 +103,8 @@ def sac_batch():
 RUNS = {
     "toy, an Adam for each loss": toy_run(),
     "toy, one Adam": toy_run(separate=False),
-    "SAC": language_model_run(train_sac, make_sac, sac_batch, lora=False),
     "SAC, LoRA": language_model_run(train_sac, make_sac, sac_batch, lora=True),
     "PPO": language_model_run(train_ppo, make_ppo, make_rollout, lora=False),
-    "PPO, LoRA": language_model_run(train_ppo, make_ppo, make_rollout, lora=True),
 }
 
 

@@ -157,15 +157,6 @@ def test_frozen_trunk_trains_the_rest():
     assert set(optimizer.step()) == {"critic", "alpha"}
 
 
-def test_gradients_do_not_linger():
-    loss, _ = make_pair()
-    optimizer = SharedTrunkOptimizer(loss)
-    optimizer.backward(loss(toy.make_batch()))
-    assert all(parameter.grad is None for parameter in loss.parameters())
-    optimizer.step()
-    assert all(parameter.grad is None for parameter in loss.parameters())
-
-
 @pytest.mark.parametrize("name", ["loss_actor", "loss_qvalue", "loss_alpha"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_changes_nothing(name, value):
@@ -219,7 +210,7 @@ def test_state_dict_round_trip_continues_exactly():
 def test_state_of_another_mode_is_refused():
     loss, _ = make_pair()
     state = SharedTrunkOptimizer(loss, separate=False).state_dict()
-    with pytest.raises(ValueError, match="has the groups .*'trunk'.* but this optimiser has"):
+    with pytest.raises(ValueError, match="has the groups .*'trunk'.* but this optimizer has"):
         SharedTrunkOptimizer(loss).load_state_dict(state)
 
 

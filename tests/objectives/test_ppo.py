@@ -5,9 +5,7 @@ import functools
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictSequential
-from torchrl.objectives import ClipPPOLoss, ValueEstimators
-from torchrl.objectives.value import GAE
+from torchrl.objectives import ValueEstimators
 
 from torchrl_glam.models import CandidateActor, ValueHead
 from torchrl_glam.objectives import PPOGLAMLoss
@@ -117,37 +115,6 @@ def test_the_clip_bites_on_both_sides():
     expected = -(1.2 - 1.5 + 0.5 - 0.8) / 4
     assert loss.heads(batch)["loss_objective"].item() == pytest.approx(expected)
     assert loss.heads(batch)["clip_fraction"] == 1
-
-
-@pytest.mark.parametrize("functional", [True, False])
-def test_torchrls_own_loss_on_our_networks_agrees(functional):
-    """Two passes through the trunk instead of one; TorchRL's estimator without ``vmap``."""
-    loss = make_loss(entropy_coeff=0.3, critic_coeff=0.6, clip_epsilon=0.1)
-    rollout = make_rollout(loss)
-    for key in toy.STATE_KEYS:  # steps that follow one another
-        rollout["next", key][:-1] = rollout[key][1:]
-    policy = ProbabilisticTensorDictSequential(loss.trunk, *loss.actor)
-    critic = TensorDictSequential(loss.trunk, loss.value)
-    whole = GAE(gamma=0.9, lmbda=0.8, value_network=critic, deactivate_vmap=True)
-    with torch.no_grad():
-        rows = whole(rollout.exclude("state_value"))
-    batch = loss.prepare(rollout)
-    torch.testing.assert_close(rows["advantage"], batch["advantage"])
-    moved(loss)
-    theirs = ClipPPOLoss(
-        policy,
-        critic,
-        clip_epsilon=0.1,
-        entropy_coeff=0.3,
-        critic_coeff=0.6,
-        loss_critic_type="l2",
-        functional=functional,
-    )
-    terms, expected = theirs(batch.clone()), loss(batch)
-    for name in LOSSES:
-        torch.testing.assert_close(terms[name], expected[name], msg=name)
-    for got, want in zip(gradients(terms, loss), gradients(expected, loss), strict=True):
-        torch.testing.assert_close(got, want)
 
 
 # The first epoch

@@ -50,7 +50,7 @@ SHARED = [
     *("max_grad_norm=-1", "max_grad_norm=0", "max_grad_norm=nan"),
     *("eval_every=-8", "eval_episodes=0", "log_every=0", "log_every=3"),
     "checkpoint_every=3",
-    *("loggers=[nothing]", "loggers=[wandb]", "loggers=[csv,mlflow]", "push=agent"),
+    *("loggers=[nothing]", "loggers=[wandb]", "loggers=[csv,mlflow]"),
     *("export=onnx", "export=adapter", "+foo=1", "foo=1", "~gamma"),
 ]
 # Those that pass through what each recipe writes for itself.

@@ -11,9 +11,9 @@ from torchrl_glam.models.critic import (
     make_critic,
 )
 from torchrl_glam.models.export import export_agent
-from torchrl_glam.models.hub import push_agent, write_model_card
 from torchrl_glam.models.judge import GoalJudge
 from torchrl_glam.models.loading import load_language_model, load_tokenizer
+from torchrl_glam.models.model_card import write_model_card
 from torchrl_glam.models.protocol import Trunk
 from torchrl_glam.models.trunks import (
     CandidateTrie,
@@ -59,7 +59,6 @@ __all__ = [
     "load_tokenizer",
     "make_critic",
     "make_trunk",
-    "push_agent",
     "score_error",
     "split_by_tokens",
     "write_model_card",

@@ -78,17 +78,6 @@ class Agent:
             ``[*B, A]`` or ``"state_value"`` ``[*B, 1]``. Heads of input ``"observation"`` have one
             value for each slot of their training, and are left out for other numbers of
             candidates.
-
-        Examples:
-            >>> from torchrl_glam.envs import PlaygroundTextEnv
-            >>> from torchrl_glam.text import TokenizeText
-            >>> from torchrl.envs import TransformedEnv
-            >>> from torchrl_glam.models import load_language_model, make_trunk
-            >>> model, tokenizer = load_language_model("tiny")
-            >>> agent = Agent(make_trunk(model, tokenizer), CandidateActor(), [], tokenizer, None)
-            >>> env = TransformedEnv(PlaygroundTextEnv(num_envs=2), TokenizeText(tokenizer))
-            >>> agent.read(env.reset())["probability"].sum(-1).round(decimals=3)
-            tensor([1., 1.])
         """
         state = states.select(*self.trunk.in_keys)
         here = state[self.trunk.in_keys[0]].device
@@ -112,20 +101,19 @@ def load_agent(
 ) -> Agent:
     """Loads a trained agent: language model, trunk, actor and value heads.
 
-    The agent scores as it did when it was exported, with the prompt, the normalisation and the
-    critic's input of its run. Nothing is unpickled: weights are read from safetensors, the rest
-    from JSON.
+    The agent scores as it did when it was exported. Nothing is unpickled: weights are read from
+    safetensors, the rest from JSON.
 
     Args:
         folder: a folder that :func:`~torchrl_glam.models.export_agent` wrote with a card, or the
             folder of a run that ended (whose ``model`` is read).
         device: where to put the agent. Default: the CPU.
         **kwargs: other arguments of :func:`~torchrl_glam.models.make_trunk`, such as
-            ``max_tokens_per_pass`` and ``autocast``.
+            ``max_tokens_per_pass``.
 
     Raises:
-        FileNotFoundError: if the folder holds no agent; names what is missing, and says whether
-            its run is still going.
+        FileNotFoundError: if the folder holds no agent; names what is missing, and whether its run
+            is still going.
         ValueError: if card, heads or weights are damaged or do not fit each other, or as
             :func:`~torchrl_glam.models.load_language_model` raises it.
 
@@ -133,21 +121,18 @@ def load_agent(
         >>> import tempfile
         >>> from torchrl.envs import TransformedEnv
         >>> from torchrl_glam.envs import PlaygroundTextEnv
-        >>> from torchrl_glam.text import TokenizeText, decode_text
+        >>> from torchrl_glam.text import TokenizeText
         >>> from torchrl_glam.models import AgentCard, export_agent, load_language_model
         >>> folder, card = tempfile.mkdtemp(), AgentCard(num_critics=0)
         >>> _ = export_agent(folder, *load_language_model("tiny"), card=card)  # a run does so
 
         >>> agent = load_agent(folder)
-        >>> game = PlaygroundTextEnv(num_envs=1, num_objects=3, sequential=False, seed=0)
-        >>> env = TransformedEnv(game, TokenizeText(agent.tokenizer, template=agent.template))
-        >>> steps = env.rollout(10, agent.policy)[0]
-        >>> print(decode_text(steps["goal"][0]))
-        Grow blue cow
-        >>> for step in steps:
-        ...     print(decode_text(step["actions"])[step["action"]], step["next", "reward"].item())
-        Go to ... 0.0
-        ...
+        >>> tokenize = TokenizeText(agent.tokenizer, template=agent.template)
+        >>> env = TransformedEnv(PlaygroundTextEnv(num_envs=2, num_objects=3), tokenize)
+        >>> env.rollout(10, agent.policy)["action"].shape
+        torch.Size([2, 10])
+        >>> agent.read(env.reset())["probability"].sum(-1).round(decimals=3)
+        tensor([1., 1.])
     """
     folder = find_export(Path(folder))
     card = AgentCard.read(folder)
@@ -197,7 +182,6 @@ def _make_agent(
         tokenizer,
         card.template,
         normalisation=card.normalisation,
-        score_eos=card.score_eos,
         **options,
     )
     with torch.device("meta"):  # until their weights are known to have the sizes that it tells

@@ -1,4 +1,4 @@
-"""An average over the updates: better than any of the weights that it averages, and steadier."""
+"""An average of the weights over the updates: better and steadier than the last weights."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 
 class WeightAverage(AveragedModel):
-    """Exponential average of the weights in training, to evaluate and to export instead of them.
+    """Exponential average of the weights in training, to evaluate and export instead of them.
 
-    Steps of a constant size leave weights jittering about what they have learned. torch's
-    :class:`~torch.optim.swa_utils.AveragedModel` on the parameters that a loss holds, so that
-    frozen ones have no copy. It trains nothing: the losses, their targets and the policy that
-    collects keep the weights themselves.
+    Steps of a constant size leave weights jittering about what they have learned. This is torch's
+    :class:`~torch.optim.swa_utils.AveragedModel` on the parameters that a loss holds, so frozen
+    ones have no copy. Losses, targets and the collecting policy keep the weights themselves.
 
     Args:
-        modules: what holds the parameters, each counted once, such as ``loss.trunk_params`` and
-            ``loss.qvalue_network_params``.
-        decay: share of the average that an update keeps, in ``[0, 1)``; at first less, ``(1 + n) /
-            (10 + n)`` after n updates, so that the first weights are soon forgotten. With 0 the
-            average is the weights themselves, and nothing is copied.
+        modules: hold the parameters, such as ``loss.trunk_params``.
+        decay: share of the average that an update keeps, in ``[0, 1)``; after n updates at most
+            ``(1 + n) / (10 + n)``, so that the first weights are soon forgotten. With 0 the average
+            is the weights themselves, and nothing is copied.
 
     Raises:
         ValueError: if ``decay`` is out of range.

@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torchrl_glam.models import AgentCard, export_agent, push_agent, write_model_card
+from torchrl_glam.models import AgentCard, export_agent, write_model_card
 from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.runs.evaluation import play_randomly
 from torchrl_glam.runs.records.metrics import MetricsTable
@@ -31,8 +31,6 @@ def save_results(
 ) -> dict[str, float]:
     """Writes ``model/`` to the folder of a run, and its ``report.html`` for the last time.
 
-    With ``push`` in the configuration, the model is uploaded when all of that is written.
-
     Args:
         folder: the run's.
         table: metrics, with the results of
@@ -46,9 +44,6 @@ def save_results(
 
     Returns:
         Success of the sampled policy at the end, by split of goals.
-
-    Raises:
-        OSError: as :func:`~torchrl_glam.models.push_agent` raises it; the results stand.
     """
     if config.export != "none":
         card = make_card(config, tokenizer, env, len(critics))
@@ -64,8 +59,6 @@ def save_results(
         successes, episodes = play_randomly(env)
         chance = Result("random play", "train", 0, ALL, episodes, successes, 0.0)
         table.write_page({"random play": [chance.success, *chance.interval]})
-    if config.push is not None:
-        logger.info("The agent is at %s", push_agent(folder / "model", config.push))
     return {name: table.rows[-1][f"{name}/success"] for name in names.values()}
 
 

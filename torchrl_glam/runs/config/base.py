@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 from tensordict import NestedKey
 
 from torchrl_glam.models.export import ExportKind
-from torchrl_glam.models.hub import check_repo_id, require_token
 from torchrl_glam.models.trunks.likelihood import Normalisation
 from torchrl_glam.text import EnvDescription, PromptTemplate
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 # A resumed run may train longer and report otherwise; the rest decides what is learnt.
 MAY_CHANGE_ON_RESUME = (
-    *("total_steps", "output", "push", "resume", "device", "loggers"),
+    *("total_steps", "output", "resume", "device", "loggers"),
     *("checkpoint_every", "eval_episodes", "export"),
 )
 
@@ -95,7 +94,6 @@ class RecipeConfig:
     log_every: int = 800
     loggers: list[str] = field(default_factory=lambda: ["tensorboard"])
     checkpoint_every: int = 1_600
-    push: str | None = None
     export: str = "auto"
 
     def check(self) -> None:
@@ -103,7 +101,6 @@ class RecipeConfig:
 
         Raises:
             ValueError: naming the key, its value and what was expected.
-            PermissionError: if ``push`` is given and there is no token of the hub.
         """
         switches(self)
         for key in ("total_steps", "num_envs", "update_every"):
@@ -123,12 +120,6 @@ class RecipeConfig:
         choice(self, "autocast", ("auto", "true", "false"))
         choice(self, "normalisation", get_args(Normalisation))
         choice(self, "export", (*get_args(ExportKind), "none"))
-        if self.push is not None:
-            check_repo_id("push", self.push)
-            require(
-                self.export != "none", "export", self.export, f"not be none with push={self.push}"
-            )
-            require_token("push", self.push)
         self._check_adapters()
         sizes = self.critic_hidden_sizes
         require(all(size > 0 for size in sizes), "critic_hidden_sizes", sizes, "be at least 1 each")
