@@ -4,7 +4,6 @@ Windows, chunks and rotary switches are so small that prompts of the tests are l
 """
 
 import torch
-from families import BART_SIZES, T5_SIZES
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 _COMMON = {
@@ -14,6 +13,25 @@ _COMMON = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 8,
+    "max_position_embeddings": 256,
+}
+T5_SIZES = {
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 12,
+}
+BART_SIZES = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
     "max_position_embeddings": 256,
 }
 _GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}
@@ -265,7 +283,7 @@ ARCHITECTURES = DECODERS | ENCODER_DECODERS
 SCALES = {name: 2.0 if "d_kv" in settings else 4.0 for name, (_, settings) in ARCHITECTURES.items()}
 
 
-def make_architecture(name, tokenizer, *, scale=1.0, dtype=torch.float32, seed=0):
+def make_architecture(name, tokenizer, *, scale=1.0, dtype=torch.float32, seed=0, **overrides):
     """A model with fresh weights, or with matrices ``scale`` times as large."""
     kind, settings = ARCHITECTURES[name]
     special = {
@@ -281,7 +299,7 @@ def make_architecture(name, tokenizer, *, scale=1.0, dtype=torch.float32, seed=0
     if kind == "fsmt":
         special |= {"src_vocab_size": len(tokenizer), "tgt_vocab_size": len(tokenizer)}
         special |= {"langs": ["en", "de"]}
-    config = AutoConfig.for_model(kind, **(special | settings))
+    config = AutoConfig.for_model(kind, **(special | settings | overrides))
     auto = AutoModelForSeq2SeqLM if name in ENCODER_DECODERS else AutoModelForCausalLM
     torch.manual_seed(seed)
     model = auto.from_config(config, attn_implementation=None).eval()

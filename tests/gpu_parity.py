@@ -9,7 +9,7 @@ import copy
 import functools
 
 import torch
-from families import make_model, make_nine_states
+from families import make_model, make_nine_states, make_transitions
 from peft import LoraConfig
 from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
@@ -37,7 +37,6 @@ from torchrl_glam.replay import (
 from torchrl_glam.text import TokenizeText
 
 TOLERANCE = 1e-4
-FAMILIES = ("t5", "flan-t5", "qwen2")
 
 
 def difference(ours, expected):
@@ -79,21 +78,9 @@ def scoring(device, family, autocast=None):
     return differences(*found)
 
 
-def transitions():
-    """Nine transitions, two of them terminal."""
-    draw = torch.Generator().manual_seed(0)
-    states = make_nine_states(load_tokenizer("tiny"))
-    terminated = (torch.arange(len(states)) % 5 == 1).unsqueeze(-1)
-    following = states[torch.arange(len(states)) - 1]
-    reward = torch.rand(terminated.shape, generator=draw)
-    ends = {"terminated": terminated, "done": terminated, "reward": reward}
-    action = states["action_mask"].float().multinomial(1, generator=draw).squeeze(-1)
-    return states.update({"action": action, "next": following.update(ends)})
-
-
-def sac(device, family, autocast=None, separate=True):
-    """Losses and gradients of SAC, and the weights after a step of optimizer and targets."""
-    batch, found = transitions(), []
+def sac(device, family, autocast=None):
+    """Losses of SAC, and the weights after a step of optimizer and targets."""
+    batch, found = make_transitions(), []
     for at, products in ((device, autocast), ("cpu", None)):
         trunk = fresh_trunk(family, products)
         torch.manual_seed(0)
@@ -103,17 +90,14 @@ def sac(device, family, autocast=None, separate=True):
         targets = SoftUpdate(loss, tau=0.1)
         # A rate at which a gradient of another sign shows, and one in the last bits does not.
         rates = dict.fromkeys(("lr_trunk_actor", "lr_trunk_critic", "lr_heads", "lr_alpha"), 1e-5)
-        optimizer = SharedTrunkOptimizer(loss, separate=separate, **rates)
+        optimizer = SharedTrunkOptimizer(loss, **rates)
         terms = loss(batch.to(at))
         out = dict(terms.detach().items())
-        total = terms["loss_actor"] + terms["loss_qvalue"] + terms["loss_alpha"]
-        leaves = [p for p in loss.parameters() if p.requires_grad]
-        gradients = torch.autograd.grad(total, leaves, retain_graph=True)
-        out["gradient"] = torch.cat([gradient.flatten() for gradient in gradients])
         optimizer.backward(terms)
-        optimizer.step()
+        norms = optimizer.step()
         targets.step()
-        out["weights"] = torch.cat([p.detach().flatten() for p in leaves])
+        out |= {f"norm of {name}": torch.tensor(norm) for name, norm in norms.items()}
+        out["weights"] = torch.cat([p.detach().flatten() for p in loss.parameters()])
         moved = [loss.target_trunk_params, loss.target_qvalue_network_params]
         moved = [v.detach().flatten() for p in moved for v in p.values(True, True)]
         out["targets"] = torch.cat(moved)
@@ -123,7 +107,7 @@ def sac(device, family, autocast=None, separate=True):
 
 def ppo(device, family, autocast=None):
     """Losses and gradient of PPO on rows that the policy recorded, a little off."""
-    rows, found = transitions(), []
+    rows, found = make_transitions(), []
     for at, products in ((device, autocast), ("cpu", None)):
         trunk = fresh_trunk(family, products)
         torch.manual_seed(0)
@@ -197,31 +181,18 @@ def relabelled_rollout(device):
 
 
 def four_bit(device, folder):
-    """Scores of 4-bit weights on the device: against 4 bits on the CPU, and against full weights.
-
-    Args:
-        folder: a model and its tokenizer.
-    """
-    lora = LoraConfig(r=2, target_modules=["q", "v"])
-    found = {}
-    for at, options in (
-        (device, {"load_in_4bit": True, "compute_dtype": torch.float32, "lora": lora}),
-        ("cpu", {"load_in_4bit": True, "compute_dtype": torch.float32, "lora": lora}),
-        ("cpu", {}),
-    ):
+    """Scores of 4-bit weights of a model: on the device against the CPU, and against full ones."""
+    settings = {"load_in_4bit": True, "compute_dtype": torch.float32}
+    settings["lora"] = LoraConfig(r=2, target_modules=["q", "v"])
+    found = []
+    for at, options in ((device, settings), ("cpu", settings), ("cpu", {})):
         torch.manual_seed(0)
         model, tokenizer = load_language_model(folder, device=at, **copy.deepcopy(options))
-        trunk = make_trunk(model, tokenizer)
         states = make_nine_states(tokenizer).to(at)
         with torch.no_grad():
-            scores = trunk(states)["log_likelihood"][states["action_mask"]]
-        found[at if options else "full"] = scores
-    if str(device) == "cpu":
-        return {"4 bits against full": difference(found["cpu"], found["full"])}
-    return {
-        "4 bits, device against CPU": difference(found[device], found["cpu"]),
-        "4 bits against full": difference(found[device], found["full"]),
-    }
+            scores = make_trunk(model, tokenizer)(states)["log_likelihood"]
+        found.append(scores[states["action_mask"]])
+    return {"CPU": difference(found[0], found[1]), "full": difference(found[1], found[2])}
 
 
 def within(found: dict[str, float], tolerance: float = TOLERANCE) -> bool:

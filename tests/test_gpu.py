@@ -135,8 +135,7 @@ def test_bfloat16_stays_near(kind):
 def test_four_bits_score_as_on_the_cpu(tmp_path):
     pytest.importorskip("bitsandbytes", reason="needs bitsandbytes for weights in 4 bits")
     found = gpu_parity.four_bit("cuda", make_flan_t5(tmp_path / "model"))
-    check({"device against CPU": found["4 bits, device against CPU"]}, 1e-3)
-    assert found["4 bits against full"] < 0.1
+    assert found["CPU"] < 1e-3 and found["full"] < 0.1
 
 
 def test_a_difference_is_seen():
@@ -148,7 +147,7 @@ def test_a_difference_is_seen():
 
 
 def test_the_pretended_card_refuses_tensors_of_both_sides():
-    with PretendCard() as card:
+    with PretendCard():
         there, here = torch.ones(3, device="cuda"), torch.ones(3)
         assert there.device == torch.device("cuda:0") and here.device.type == "cpu"
         assert (there * 2).device == there.device and there.to("cpu").device == here.device
@@ -162,32 +161,3 @@ def test_the_pretended_card_refuses_tensors_of_both_sides():
         layer = torch.nn.Linear(3, 2).to("cuda")
         layer(there).sum().backward()
         assert layer.weight.grad.is_cuda and isinstance(layer.weight, torch.nn.Parameter)
-        assert card.waits == {
-            "test_gpu.py: test_the_pretended_card_refuses_tensors_of_both_sides": 1
-        }
-
-
-@pytest.mark.parametrize(
-    "work",
-    [
-        lambda x: x.tolist(),
-        lambda x: float(x.sum()),
-        lambda x: bool((x > 0).any()),
-        lambda x: x[x > 0],
-        lambda x: x.nonzero(),
-        lambda x: x.unique(),
-        lambda x: torch.equal(x, x),
-        lambda x: x.cpu(),
-        lambda x: x.masked_select(x > 0),
-        lambda x: x.numpy(),
-    ],
-)
-def test_the_pretended_card_notes_what_the_host_waits_for(work):
-    with PretendCard() as card:
-        there = torch.ones(3, device="cuda")
-        there.exp().where(there > 0, 0.0).sum()
-        assert not card.waits and not card.on_host and not card.from_host
-        work(there)
-        assert card.waits.total() == 1
-        torch.arange(3).to("cuda")
-        assert card.on_host.total() == 1 and card.from_host.total() == 1

@@ -3,12 +3,10 @@
 Run: python tests/benchmarks/bench_judge.py [--steps 96] [--batches 256] [--seed 0]
 
 Six objects; 8,470 goals of the training split, or those held out; random play, or shortest plans.
-The judge is asked about every goal after every step, but for the goal pursued and those that were
-named before in the episode, of which the partner says nothing; that is, about a sample that stands
-for all of these: as many steps after which the partner named something as others, and of a step's
-goals as many of each sort (simple or sequential, named or not) as there are, up to a limit. Each is
-counted as many times as it stands for; how many of those asked about were wrongly named stands in
-brackets, and tells how much the precision can be trusted.
+The judge is asked about goals after steps after which the partner named some: as many of each sort
+(simple or sequential, named or not) as there are, up to a limit, but for the goal pursued and those
+named before in the episode, of which the partner says nothing. The table shows, by kind, how many
+were named, and the share of them and of the others that the judge names.
 
 The judge is a copy of the embedded model that has learned what the partner named after steps of
 random play under training goals (--batches 0: the embedded model itself). The goal stands in the
@@ -71,24 +69,22 @@ def play(env, name, num_steps):
 
 
 def some_of(things, number, draw):
-    """Up to ``number`` of them, each with how many it stands for."""
-    drawn = draw.sample(things, min(number, len(things)))
-    return [(thing, len(things) / len(drawn)) for thing in drawn]
+    return draw.sample(things, min(number, len(things)))
 
 
 def pairs_of(goals, step, number, draw):
-    """Goals to ask about: ids, whether they were named, and how many they stand for."""
+    """Goals to ask about: ids, and whether they were named."""
     pairs = []
     for sort in (range(goals.num_simple), range(goals.num_simple, len(goals))):
         named = [goal for goal in sort if goal in step.named]
         missed = [goal for goal in sort if goal not in step.named and goal not in step.left_out]
-        pairs += [(goal, True, weight) for goal, weight in some_of(named, number, draw)]
-        pairs += [(goal, False, weight) for goal, weight in some_of(missed, number, draw)]
+        pairs += [(goal, True) for goal in some_of(named, number, draw)]
+        pairs += [(goal, False) for goal in some_of(missed, number, draw)]
     return pairs
 
 
 def ask(judge, goals, steps, pairs):
-    texts = [[goals[goal] for goal, *_ in row] for row in pairs]
+    texts = [[goals[goal] for goal, _ in row] for row in pairs]
     return judge.log_odds([step.trajectory for step in steps], texts)
 
 
@@ -102,7 +98,7 @@ def train(judge, env, num_steps, batches, draw, number=32, batch_size=16, lr=1e-
     for _ in bar:
         rows = draw.sample(named, batch_size // 2) + draw.sample(others, batch_size // 2)
         pairs = [pairs_of(env.goals, step, number, draw) for step in rows]
-        labels = torch.tensor([float(label) for row in pairs for _, label, _ in row])
+        labels = torch.tensor([float(label) for row in pairs for _, label in row])
         odds = ask(judge, env.goals, rows, pairs)
         loss = torch.nn.functional.binary_cross_entropy_with_logits(odds, labels)
         optimizer.zero_grad()
@@ -115,47 +111,42 @@ def train(judge, env, num_steps, batches, draw, number=32, batch_size=16, lr=1e-
 
 @torch.no_grad()
 def measure(judge, env, name, num_steps, number, draw, batch_size=8):
-    """Kind, name, weight and probability of the pairs, ``[P]`` each, and pairs a second."""
-    drawn = [pair for some in play(env, name, 8192) for pair in some_of(some, num_steps, draw)]
-    pairs, odds, seconds = [], [], 0.0
-    for start in tqdm(range(0, len(drawn), batch_size), desc="ask", mininterval=20):
-        steps, weights = zip(*drawn[start : start + batch_size], strict=True)
-        asked = [pairs_of(env.goals, step, number, draw) for step in steps]
+    """Kind, name and probability of the pairs, ``[P]`` each, and pairs a second."""
+    steps, pairs, odds, seconds = some_of(play(env, name, 8192)[0], num_steps, draw), [], [], 0.0
+    for start in tqdm(range(0, len(steps), batch_size), desc="ask", mininterval=20):
+        some = steps[start : start + batch_size]
+        asked = [pairs_of(env.goals, step, number, draw) for step in some]
         began = time.process_time()
-        odds.append(ask(judge, env.goals, steps, asked))
+        odds.append(ask(judge, env.goals, some, asked))
         seconds += time.process_time() - began
-        for row, times in zip(asked, weights, strict=True):
-            pairs += [(goal, named, weight * times) for goal, named, weight in row]
-    ids, named, weights = (torch.tensor(column) for column in zip(*pairs, strict=True))
-    return env.goals.kind_ids[ids], named, weights, torch.cat(odds).sigmoid(), len(pairs) / seconds
+        pairs += [pair for row in asked for pair in row]
+    ids, named = (torch.tensor(column) for column in zip(*pairs, strict=True))
+    return env.goals.kind_ids[ids], named, torch.cat(odds).sigmoid(), len(pairs) / seconds
 
 
 def show(label, env, measured, thresholds):
-    kinds, named, weights, chances, rate = measured
+    kinds, named, chances, rate = measured
     for kind, name in enumerate((*env.goals.kinds, "all")):
         rows = kinds == kind if kind < len(env.goals.kinds) else kinds >= 0
-        truth, weight, chance = named[rows], weights[rows], chances[rows]
-        cells = [f"{int(truth.sum())}", f"{(weight * truth).sum() / weight.sum():.5f}"]
-        for threshold in thresholds:
-            said = chance >= threshold
-            right = (weight * (said & truth)).sum()
-            precision, recall = right / (weight * said).sum(), right / (weight * truth).sum()
-            cells.append(f"{precision:.3f} ({int((said & ~truth).sum())}), {recall:.3f}")
+        truth, chance = named[rows], chances[rows]
+        said = [(chance >= threshold).float() for threshold in thresholds]
+        cells = [f"{int(truth.sum())}"]
+        cells += [f"{one[truth].mean():.3f}, {one[~truth].mean():.3f}" for one in said]
         print(f"| {label} | {name} | {' | '.join(cells)} |", flush=True)
     print(f"{len(named)} pairs, {rate:,.0f} a second of processor time", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=96, help="with names, and as many without")
+    parser.add_argument("--steps", type=int, default=96, help="to ask about")
     parser.add_argument("--goals", type=int, default=48, help="most of a sort to ask about")
     parser.add_argument("--train-steps", type=int, default=4096, help="of random play")
     parser.add_argument("--batches", type=int, default=256, help="of 16 of these steps")
     parser.add_argument("--thresholds", type=float, nargs="+", default=[0.5, 0.9, 0.99])
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    columns = [f"precision (wrong), recall at {threshold}" for threshold in args.thresholds]
-    print(f"| play, goals | kind | named | share | {' | '.join(columns)} |")
+    columns = [f"of named and others at {threshold}" for threshold in args.thresholds]
+    print(f"| play, goals | kind | named | {' | '.join(columns)} |")
     torch.manual_seed(args.seed)
     draw = random.Random(args.seed)
     model, tokenizer = load_language_model("tiny")

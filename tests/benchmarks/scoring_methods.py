@@ -19,7 +19,14 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from torchrl_glam.models import CandidateTrunk, build_trie, load_language_model, make_trunk
+from torchrl_glam.models import (
+    CandidateTrunk,
+    RepeatedDecoderOnlyTrunk,
+    RepeatedTrunk,
+    build_trie,
+    load_language_model,
+    make_trunk,
+)
 from torchrl_glam.text import join_segments
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -66,6 +73,7 @@ class Case(NamedTuple):
     """A language model and a batch of B states with A candidates each."""
 
     trunk: CandidateTrunk
+    repeated: CandidateTrunk
     compiled: CandidateTrunk | None
     states: TensorDict
     prompt: Tensor  # [B, T]
@@ -156,6 +164,8 @@ def make_case(arguments: argparse.Namespace, name: str, objects: int, train: boo
     elif train:
         model = get_peft_model(model, adapters(model))
     trunk = make_trunk(model.eval(), tokenizer, **options).to(arguments.device)
+    kind = RepeatedTrunk if trunk.base_model.config.is_encoder_decoder else RepeatedDecoderOnlyTrunk
+    repeated = kind(model, tokenizer, **options).to(arguments.device)
     compiled = None
     if arguments.compile:
         torch._dynamo.reset()
@@ -166,9 +176,8 @@ def make_case(arguments: argparse.Namespace, name: str, objects: int, train: boo
     candidates = states["action_tokens"].long()
     mask = (candidates != 0) & states["action_mask"].unsqueeze(-1)
     width = int(mask.sum(-1).max())
-    return Case(
-        trunk, compiled, states, prompt, prompt_mask, candidates[..., :width], mask[..., :width]
-    )
+    tokens = states, prompt, prompt_mask, candidates[..., :width], mask[..., :width]
+    return Case(trunk, repeated, compiled, *tokens)
 
 
 def build(case: Case) -> None:
@@ -224,37 +233,7 @@ def _naive(case: Case) -> Iterator[Tensor]:
 
 
 def _repeat(case: Case) -> Iterator[Tensor]:
-    model, number = case.trunk.model, case.mask.shape[1]
-    tokens, mask = case.candidates.flatten(0, 1), case.mask.flatten(0, 1)
-    prompt_mask = case.prompt_mask.repeat_interleave(number, 0)
-    if case.trunk.base_model.config.is_encoder_decoder:
-        encoder = case.trunk.base_model.encoder
-        encoded = encoder(input_ids=case.prompt, attention_mask=case.prompt_mask)[0]
-        logits = model(
-            encoder_outputs=(encoded.repeat_interleave(number, 0),),
-            attention_mask=prompt_mask,
-            decoder_input_ids=_decoder_inputs(tokens),
-        ).logits
-    else:
-        length = case.prompt_mask.sum(-1, keepdim=True)
-        base = case.trunk.base_model
-        out = base.base_model(
-            input_ids=case.prompt, attention_mask=case.prompt_mask, use_cache=True
-        )
-        last = (length - 1).unsqueeze(-1).expand(-1, -1, out[0].shape[-1])
-        first = base.lm_head(out[0].gather(1, last)).repeat_interleave(number, 0)
-        cache = out.past_key_values
-        cache.batch_repeat_interleave(number)
-        inputs = tokens[:, :-1]
-        steps = torch.arange(inputs.shape[1], device=inputs.device)
-        rest = model(
-            input_ids=inputs,
-            attention_mask=torch.cat([prompt_mask, mask[:, :-1]], 1),
-            position_ids=length.repeat_interleave(number, 0) + steps,
-            past_key_values=cache,
-        ).logits
-        logits = torch.cat([first, rest], 1)
-    yield _pick(logits, tokens, mask).view(-1, number)
+    yield case.repeated(case.states.clone(), only="scores")["log_likelihood"]
 
 
 def _trunk(case: Case, only: str | None) -> Iterator[Tensor]:

@@ -77,15 +77,6 @@ def test_gradients_and_copies(tokenizer):
     assert uniform[0, 2] == pytest.approx(-torch.tensor(float(len(tokenizer))).log())
 
 
-def test_padding_alone_changes_nothing(tokenizer):
-    """Also where the padded prompt is longer than the model's positions."""
-    model = make_model("gpt2", tokenizer, n_positions=48)
-    states = make_states(tokenizer)
-    expected = make_trunk(model, tokenizer)(states.clone())["log_likelihood"]
-    padded = make_trunk(model, tokenizer, pad_to_multiple_of=64)(states)["log_likelihood"]
-    torch.testing.assert_close(padded, expected, atol=1e-4, rtol=1e-4)
-
-
 @pytest.mark.slow
 def test_two_losses_are_back_propagated_through_one_pass(tokenizer):
     """As an optimizer with a state for each loss does: the graph is walked twice."""

@@ -214,15 +214,6 @@ def test_normalised_advantages():
     assert advantage.std().item() == pytest.approx(1)
 
 
-def test_advantages_by_default_are_those_of_the_defaults():
-    loss = make_loss()
-    default = PPOGLAMLoss(loss.trunk, CandidateActor(return_log_prob=True), loss.value)
-    loss.make_value_estimator(gamma=0.99, lmbda=0.95)
-    rollout = make_rollout(loss)
-    wanted = loss.prepare(rollout.clone())["advantage"]
-    assert default.prepare(rollout)["advantage"].equal(wanted)
-
-
 # Passes through the trunk
 
 

@@ -162,9 +162,7 @@ def zero_shot_agent(
         []
     """
     loaded, tokenizer = load_language_model(model, device=device)
-    template = PromptTemplate()
-    if chat_template:
-        template = template.as_chat(tokenizer)
+    template = PromptTemplate().as_chat(tokenizer) if chat_template else PromptTemplate()
     card = AgentCard(model=str(model), template=template, num_critics=0)
     return _make_agent(Path(), card, loaded, tokenizer, device, kwargs)
 
@@ -177,38 +175,20 @@ def _make_agent(
     device: torch.device | str,
     options: dict[str, Any],
 ) -> Agent:
-    trunk = make_trunk(
-        model,
-        tokenizer,
-        card.template,
-        normalisation=card.normalisation,
-        **options,
-    )
+    trunk = make_trunk(model, tokenizer, card.template, normalisation=card.normalisation, **options)
+    sizes = {"num_actions": card.num_actions or 1, "hidden_sizes": card.hidden_sizes}
+    whole, critics = trunk, []
     with torch.device("meta"):  # until their weights are known to have the sizes that it tells
-        trunk, critics = _make_critics(card, trunk)
+        for _ in range(card.num_critics):
+            if card.critic == "state":
+                critic = ValueHead(trunk.embedding_dim, card.hidden_sizes)
+            else:
+                whole, critic = make_critic(trunk, card.critic, **sizes)
+            critics.append(critic)
     if critics:
         _load_heads(folder, card, critics)
     critics = [critic.to(device).requires_grad_(False).eval() for critic in critics]
-    return Agent(trunk, CandidateActor(), critics, tokenizer, card)
-
-
-def _make_critics(
-    card: AgentCard, trunk: CandidateTrunk
-) -> tuple[CandidateTrunk | EncodedActionsTrunk, list[TensorDictModule]]:
-    critics: list[TensorDictModule] = []
-    whole = trunk
-    for _ in range(card.num_critics):
-        if card.critic == "state":
-            critics.append(ValueHead(trunk.embedding_dim, card.hidden_sizes))
-            continue
-        whole, critic = make_critic(
-            trunk,
-            card.critic,
-            num_actions=card.num_actions or 1,
-            hidden_sizes=card.hidden_sizes,
-        )
-        critics.append(critic)
-    return whole, critics
+    return Agent(whole, CandidateActor(), critics, tokenizer, card)
 
 
 def _load_heads(folder: Path, card: AgentCard, critics: list[TensorDictModule]) -> None:

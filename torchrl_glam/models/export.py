@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from safetensors.torch import save_file
 from tensordict import TensorDictBase
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchrl_glam._files import kind_of, path_below
 from torchrl_glam.models.card import CARD, HEADS, README, AgentCard
@@ -163,7 +163,10 @@ def _merged(model: PeftModel) -> PreTrainedModel:
     from peft import get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
     base = model.get_base_model()
-    plain = type(base)(_plain_config(base)).eval()
+    config = copy.deepcopy(base.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    plain = type(base)(config).eval()
     plain.load_state_dict(_base_weights(base, plain.state_dict().keys()))
     if getattr(base, "generation_config", None) is not None:
         plain.generation_config = base.generation_config
@@ -174,24 +177,13 @@ def _merged(model: PeftModel) -> PreTrainedModel:
     return adapted.merge_and_unload().to(base.dtype)
 
 
-def _plain_config(base: PreTrainedModel):
-    config = copy.deepcopy(base.config)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    return config
-
-
 def _base_weights(base: PreTrainedModel, names) -> dict[str, Tensor]:
     """Weights under the names they had before adapters came, dequantised, on the CPU."""
     weights = dict(base.state_dict())
     for name, parameter in base.named_parameters(remove_duplicate=False):
         if (state := getattr(parameter, "quant_state", None)) is not None:
-            weights[name] = _dequantised(parameter, state)
+            from bitsandbytes.functional import dequantize_4bit
+
+            weights[name] = dequantize_4bit(parameter.data, state)
     plain = {k.replace(".base_layer", "").replace(".original_module", ""): k for k in weights}
     return {name: weights[plain[name]].cpu() for name in names}
-
-
-def _dequantised(parameter: nn.Parameter, state) -> Tensor:
-    from bitsandbytes.functional import dequantize_4bit
-
-    return dequantize_4bit(parameter.data, state)

@@ -1,6 +1,6 @@
-"""Imitation of the shortest plan: a test of what a language model understands, no way to train one.
+"""Imitation of the shortest plan: tells in a minute what language models understand.
 
-It is quick and free of the noise of reinforcement learning, so it tells models apart in a minute.
+It is free of the noise of reinforcement learning, and no way to train an agent.
 """
 
 from __future__ import annotations
