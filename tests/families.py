@@ -4,11 +4,14 @@ The plain computation reads one candidate of one state at a time, from text, wit
 library but the words of the prompt.
 """
 
+import copy
+import functools
+
 import torch
 from architectures import make_architecture
 from tensordict import TensorDict
 
-from torchrl_glam.models import load_tokenizer
+from torchrl_glam.models import load_tokenizer, make_trunk
 
 FAMILIES = ("t5", "flan-t5", "umt5", "bart", "gpt2", "llama", "qwen2")
 
@@ -74,6 +77,19 @@ def make_transitions():
     ends = {"terminated": terminated, "done": terminated, "reward": reward}
     action = states["action_mask"].float().multinomial(1, generator=draw).squeeze(-1)
     return states.update({"action": action, "next": following.update(ends)})
+
+
+@functools.cache
+def _checked_trunk(family):
+    tokenizer = load_tokenizer("tiny")
+    return make_trunk(make_model(family, tokenizer), tokenizer)
+
+
+def fresh_trunk(family, autocast=None):
+    """A trunk on the CPU, with the same weights each time."""
+    trunk = copy.deepcopy(_checked_trunk(family))
+    trunk.autocast = autocast
+    return trunk
 
 
 def plain_score(model, tokenizer, goal, observation, action):

@@ -27,7 +27,6 @@ from torchrl_glam.models import (
     load_language_model,
     make_trunk,
 )
-from torchrl_glam.text import join_segments
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -78,22 +77,19 @@ class Case(NamedTuple):
     states: TensorDict
     prompt: Tensor  # [B, T]
     prompt_mask: Tensor  # [B, T]
-    candidates: Tensor  # [B, A, W]
-    mask: Tensor  # [B, A, W], True at tokens
 
     def describe(self) -> str:
         base, length = self.trunk.base_model, self.prompt_mask.sum(-1)
-        tokens = self.mask.sum(-1)[self.mask[..., 0]]
-        admissible = self.mask[..., 0]
+        actions, mask = self.states["action_tokens"], self.states["action_mask"]
         trie, full = (
-            int(build_trie(self.candidates, admissible, 0, 0, leaves=leaves).valid.sum())
+            int(build_trie(actions, mask, 0, 0, leaves=leaves).valid.sum())
             for leaves in (False, True)
         )
         return (
             f"{sum(p.numel() for p in base.parameters()) / 1e6:.0f} M parameters; prompts of "
-            f"{int(length.min())} to {int(length.max())} tokens, {self.mask.shape[1]} candidates "
-            f"of {int(tokens.min())} to {int(tokens.max())}; positions to read them: "
-            f"{self.mask.numel()} repeated, {trie} trie, {full} trie + embeddings"
+            f"{int(length.min())} to {int(length.max())} tokens, {mask.shape[1]} candidates of "
+            f"{int((actions != 0).sum() / mask.sum())} tokens on average; positions to read them: "
+            f"{trie} trie, {full} trie + embeddings"
         )
 
 
@@ -173,11 +169,7 @@ def make_case(arguments: argparse.Namespace, name: str, objects: int, train: boo
         compiled = make_trunk(model, tokenizer, compile=True, **options).to(arguments.device)
     states = make_states(arguments.batch, objects).to(arguments.device)
     prompt, prompt_mask = trunk.prompt(states["goal_tokens"], states["observation_tokens"])
-    candidates = states["action_tokens"].long()
-    mask = (candidates != 0) & states["action_mask"].unsqueeze(-1)
-    width = int(mask.sum(-1).max())
-    tokens = states, prompt, prompt_mask, candidates[..., :width], mask[..., :width]
-    return Case(trunk, repeated, compiled, *tokens)
+    return Case(trunk, repeated, compiled, states, prompt, prompt_mask)
 
 
 def build(case: Case) -> None:
@@ -196,40 +188,15 @@ def run(method: str, case: Case, train: bool) -> Tensor | None:
             parts.append(part.detach())
     if method == "floor":
         return None
-    return torch.cat(parts, 1).masked_fill(~case.mask[..., 0], 0)
-
-
-def _pick(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-    """Sum of the log-probabilities of ``tokens``, all ``[R, W]``, from ``[R, W, V]``."""
-    log_prob = logits.float().log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-    return (log_prob * mask).sum(-1)
-
-
-def _decoder_inputs(tokens: Tensor) -> Tensor:
-    return torch.nn.functional.pad(tokens[:, :-1], (1, 0))  # T5 starts with token 0
+    return torch.cat(parts, 1)
 
 
 def _naive(case: Case) -> Iterator[Tensor]:
-    model = case.trunk.model
-    for tokens, mask in zip(case.candidates.unbind(1), case.mask.unbind(1), strict=True):
-        if case.trunk.base_model.config.is_encoder_decoder:
-            logits = model(
-                input_ids=case.prompt,
-                attention_mask=case.prompt_mask,
-                decoder_input_ids=_decoder_inputs(tokens),
-            ).logits
-        else:
-            size = case.prompt.shape[1] + tokens.shape[1]
-            values = torch.cat([case.prompt, tokens], 1).unsqueeze(1)
-            filled = torch.cat([case.prompt_mask, mask], 1)
-            rows = join_segments(values, filled.unsqueeze(1), size, 0)
-            length = filled.sum(-1, keepdim=True)
-            attend = torch.arange(size, device=rows.device) < length
-            logits = model(input_ids=rows, attention_mask=attend).logits
-            first = case.prompt_mask.sum(-1, keepdim=True) - 1
-            at = first + torch.arange(tokens.shape[1], device=rows.device)
-            logits = logits.gather(1, at.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
-        yield _pick(logits, tokens, mask).unsqueeze(1)
+    for action in range(case.states["action_mask"].shape[1]):
+        one = case.states.clone()
+        for key in ("action_tokens", "action_mask"):
+            one[key] = one[key][:, action : action + 1]
+        yield case.trunk(one, only="scores")["log_likelihood"]
 
 
 def _repeat(case: Case) -> Iterator[Tensor]:

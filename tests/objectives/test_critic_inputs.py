@@ -146,25 +146,6 @@ def test_actor_and_critic_share_the_pass(
     assert asked == passes
 
 
-def test_an_encoder_reads_each_candidate_once_without_graph_if_none_is_needed(
-    tokenizer, monkeypatch
-):
-    candidates = sum(text != "" for row in ACTIONS for text in row)
-    for critic_backprop in (True, False):
-        loss, model, _ = make_loss("flan-t5", tokenizer, "encoded-action", critic_backprop, {})
-        reads, read = [], loss.trunk.trunk.read_prompts
-
-        def spy(prompt, mask, read=read, reads=reads):
-            hidden = read(prompt, mask)
-            reads.append((len(prompt), hidden.requires_grad))
-            return hidden
-
-        monkeypatch.setattr(loss.trunk.trunk, "read_prompts", spy)
-        loss(make_batch(tokenizer))
-        assert reads[0] == (candidates, critic_backprop)
-        assert len(reads) == 2 and not reads[1][1]
-
-
 def test_encoded_actions_in_passes_have_values_and_gradients_of_the_whole(tokenizer):
     trunk = make_trunk(make_model("flan-t5", tokenizer), tokenizer).double()
     encoded, _ = make_critic(trunk, "encoded-action", num_actions=5, hidden_sizes=(8,))

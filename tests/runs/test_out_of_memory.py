@@ -4,8 +4,7 @@ import copy
 
 import pytest
 import torch
-from families import make_transitions
-from gpu_parity import fresh_trunk
+from families import fresh_trunk, make_transitions
 from torchrl.objectives import SoftUpdate
 
 from torchrl_glam.models import CandidateActor, make_critic

@@ -1,8 +1,7 @@
 """Hindsight for games without a social partner: a language model names the goals a step reached.
 
 SAC-GLAM (Gaven et al., 2024, section 2.3) leaves open whether a language model can replace the
-partner. Measure its accuracy game by game: ``tests/benchmarks/bench_judge.py`` does so where there
-is a partner to compare with.
+partner: measure its accuracy in your game.
 """
 
 from __future__ import annotations

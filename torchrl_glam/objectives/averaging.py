@@ -35,8 +35,6 @@ class WeightAverage(AveragedModel):
         >>> with average.applied():
         ...     print(f"{layer.weight.item():.3f}")
         2.636
-        >>> layer.weight.item()
-        3.0
     """
 
     def __init__(self, modules: Sequence[nn.Module], decay: float) -> None:

@@ -23,7 +23,7 @@ from torchrl.modules import MaskedCategorical
 from torchrl.objectives import DiscreteSACLoss
 from torchrl.objectives.utils import ValueEstimators, distance_loss
 
-from torchrl_glam.models.protocol import Part, Trunk
+from torchrl_glam.models.protocol import Part
 from torchrl_glam.objectives import functional
 from torchrl_glam.objectives._checks import check_action, check_arguments, check_finite
 from torchrl_glam.objectives.trunk import enough, state_keys, trainable_leaves
@@ -238,14 +238,7 @@ class SACGLAMLoss(DiscreteSACLoss):
 
     def _read_state(self, tensordict: TensorDictBase) -> TensorDictBase:
         """What both heads read of the state, with the gradient that they send."""
-        critic = self._enough(self.qvalue_network)
-        one_pass = not isinstance(self.trunk, Trunk) or self.trunk.one_pass
-        if self.critic_backprop or one_pass or critic != "embeddings":
-            return self._run_trunk(tensordict, only=self._enough(*self._heads))
-        # The critic's inputs take passes of their own, which need no graph.
-        state = self._run_trunk(tensordict, only=self._enough(self.actor_network))
-        with torch.no_grad():
-            return state.update(self._run_trunk(tensordict, only=critic))
+        return self._run_trunk(tensordict, only=self._enough(*self._heads))
 
     def _enough(self, *heads: TensorDictModule) -> Part | None:
         return enough(self.trunk, heads)

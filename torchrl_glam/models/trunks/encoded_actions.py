@@ -37,8 +37,6 @@ class EncodedActionsTrunk(TensorDictModuleBase):
         ['log_likelihood', 'action_embedding', 'prompt_embedding']
     """
 
-    one_pass = False
-
     def __init__(self, trunk: CandidateTrunk) -> None:
         super().__init__()
         if not trunk.base_model.config.is_encoder_decoder:

@@ -42,13 +42,9 @@ def split_by_tokens(
         >>> from tensordict import TensorDict
         >>> from torchrl_glam.models import load_language_model, make_trunk
         >>> trunk = make_trunk(*load_language_model("tiny"))
-        >>> ids = torch.arange(3, 11)
-        >>> batch = TensorDict({
-        ...     "goal_tokens": ids.expand(4, -1),
-        ...     "observation_tokens": ids.expand(4, -1),
-        ...     "action_tokens": ids[:2].expand(4, 1, -1),
-        ...     "action_mask": torch.ones(4, 1, dtype=torch.bool),
-        ... }, batch_size=[4])
+        >>> ids, mask = torch.arange(3, 11).expand(4, -1), torch.ones(4, 1).bool()
+        >>> texts = [ids, ids, ids[:, None, :2], mask]
+        >>> batch = TensorDict(dict(zip(trunk.in_keys, texts)), [4])
         >>> [len(part) for part in split_by_tokens(batch, trunk, 80)]
         [3, 1]
     """

@@ -78,8 +78,6 @@ class CandidateTrunk(ModelReader):
         True
     """
 
-    one_pass = True
-
     def __init__(
         self,
         model: nn.Module,
@@ -127,7 +125,6 @@ class CandidateTrunk(ModelReader):
             "autocast": self.autocast,
             "compile": self._compiled_read is not None,
             "pad_to_multiple_of": self.pad_to_multiple_of,
-            "packed": self.packed,
         }
         return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in settings.items())})"
 
