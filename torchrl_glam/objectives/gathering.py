@@ -109,6 +109,22 @@ class GatheringOptimizer(ABC):
             self.optimizers[name].zero_grad()
         return measured
 
+    def scale_rates(self, factor: float) -> None:
+        """Sets every learning rate to ``factor`` times the one given at the start.
+
+        Args:
+            factor: finite and at least 0, such as what is left of a rate that falls in proportion
+                to environment steps.
+
+        Raises:
+            ValueError: if ``factor`` is negative or not finite.
+        """
+        if not 0.0 <= factor < math.inf:
+            raise ValueError(f"factor ({factor}) must be finite and at least 0.")
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:  # its state holds the rate at the start too
+                group["lr"] = factor * group.setdefault("initial_lr", group["lr"])
+
     def discard(self, error: Exception | None = None) -> None:
         """Forgets the gradients gathered so far, for the update cannot be completed.
 
