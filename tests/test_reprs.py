@@ -17,7 +17,7 @@ def test_trunk_and_optimizer():
     assert said == (
         "EncoderDecoderTrunk(model=T5ForConditionalGeneration, normalisation=token_mean, "
         "max_tokens_per_pass=None, autocast=None, compile=False, "
-        "pad_to_multiple_of=1)"
+        "pad_to_multiple_of=1, packed=False)"
     )
     assert said in repr(ScoresOnly(trunk))
     critic = CandidateCritic(trunk.embedding_dim, (8,))

@@ -41,6 +41,7 @@ float32 and in bfloat16. Scores equal the model's own forward, one candidate at 
 
 - *trie*: one pass a state, candidates merged by prefix; texts beyond a sliding window are read
   *repeated*;
+- *packed*: one pass a state, candidates one after another;
 - *repeated*: one row a candidate, the prompt encoded or cached once. A warning says so;
 - *refused*: by a message with this reason. Texts beyond a limit are refused as well.
 
@@ -71,7 +72,7 @@ def describe(found):
     if isinstance(found, ValueError):
         return next(how for words, how in REFUSED.items() if words in str(found)), ""
     repeated = isinstance(found, (RepeatedTrunk, RepeatedDecoderOnlyTrunk))
-    how = "repeated" if repeated else "trie"
+    how = "repeated" if repeated else "packed" if found.packed else "trie"
     if found.window is not None:
         how += ", repeated beyond its window"
     if found.limit is None or "positions" in found.limit.why:

@@ -68,7 +68,7 @@ def assert_plain(trunk, tokenizer, states, goals=GOALS, observations=OBSERVATION
 def test_scores_equal_the_plain_computation(family, tokenizer, attention, masked):
     trunk = trunk_of(family, tokenizer, make_model(family, tokenizer, attention=attention))
     kind = EncoderDecoderTrunk if family in ENCODER_DECODERS else DecoderOnlyTrunk
-    assert type(trunk) is (RepeatedTrunk if family == "umt5" else kind)
+    assert type(trunk) is kind and trunk.packed == (family == "umt5")
     assert_plain(trunk, tokenizer, trunk(make_states(tokenizer, masked)))
 
 
@@ -277,18 +277,24 @@ def test_under_vmap_the_remedy_is_named(tokenizer):
         loss(steps)
 
 
-@pytest.mark.parametrize("family", ["t5", "bart"])
-def test_repeated_trunks_read_models_that_take_a_trie(family, tokenizer):
-    trunk = RepeatedTrunk(make_model(family, tokenizer), tokenizer)
+@pytest.mark.parametrize("family", ["t5", "umt5", "bart"])
+@pytest.mark.parametrize("kind", ["packed", "repeated"])
+def test_layouts_that_share_nothing(family, tokenizer, kind):
+    """Slower ways, also of models that take a trie: they must work too."""
+    model = make_model(family, tokenizer)
+    if kind == "packed":
+        trunk = EncoderDecoderTrunk(model, tokenizer, layout="packed")
+    else:
+        trunk = RepeatedTrunk(model, tokenizer)
     assert_plain(trunk, tokenizer, trunk(make_states(tokenizer, ((0, 0), (1, 4), (2, 1)))))
 
 
-def test_what_takes_no_trie_is_read_apart(tokenizer, monkeypatch):
+def test_what_takes_no_packed_candidates_is_read_apart(tokenizer, monkeypatch):
     """A decoder of BART's kind whose positions cannot be told: no hook sees them."""
     model = make_model("bart", tokenizer)
     decoder = model.get_decoder()
     monkeypatch.setattr(decoder, "embed_positions", _Unhookable(decoder.embed_positions))
-    with pytest.warns(UserWarning, match="takes no token trie: .* every candidate apart"):
+    with pytest.warns(UserWarning, match="nor packed candidates; .* every candidate apart"):
         trunk = make_trunk(model, tokenizer)
     assert type(trunk) is RepeatedTrunk
     assert_plain(trunk, tokenizer, trunk(make_states(tokenizer)))
@@ -354,6 +360,7 @@ def test_an_attention_without_masks_of_its_own_is_refused(tokenizer):
         ({"normalisation": "mean"}, r"normalisation \('mean'\) must be one of"),
         ({"max_tokens_per_pass": 0}, r"max_tokens_per_pass \(0\) must be at least 1"),
         ({"pad_to_multiple_of": 0}, r"pad_to_multiple_of \(0\) must be at least 1"),
+        ({"layout": "tri"}, r"layout \('tri'\) must be 'trie' or 'packed'"),
     ],
 )
 def test_wrong_options_are_refused(tokenizer, options, message):

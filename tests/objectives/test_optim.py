@@ -228,6 +228,6 @@ def test_rates_are_scaled_from_those_at_the_start_and_restored():
     again = ClippedAdam([{"params": [weight], "lr": 0.5}])
     again.load_state_dict(optimizer.state_dict())
     again.scale_rates(0.4)
-    assert again.adam.param_groups[0]["lr"] == pytest.approx(0.2)
+    assert again.optimizers["all"].param_groups[0]["lr"] == pytest.approx(0.2)
     with pytest.raises(ValueError, match=r"factor \(-1\) must be finite"):
         optimizer.scale_rates(-1)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +32,16 @@ class EncoderDecoderTrunk(CandidateTrunk):
     The embedding of the prompt is the decoder's hidden state at its start token. On construction,
     the trunk scores a few short candidates and compares them with the model's own forward.
 
-    Arguments, keys and errors are those of :class:`~torchrl_glam.models.CandidateTrunk`.
+    Args:
+        layout: ``"trie"``, candidates merged by prefix, or ``"packed"``, one after another
+            without sharing: slower, for models with a separate position bias in each layer
+            (UMT5). :func:`make_trunk` picks. Default: ``"trie"``.
+        *args, **kwargs: those of :class:`~torchrl_glam.models.CandidateTrunk`, as are keys and
+            errors.
 
     Raises:
-        ValueError: also if the model is no encoder-decoder with a language-model head.
+        ValueError: also if the model is no encoder-decoder with a language-model head, or cannot
+            read this layout exactly.
 
     Examples:
         >>> from torchrl_glam.models import load_language_model
@@ -42,25 +49,15 @@ class EncoderDecoderTrunk(CandidateTrunk):
         128
     """
 
-    def __init__(self, *args, **kwargs) -> None:
+    def __init__(self, *args, layout: Literal["trie", "packed"] = "trie", **kwargs) -> None:
+        if layout not in ("trie", "packed"):
+            raise ValueError(f"layout ({layout!r}) must be 'trie' or 'packed'")
         super().__init__(*args, **kwargs)
-        self._check_trie()
+        self.packed = layout == "packed"
+        if self._is_t5 and not self.packed:
+            _check_one_bias(self.base_model)
+        _check_room(self.base_model)
         self.check_exactness()
-
-    def _check_trie(self) -> None:
-        """Refuses models that are known to read no trie."""
-        base = self.base_model
-        names = [name for name, _ in base.decoder.named_modules()] if self._is_t5 else []
-        if (biases := sum("relative_attention_bias" in name for name in names)) > 1:
-            raise InexactTrunkError(
-                f"model ({base.__class__.__name__}) has {biases} position biases in its decoder, "
-                "and one mask for all layers can correct one: use make_trunk"
-            )
-        if hasattr(base.config, "expert_capacity"):
-            raise InexactTrunkError(
-                f"model ({base.__class__.__name__}) has experts with room for so many tokens of a "
-                "text, and candidates that share one would take it from each other: use make_trunk"
-            )
 
     def _check_family(self) -> None:
         base = self.base_model
@@ -116,7 +113,8 @@ class EncoderDecoderTrunk(CandidateTrunk):
         between the bias by depth and the bias by index that the layer is about to add.
         """
         allowed = trie.ancestors.unsqueeze(1)
-        bias = self._position_bias(trie) if self._is_t5 else allowed.new_zeros((), dtype=dtype)
+        corrected = self._is_t5 and not self.packed
+        bias = self._position_bias(trie) if corrected else allowed.new_zeros((), dtype=dtype)
         return torch.where(allowed, bias, torch.finfo(dtype).min).to(dtype)
 
     def _position_bias(self, trie: CandidateTrie) -> Tensor:
@@ -165,8 +163,9 @@ class RepeatedTrunk(EncoderDecoderTrunk):
         128
     """
 
-    def _check_trie(self) -> None:
-        """It reads none."""
+    def __init__(self, *args, **kwargs) -> None:
+        CandidateTrunk.__init__(self, *args, **kwargs)  # candidates have no layout to choose
+        self.check_exactness()
 
     def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
         model = self.base_model
@@ -189,6 +188,23 @@ class RepeatedTrunk(EncoderDecoderTrunk):
         first = state.new_zeros(len(prompt))
         first[state] = torch.arange(len(state), device=state.device)  # any row of a state
         return trie.nodes_of_rows(hidden[first, 0], hidden[:, 1:], state, action)
+
+
+def _check_one_bias(base: nn.Module) -> None:
+    biases = sum("relative_attention_bias" in name for name, _ in base.decoder.named_modules())
+    if biases != 1:
+        raise InexactTrunkError(
+            f"model ({base.__class__.__name__}) has {biases} position biases in its decoder, and "
+            "one mask for all layers can correct one: use layout='packed' or make_trunk"
+        )
+
+
+def _check_room(base: nn.Module) -> None:
+    if hasattr(base.config, "expert_capacity"):
+        raise InexactTrunkError(
+            f"model ({base.__class__.__name__}) has experts with room for so many tokens of a "
+            "text, and candidates that share one would take it from each other: use make_trunk"
+        )
 
 
 @contextmanager

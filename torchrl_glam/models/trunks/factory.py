@@ -16,7 +16,8 @@ from torchrl_glam.text import PromptTemplate
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_APART = "its decoder reads every candidate apart"
+_PACKED = "its decoder reads candidates packed, one after another"
+_APART = "nor packed candidates; its decoder reads every candidate apart"
 _CACHED = "its prompts are cached, and every candidate is read apart"
 
 
@@ -39,8 +40,9 @@ def make_trunk(
         The first of these that equals the model's own forward on a test. For a decoder-only model,
         a :class:`DecoderOnlyTrunk` (GPT-2, Llama, Qwen, ...) or a
         :class:`RepeatedDecoderOnlyTrunk` (MPT, Bloom, GPT-Neo); for an encoder-decoder, an
-        :class:`EncoderDecoderTrunk` (T5, Flan-T5, BART, Pegasus, ...) or a :class:`RepeatedTrunk`
-        (UMT5, T5Gemma). The second of each is slower, and a warning says why it is used.
+        :class:`EncoderDecoderTrunk` with tries (T5, Flan-T5, BART, Pegasus, ...) or with packed
+        candidates (UMT5, T5Gemma), or a :class:`RepeatedTrunk`. All but the first are slower, and a warning
+        says which one it is and why.
 
     Raises:
         ValueError: if the model is of neither family or read exactly by no trunk, or as the trunk
@@ -53,13 +55,17 @@ def make_trunk(
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if getattr(base.config, "is_encoder_decoder", False):
-        ways = [(EncoderDecoderTrunk, ""), (RepeatedTrunk, _APART)]
+        ways = [
+            (EncoderDecoderTrunk, {}, ""),
+            (EncoderDecoderTrunk, {"layout": "packed"}, _PACKED),
+            (RepeatedTrunk, {}, _APART),
+        ]
     else:
-        ways = [(DecoderOnlyTrunk, ""), (RepeatedDecoderOnlyTrunk, _CACHED)]
+        ways = [(DecoderOnlyTrunk, {}, ""), (RepeatedDecoderOnlyTrunk, {}, _CACHED)]
     reasons = []
-    for kind, how in ways:
+    for kind, layout, how in ways:
         try:
-            trunk = kind(model, tokenizer, template, **options)
+            trunk = kind(model, tokenizer, template, **layout, **options)
         except InexactTrunkError as error:
             reasons.append(str(error))
             continue

@@ -47,6 +47,8 @@ class ModelReader(TensorDictModuleBase):
 
     # Whether the tokens that the tokenizer puts after a text close the prompt.
     closes_prompt = True
+    # Whether candidates stand one after another, or share prefixes.
+    packed = False
     # Width D of the embeddings, as the model writes them; configurations may say otherwise.
     embedding_dim: int
     # Most tokens of a text that this trunk reads, and where it begins to read them another way.
@@ -120,7 +122,8 @@ class ModelReader(TensorDictModuleBase):
 
     def _trie(self, actions: Tensor, mask: Tensor, **options: Any) -> CandidateTrie:
         """The tries of candidates ``[B, A, W]``, as the model reads them."""
-        return build_trie(actions, mask, self._start_id(), self.prompt.pad_id, **options)
+        start, pad = self._start_id(), self.prompt.pad_id
+        return build_trie(actions, mask, start, pad, packed=self.packed, **options)
 
 
 def _check_again(trunk: ModelReader, keys: Any) -> None:

@@ -125,6 +125,7 @@ class CandidateTrunk(ModelReader):
             "autocast": self.autocast,
             "compile": self._compiled_read is not None,
             "pad_to_multiple_of": self.pad_to_multiple_of,
+            "packed": self.packed,
         }
         return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in settings.items())})"
 
