@@ -38,7 +38,6 @@ from torchrl_glam.replay import (
     HindsightRatioSampler,
     HindsightTransform,
     SegmentMultiStepTransform,
-    close_rollout,
 )
 from torchrl_glam.runs.checkpoints.adapters import CollectorState
 from torchrl_glam.runs.config import SACGLAMRayConfig
@@ -189,15 +188,6 @@ def replay(device):
     return differences(*found)
 
 
-def relabelled_rollout(device):
-    """Rows of an on-policy rollout, with hindsight, as PPO prepares them."""
-    whole, found = torch.cat(steps(), 1), []
-    for at in (device, "cpu"):
-        rows = Compose(HindsightTransform(seed=0)).inv(close_rollout(collected_on(at, whole)))
-        found.append({str(k): v for k, v in rows.reshape(-1).items(True, True)})
-    return differences(*found)
-
-
 def four_bit(device, folder):
     """Scores of 4-bit weights of a model: on the device against the CPU, and against full ones."""
     settings = {"load_in_4bit": True, "compute_dtype": torch.float32}
@@ -239,10 +229,6 @@ def test_a_trunk_is_where_its_model_is(device):
 
 def test_replay_gives_the_batches_of_the_cpu(device):
     check(replay(device), 0.0)
-
-
-def test_rollouts_with_hindsight_are_those_of_the_cpu(device):
-    check(relabelled_rollout(device), 0.0)
 
 
 def test_a_policy_on_a_card_acts_for_environments_in_main_memory(device):

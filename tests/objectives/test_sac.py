@@ -26,24 +26,17 @@ def loss_with_updater(**options):
 # Passes through the trunk
 
 
-def test_three_passes_and_only_rows_that_go_on():
-    loss, _ = loss_with_updater()
-    loss(toy.make_batch(7))  # two of seven rows terminate
-    assert loss.trunk.module.calls == [7, 5, 5]
-
-
-def test_one_pass_when_all_rows_terminate():
-    loss, _ = loss_with_updater()
-    batch = toy.make_batch()
-    batch["next", "terminated"].fill_(True)
+@pytest.mark.parametrize(
+    ("kind", "all_end", "rows"),
+    [("plain", False, [7, 5, 5]), ("plain", True, [7]), ("frozen", False, [7, 5])],
+    ids=["two of seven rows terminate", "all rows terminate", "a frozen trunk is its own target"],
+)
+def test_passes_and_their_rows(kind, all_end, rows):
+    loss, _ = loss_with_updater(trunk=toy.make_trunk(kind))
+    batch = toy.make_batch(7)
+    batch["next", "terminated"] |= all_end
     loss(batch)
-    assert loss.trunk.module.calls == [7]
-
-
-def test_frozen_trunk_is_its_own_target():
-    loss, _ = loss_with_updater(trunk=toy.make_trunk("frozen"))
-    loss(toy.make_batch())
-    assert loss.trunk.module.calls == [7, 5]
+    assert loss.trunk.module.calls == rows
 
 
 def test_next_states_leave_no_gradient():

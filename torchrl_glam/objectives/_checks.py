@@ -1,4 +1,4 @@
-"""What the losses refuse: what is wrong, where, what to do."""
+"""Checks of the losses' arguments and inputs: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_arguments(
     munchausen: float,
     loss_function: str,
 ) -> None:
-    """Those of SACGLAMLoss."""
+    """Refuses arguments of SACGLAMLoss that are out of range."""
     _require(num_actions >= 1, "num_actions", num_actions, "be at least 1: the candidate slots")
     _require(0.0 < alpha_init < math.inf, "alpha_init", alpha_init, "be positive and finite")
     most = math.log(num_actions)
@@ -41,7 +41,7 @@ def check_arguments(
 def check_ppo_arguments(
     actor: nn.Module, objective: str, clip_center: str, clip_epsilon: float, kl_coeff: float
 ) -> None:
-    """Those of PPOGLAMLoss."""
+    """Refuses arguments of PPOGLAMLoss that are out of range."""
     _require(objective in ("clip", "kl"), "objective", objective, "be 'clip' or 'kl'")
     centers = ("one", "behaviour")
     _require(clip_center in centers, "clip_center", clip_center, "be 'one' or 'behaviour'")
@@ -64,7 +64,7 @@ def _check_actor(actor: nn.Module) -> None:
 
 
 def check_finite(values: Tensor, key: NestedKey, mask: Tensor | None = None) -> None:
-    """Of the values where a mask is True, if one is given. On a GPU, the host waits once."""
+    """Refuses values that are not finite, where the mask is True. On a GPU, the host waits once."""
     bad = ~values.detach().isfinite()
     if mask is not None:
         bad &= mask
@@ -77,7 +77,7 @@ def check_finite(values: Tensor, key: NestedKey, mask: Tensor | None = None) -> 
 
 
 def check_action(action: Tensor, mask: Tensor, key: NestedKey) -> None:
-    """On a GPU, the host waits once."""
+    """Refuses actions that are not admissible. On a GPU, the host waits once."""
     if action.shape != mask.shape[:-1]:
         raise ValueError(
             f"{key!r} has shape {tuple(action.shape)} but must be {tuple(mask.shape[:-1])}: one "

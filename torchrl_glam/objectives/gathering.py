@@ -57,8 +57,8 @@ class GatheringOptimizer(ABC):
 
         Args:
             losses: result of calling the loss, with scalar entries.
-            share: of the part in the batch of all processes, ``len(part) / batch_size``. Default:
-                1.
+            share: the part's share of the batch of all processes, ``len(part) / batch_size``.
+                Default: 1.
 
         Raises:
             FloatingPointError: if a loss is not finite; names it. The gradients of earlier parts
@@ -193,8 +193,8 @@ class ClippedAdam(GatheringOptimizer):
     """Adam on the sum of a loss module's ``loss_`` entries, clipped by the norm of the gradient.
 
     Args:
-        groups: of parameters, with their learning rates, as ``torch.optim.Adam`` takes them. They
-            are one group here, ``"all"``.
+        groups: parameters with their learning rates, as ``torch.optim.Adam`` takes them; clipped
+            together, as the group ``"all"``.
         max_grad_norm, group: those of :class:`GatheringOptimizer`.
 
     Raises:

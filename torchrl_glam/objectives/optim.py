@@ -107,8 +107,8 @@ class SharedTrunkOptimizer(GatheringOptimizer):
 
         Args:
             losses: result of calling the loss.
-            share: of the part in the batch of all processes, ``len(part) / batch_size``. Default:
-                1.
+            share: the part's share of the batch of all processes, ``len(part) / batch_size``.
+                Default: 1.
             update_actor: ``False`` during the critic's warm-up (section 2.2): neither the
                 actor's loss nor the entropy coefficient's is used. With ``critic_backprop`` the
                 critic still moves the trunk. The same for all parts of a batch. Default: ``True``.

@@ -265,7 +265,7 @@ class PPOGLAMLoss(LossModule):
             self.heads.beta /= 2
 
     def _recorded(self) -> list[NestedKey]:
-        """What the heads read of a row beside the state."""
+        """Entries of a row that the heads read, apart from the state."""
         keys = self.tensor_keys
         out = [keys.action, keys.sample_log_prob, keys.advantage, keys.value_target]
         if self.objective == "kl":

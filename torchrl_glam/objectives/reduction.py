@@ -110,7 +110,7 @@ class GradientReducer:
 
 
 def lost(error: RuntimeError) -> LostProcessError:
-    """What a failed message to the other processes means, in words."""
+    """The error to raise for a failed message to the other processes."""
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return LostProcessError(
         f"another process of this run has ended or does not answer ({reason}): this one ends too; "

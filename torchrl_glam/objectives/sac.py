@@ -237,7 +237,7 @@ class SACGLAMLoss(DiscreteSACLoss):
         return functional_call(self.trunk, weights, (inputs,), options, tie_weights=True)
 
     def _read_state(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """What both heads read of the state, with the gradient that they send."""
+        """The inputs of both heads in the state, with gradient."""
         return self._run_trunk(tensordict, only=self._enough(*self._heads))
 
     def _enough(self, *heads: TensorDictModule) -> Part | None:

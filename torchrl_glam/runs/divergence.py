@@ -68,7 +68,8 @@ def diverged(
         update 3 at step 64: loss is nan. The run stops; it has saved no checkpoint. Learning rates
         that are too high do this: lr_heads=10.0
     """
-    rates = ", ".join(f"{k}={v}" for k, v in asdict(config).items() if k.startswith("lr_"))
+    rates = {k: v for k, v in asdict(config).items() if k.startswith("lr_") and k != "lr_end"}
+    rates = ", ".join(f"{name}={rate}" for name, rate in rates.items())
     last = (
         "it has saved no checkpoint"
         if checkpoint is None

@@ -36,8 +36,8 @@ class EncoderDecoderTrunk(CandidateTrunk):
         layout: ``"trie"``, candidates merged by prefix, or ``"packed"``, one after another
             without sharing: slower, for models with a separate position bias in each layer
             (UMT5). :func:`make_trunk` picks. Default: ``"trie"``.
-        *args, **kwargs: those of :class:`~torchrl_glam.models.CandidateTrunk`, as are keys and
-            errors.
+        *args: those of :class:`~torchrl_glam.models.CandidateTrunk`, as are keys and errors.
+        **kwargs: likewise.
 
     Raises:
         ValueError: also if the model is no encoder-decoder with a language-model head, or cannot

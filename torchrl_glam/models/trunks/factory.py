@@ -41,8 +41,8 @@ def make_trunk(
         a :class:`DecoderOnlyTrunk` (GPT-2, Llama, Qwen, ...) or a
         :class:`RepeatedDecoderOnlyTrunk` (MPT, Bloom, GPT-Neo); for an encoder-decoder, an
         :class:`EncoderDecoderTrunk` with tries (T5, Flan-T5, BART, Pegasus, ...) or with packed
-        candidates (UMT5, T5Gemma), or a :class:`RepeatedTrunk`. All but the first are slower, and a warning
-        says which one it is and why.
+        candidates (UMT5, T5Gemma), or a :class:`RepeatedTrunk`. All but the first are slower, and a
+        warning says which one it is and why.
 
     Raises:
         ValueError: if the model is of neither family or read exactly by no trunk, or as the trunk

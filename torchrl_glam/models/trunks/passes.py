@@ -1,4 +1,4 @@
-"""What the language model reads at a time: rows that differ, in passes that fit memory.
+"""Passes of the language model: rows that differ, and as many at a time as fit memory.
 
 Passes are cut by tokens, with long rows together, so that little is padded.
 """

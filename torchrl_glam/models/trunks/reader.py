@@ -40,7 +40,7 @@ _ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 
 
 class ModelReader(TensorDictModuleBase):
-    """What a family of language models adds: how its model reads, and the vocabulary head.
+    """Base of the families of trunks: how their model reads, and the vocabulary head.
 
     Arguments and errors are those of :class:`~torchrl_glam.models.CandidateTrunk`.
     """
