@@ -29,7 +29,6 @@ PAPER = {
     "paper": [],
     "paper_wide": [WIDE],
     "paper_bfloat16": [WIDE, "load_in_4bit=false"],
-    "paper_compiled": [WIDE, "load_in_4bit=false", "compile=true"],
 }
 
 
@@ -63,7 +62,7 @@ def paper(options: argparse.Namespace, scratch: Path, more: list[str]) -> list[s
         make_flan_t5(model, size)
     run = scratch / f"run-{time.monotonic_ns()}"
     settings = [f"model={model}", f"output={run}", f"device={options.device}", "loggers=[]"]
-    settings += ["eval_every=0", "eval_episodes=1", "checkpoint_every=0", "probe_episodes=0"]
+    settings += ["eval_every=0", "eval_episodes=1", "checkpoint_every=0"]
     settings += ["total_steps=4000", "log_every=4000", *more]
     if options.quick:
         settings += ["num_envs=8", "update_every=8", "batch_size=16", "warmup_updates=2"]

@@ -22,7 +22,7 @@ SMALL = {
     "warmup_updates=1 capacity=600 log_every=8",
     "ppo_glam": "total_steps=32 num_envs=8 update_every=32 batch_size=16 num_epochs=1 log_every=32",
 }
-COMMON = "device=cpu eval_every=0 eval_episodes=1 loggers=[] checkpoint_every=0 export=none"
+COMMON = "device=cpu eval_every=0 eval_episodes=1 loggers=[] checkpoint_every=0"
 CPU_SECONDS = 10
 
 # What every recipe has. The key that the message must name is the first one given.
@@ -38,12 +38,10 @@ SHARED = [
         "goal_length=0",
         "observation_length=3",
         "load_in_4bit=2",
-        "compile=2",
         "gradient_checkpointing=2",
     ),
     *("chat_template=2", "chat_template=true"),
-    *("lora_rank=0", "lora_alpha=0", "lora_alpha=-1", "lora_target_modules=[]"),
-    "lora_target_modules=[x] lora_rank=2",
+    "lora_rank=0",
     *("autocast=maybe", "normalisation=mean", "critic_hidden_sizes=[0]"),
     *("critic_hidden_sizes=[16,-1]", "gamma=1.5", "gamma=nan", "update_every=33", "batch_size=0"),
     *("max_tokens_per_pass=0", "lr_heads=-1", "lr_heads=inf"),
@@ -51,7 +49,7 @@ SHARED = [
     *("eval_every=-8", "eval_episodes=0", "log_every=0", "log_every=3"),
     "checkpoint_every=3",
     *("loggers=[nothing]", "loggers=[wandb]", "loggers=[csv,mlflow]"),
-    *("export=onnx", "export=adapter", "+foo=1", "foo=1", "~gamma"),
+    *("+foo=1", "foo=1", "~gamma"),
 ]
 # Those that pass through what each recipe writes for itself.
 OF_BOTH = [

@@ -221,8 +221,8 @@ def find_export(folder: Path) -> Path:
         )
     elif run is not None:
         why = (
-            f"is a run's that exported no agent (no model/{CARD}): it was stopped before its end, "
-            "or ran with export=none; resume it (resume=...), and it writes one"
+            f"is a run's that exported no agent (no model/{CARD}): it was stopped before its end; "
+            "resume it (resume=...), and it writes one"
         )
     else:
         why = f"holds no agent: it has no {CARD}; give the folder of a run, or its export"

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchrl_glam.pretraining import GAME_EXERCISES
-from torchrl_glam.runs.config.base import (
-    RecipeConfig,
+from torchrl_glam.runs.config.base import RecipeConfig
+from torchrl_glam.runs.config.rules import (
     Switch,
     above,
     at_least,
@@ -76,29 +76,28 @@ class PretrainConfig:
             ValueError: naming the key, its value and what was expected.
         """
         switches(self)
-        within(self, "seed", 0, 2**32 - 1)
+        within(self, 0, 2**32 - 1, "seed")
         choice(self, "exercises", ("game", "playground"))
         sizes = ("num_batches", "batch_size", "questions", "vocabulary", "log_every")
         layers = ("d_model", "d_ff", "num_heads", "num_layers", "num_decoder_layers")
-        for key in (*sizes, *layers, "entropy_states", "episodes"):
-            at_least(self, key, 1)
+        at_least(self, 1, *sizes, *layers, "entropy_states", "episodes")
         require(
             self.exercises != "game" or self.questions <= len(GAME_EXERCISES),
             "questions",
             self.questions,
             f"be at least 1 and at most {len(GAME_EXERCISES)}, as those about a state differ",
         )
-        at_least(self, "num_steps", 0 if self.exercises == "playground" else 1)
-        at_least(self, "imitate_steps", 0)
+        at_least(self, 0 if self.exercises == "playground" else 1, "num_steps")
+        at_least(self, 0, "imitate_steps")
         require(
             not self.imitate_steps or self.imitate_steps >= self.imitate_batch_size,
             "imitate_steps",
             self.imitate_steps,
             f"be 0, or at least imitate_batch_size ({self.imitate_batch_size})",
         )
-        for key in ("lr", "lr_embeddings", "imitate_lr"):
-            above(self, key, 0, "it is a learning rate")
-        above(self, "max_grad_norm", 0, "inf for no clipping")
+        above(self, 0, "lr", "lr_embeddings", "imitate_lr")
+        norm = self.max_grad_norm
+        require(norm > 0, "max_grad_norm", norm, "be above 0; inf for no clipping")
         require(0 < self.decay <= 1, "decay", self.decay, "be in (0, 1]")
         require(
             self.d_model % self.num_heads == 0,
