@@ -12,7 +12,6 @@ as objects plus two. Methods:
 - naive: one forward per candidate, the prompt read again each time;
 - repeat: the prompt read once, its encoding (or key-value cache) repeated per candidate;
 - trie: shared prefixes, log-likelihoods alone; and trie + embeddings: the critic's inputs as well;
-- compiled: trie + embeddings under torch.compile, with shapes padded to buckets (--compile);
 - floor: prompts alone, no candidates at all.
 
 Training is forward and backward with LoRA (rank 16 on queries and values). Methods take turns, and
@@ -55,7 +54,7 @@ def measure(arguments: argparse.Namespace, name: str, objects: int, train: bool)
         print(f"\n{name}: {case.describe()}")
     cells = {method: Cell() for method in arguments.methods}
     for method, cell in cells.items():
-        run(method, case, train)  # warm, and compiled
+        run(method, case, train)  # warm
         with peak_memory(arguments.device, cell):
             scores = run(method, case, train)
         cell.scores = None if scores is None else scores.float().cpu()
@@ -145,12 +144,10 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--four-bit", action="store_true", help="weights in 4 bits, and adapters")
-    parser.add_argument("--compile", action="store_true", help="time the compiled trie too")
     parser.add_argument("--pad", type=int, default=8, help="pad_to_multiple_of, except on a CPU")
     parser.add_argument("--no-train", dest="train", action="store_false")
     arguments = parser.parse_args()
     chosen = {*arguments.methods, "trie", "floor"}
-    chosen -= set() if arguments.compile else {"compiled"}
     arguments.methods = [method for method in METHODS if method in chosen]
     # Log-likelihoods of random weights are hundreds of nats.
     arguments.tolerance = 1e-2 if arguments.dtype == "float32" else float("inf")

@@ -47,7 +47,6 @@ def commands(options: argparse.Namespace, scratch: Path) -> dict[str, list[str]]
         **{name: paper(options, scratch, more) for name, more in PAPER.items()},
         "scoring": [str(HERE / "bench_scoring.py"), *scoring],
         "scoring_four_bit": [str(HERE / "bench_scoring.py"), *scoring, "--four-bit"],
-        "scoring_compiled": [str(HERE / "bench_scoring.py"), *scoring, "--compile"],
         "update": [str(HERE / "bench_update.py"), *update],
         "update_four_bit": [str(HERE / "bench_update.py"), *update, *lora],
     }
@@ -89,8 +88,7 @@ def run_section(name: str, command: list[str], folder: Path, seconds: float) -> 
 
 
 def main() -> None:
-    sections = ["parity", *PAPER, "scoring", "scoring_four_bit", "scoring_compiled"]
-    sections += ["update", "update_four_bit"]
+    sections = ["parity", *PAPER, "scoring", "scoring_four_bit", "update", "update_four_bit"]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true", help="small shapes: a smoke run")

@@ -65,7 +65,7 @@ MODELS = {
     "qwen2-100m": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN)),
     "qwen2-500m": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN_HALF)),
 }
-METHODS = ("naive", "repeat", "trie", "trie + embeddings", "compiled", "floor")
+METHODS = ("naive", "repeat", "trie", "trie + embeddings", "floor")
 
 
 class Case(NamedTuple):
@@ -73,7 +73,6 @@ class Case(NamedTuple):
 
     trunk: CandidateTrunk
     repeated: CandidateTrunk
-    compiled: CandidateTrunk | None
     states: TensorDict
     prompt: Tensor  # [B, T]
     prompt_mask: Tensor  # [B, T]
@@ -162,14 +161,9 @@ def make_case(arguments: argparse.Namespace, name: str, objects: int, train: boo
     trunk = make_trunk(model.eval(), tokenizer, **options).to(arguments.device)
     kind = RepeatedTrunk if trunk.base_model.config.is_encoder_decoder else RepeatedDecoderOnlyTrunk
     repeated = kind(model, tokenizer, **options).to(arguments.device)
-    compiled = None
-    if arguments.compile:
-        torch._dynamo.reset()
-        options["pad_to_multiple_of"] = arguments.pad
-        compiled = make_trunk(model, tokenizer, compile=True, **options).to(arguments.device)
     states = make_states(arguments.batch, objects).to(arguments.device)
     prompt, prompt_mask = trunk.prompt(states["goal_tokens"], states["observation_tokens"])
-    return Case(trunk, repeated, compiled, states, prompt, prompt_mask)
+    return Case(trunk, repeated, states, prompt, prompt_mask)
 
 
 def build(case: Case) -> None:
@@ -207,10 +201,6 @@ def _trunk(case: Case, only: str | None) -> Iterator[Tensor]:
     yield case.trunk(case.states.clone(), only=only)["log_likelihood"]
 
 
-def _compiled(case: Case) -> Iterator[Tensor]:
-    yield case.compiled(case.states.clone())["log_likelihood"]
-
-
 def _floor(case: Case) -> Iterator[Tensor]:
     base = case.trunk.base_model
     reader = base.encoder if base.config.is_encoder_decoder else base.base_model
@@ -224,6 +214,5 @@ _STEPS = {
     "repeat": _repeat,
     "trie": lambda case: _trunk(case, "scores"),
     "trie + embeddings": lambda case: _trunk(case, None),
-    "compiled": _compiled,
     "floor": _floor,
 }

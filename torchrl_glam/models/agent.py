@@ -40,8 +40,8 @@ class Agent:
 
     Examples:
         >>> agent = zero_shot_agent("tiny")
-        >>> agent.critic is None, agent.policy.out_keys
-        (True, ['action'])
+        >>> agent.critics, agent.policy.out_keys
+        ([], ['action'])
     """
 
     trunk: CandidateTrunk | EncodedActionsTrunk
@@ -54,11 +54,6 @@ class Agent:
     def template(self) -> PromptTemplate:
         """The prompt that it reads."""
         return self.card.template
-
-    @property
-    def critic(self) -> TensorDictModule | None:
-        """The first of the value heads, None if there is none."""
-        return self.critics[0] if self.critics else None
 
     @property
     def policy(self) -> OnDevice:

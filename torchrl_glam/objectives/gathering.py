@@ -242,9 +242,7 @@ def add_gradients(
     params = {p: gradients.setdefault(name, {}) for name, group in groups.items() for p in group}
     for parameter, grads in params.items():
         parameter.grad = grads.get(parameter)
-    # A compiled trunk is walked twice, so it may not reuse the memory of what it reads.
-    with torch._functorch.config.patch(donated_buffer=False):
-        torch.autograd.backward(losses, inputs=list(params), retain_graph=retain_graph)
+    torch.autograd.backward(losses, inputs=list(params), retain_graph=retain_graph)
     for parameter, grads in params.items():
         if parameter.grad is not None:
             grads[parameter] = parameter.grad

@@ -87,7 +87,7 @@ def score_error(
     """The largest difference between a trunk's scores and the model's own forward.
 
     The trunk reads the candidates in one batch, the model reads them one at a time; both in
-    float32, without ``autocast`` and ``compile``. It costs about as much as scoring ``rows`` states
+    float32, without ``autocast``. It costs about as much as scoring ``rows`` states
     one candidate at a time.
 
     Args:

@@ -5,7 +5,7 @@ A family of language models adds how its model reads (:mod:`torchrl_glam.models.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -51,11 +51,9 @@ class CandidateTrunk(ModelReader):
         autocast: type in which the model multiplies matrices, ``torch.bfloat16`` where the
             hardware has it. Log-likelihoods then move by some hundredths of a nat. Default:
             None, the type of the weights.
-        compile: whether the model's part of a pass runs under ``torch.compile``, on a GPU; a
-            dictionary holds its arguments. Each new shape is compiled, so pad. Default: False.
         pad_to_multiple_of: prompts and tries are padded to multiples of this many tokens and
-            nodes, so that few shapes occur, for each of which kernels are made. Above 1, and unless
-            compiled, states and scored positions are rounded up too. Default: 1.
+            nodes, so that few shapes occur, for each of which kernels are made. Above 1, states and
+            scored positions are rounded up too. Default: 1.
         goal_key, observation_key, action_key, mask_key: inputs. Tokens of goal ``[*B, Tg]``,
             observation ``[*B, To]`` and candidates ``[*B, A, Ta]``, all padded on the right, and
             the admissible candidates ``[*B, A]`` (bool). Defaults: ``"goal_tokens"``,
@@ -87,7 +85,6 @@ class CandidateTrunk(ModelReader):
         normalisation: Normalisation = "sum",
         max_tokens_per_pass: int | None = None,
         autocast: torch.dtype | None = None,
-        compile: bool | dict[str, Any] = False,
         pad_to_multiple_of: int = 1,
         goal_key: NestedKey = "goal_tokens",
         observation_key: NestedKey = "observation_tokens",
@@ -111,9 +108,6 @@ class CandidateTrunk(ModelReader):
         self.max_tokens_per_pass = max_tokens_per_pass
         self.autocast = autocast
         self.pad_to_multiple_of = pad_to_multiple_of
-        # The function, not the bound method: a copy of the trunk must not read this one's model.
-        options = compile if isinstance(compile, dict) else {}
-        self._compiled_read = torch.compile(type(self)._read, **options) if compile else None
         self.in_keys = [goal_key, observation_key, action_key, mask_key]
         self.out_keys = [log_likelihood_key, action_embedding_key, prompt_embedding_key]
 
@@ -123,7 +117,6 @@ class CandidateTrunk(ModelReader):
             "normalisation": self.likelihood.normalisation,
             "max_tokens_per_pass": self.max_tokens_per_pass,
             "autocast": self.autocast,
-            "compile": self._compiled_read is not None,
             "pad_to_multiple_of": self.pad_to_multiple_of,
             "packed": self.packed,
         }
@@ -214,16 +207,7 @@ class CandidateTrunk(ModelReader):
             return None, None, self.read_prompts(prompt, prompt_mask)
         trie = self._trie(actions, mask, leaves=only != "scores", pad_to_multiple_of=multiple)
         with self._autocast(prompt.device):
-            if self._compiled_read is None:
-                hidden = self._read(prompt, prompt_mask, trie)
-            else:
-                for value in (prompt, prompt_mask, *trie):
-                    torch._dynamo.maybe_mark_dynamic(value, 0)  # states come in any number
-                # Two losses may be back-propagated through one pass, which torch refuses where the
-                # first may reuse the memory of what it reads; the backward pass is asked too, so
-                # SharedTrunkOptimizer says the same.
-                with torch._functorch.config.patch(donated_buffer=False):
-                    hidden = self._compiled_read(self, prompt, prompt_mask, trie)
+            hidden = self._read(prompt, prompt_mask, trie)
         scores = None if only == "embeddings" else self.likelihood(trie, hidden, self._logits)
         if only == "scores":
             return scores, None, hidden[:, 0]
@@ -243,7 +227,7 @@ class CandidateTrunk(ModelReader):
 
     def _spare_states(self, number: int) -> int:
         """States to add, copies of the last, so that few numbers of states occur."""
-        if self.pad_to_multiple_of == 1 or self._compiled_read is not None or not number:
+        if self.pad_to_multiple_of == 1 or not number:
             return 0
         return -number % (8 if number <= 64 else 32)
 
