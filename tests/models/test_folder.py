@@ -28,6 +28,7 @@ def edit(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     "name", ["config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"]
 )
@@ -58,6 +59,7 @@ class _Payload:
         return os.mkdir, (os.environ["PAYLOAD"],)
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside safetensors"])
 def test_a_pickle_is_never_opened(folder, tmp_path, monkeypatch, beside):
     monkeypatch.setenv("PAYLOAD", str(tmp_path / "ran"))
@@ -80,6 +82,7 @@ def payload(folder, tmp_path, monkeypatch):
     return tmp_path / "ran"
 
 
+@pytest.mark.hostile
 def test_code_of_a_model_is_neither_run_nor_offered(folder, payload):
     auto_map = {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}
     edit(folder / "config.json", model_type="own", auto_map=auto_map)
@@ -88,6 +91,7 @@ def test_code_of_a_model_is_neither_run_nor_offered(folder, payload):
     assert not payload.exists()
 
 
+@pytest.mark.hostile
 def test_code_of_a_tokenizer_is_neither_run_nor_offered(folder, payload):
     """transformers reads its plain files instead."""
     auto_map = {"AutoTokenizer": ["own.T", "own.T"]}
@@ -96,6 +100,7 @@ def test_code_of_a_tokenizer_is_neither_run_nor_offered(folder, payload):
     assert not payload.exists()
 
 
+@pytest.mark.hostile
 def test_weights_that_lie_elsewhere_are_refused(folder, tmp_path):
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
@@ -105,6 +110,7 @@ def test_weights_that_lie_elsewhere_are_refused(folder, tmp_path):
         load_language_model(folder)
 
 
+@pytest.mark.hostile
 def test_a_vocabulary_that_lies_elsewhere_is_refused(folder, tmp_path):
     edit(folder / "tokenizer_config.json", vocab_file=str(tmp_path / "vocab.json"))
     with pytest.raises(ValueError, match="tokenizer_config.json: vocab_file"):
@@ -120,6 +126,7 @@ def test_a_model_that_lacks_a_tensor_is_refused(folder):
         load_language_model(folder)
 
 
+@pytest.mark.hostile
 def test_damaged_weights_are_named(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
@@ -127,6 +134,7 @@ def test_damaged_weights_are_named(folder):
         load_language_model(folder)
 
 
+@pytest.mark.hostile
 def test_weights_of_another_size_are_named(folder):
     edit(folder / "config.json", n_embd=16)
     with pytest.raises(ValueError, match="those of another configuration"):
@@ -174,6 +182,7 @@ os.mkdir(os.environ["PAYLOAD"])
 """
 
 
+@pytest.mark.hostile
 def test_adapters_that_are_not_lora_import_nothing(adapters, payload, monkeypatch):
     """XLoRA's sub-adapters may name a module of the folder that Python was started in."""
     (adapters / "megatron").mkdir()
@@ -203,6 +212,7 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch):
             assert find_spec("kernels_of_mine") is not None
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -222,6 +232,7 @@ def test_adapters_have_plain_fields(adapters, changes, message):
         load_language_model(adapters)
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("changes", [{"n_layer": 10**7}, {"text": {"num_experts": 10**7}}])
 def test_a_configuration_of_absurd_size_is_refused(folder, changes):
     edit(folder / "config.json", **changes)
@@ -229,12 +240,14 @@ def test_a_configuration_of_absurd_size_is_refused(folder, changes):
         load_language_model(folder)
 
 
+@pytest.mark.hostile
 def test_json_that_is_nested_deeply_is_refused(folder):
     (folder / "config.json").write_text("[" * 10**5)
     with pytest.raises(ValueError, match=r"config.json' is not JSON \(nested too deeply\)"):
         load_tokenizer(folder)
 
 
+@pytest.mark.hostile
 def test_a_large_file_is_refused_before_it_is_read(folder):
     with (folder / "vocab.json").open("wb") as file:
         file.truncate(2**40)  # a sparse file
@@ -242,6 +255,7 @@ def test_a_large_file_is_refused_before_it_is_read(folder):
         load_tokenizer(folder)
 
 
+@pytest.mark.hostile
 def test_adapters_beside_a_whole_model_are_refused(folder, tmp_path):
     lora = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
     model, tokenizer = load_language_model(folder, lora=lora)

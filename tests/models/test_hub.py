@@ -193,6 +193,7 @@ def test_what_is_pushed_is_the_export_and_nothing_else(hub, tmp_path):
     assert {"README.md", "agent.json", "model.safetensors", "tokenizer.json"} <= hub.files.keys()
 
 
+@pytest.mark.hostile
 def test_a_linked_file_is_neither_pushed_nor_written_through(hub, tmp_path):
     folder = export(tmp_path / "agent")
     (tmp_path / "secrets").write_text("mine")

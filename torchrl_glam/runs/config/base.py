@@ -106,10 +106,10 @@ class RecipeConfig:
             PermissionError: if ``push`` is given and there is no token of the hub.
         """
         switches(self)
-        for key in ("total_steps", "num_envs", "update_every"):
+        for key in ("total_steps", "update_every", "batch_size", "log_every"):
             at_least(self, key, 1)
-        for key in ("batch_size", "log_every", "eval_episodes"):
-            at_least(self, key, 1)
+        for key in ("num_envs", "eval_episodes"):
+            within(self, key, 1, 1_000_000)
         for key in ("eval_every", "checkpoint_every"):
             at_least(self, key, 0)
         within(self, "seed", 0, 2**32 - 1)
@@ -131,13 +131,14 @@ class RecipeConfig:
             require_token("push", self.push)
         self._check_adapters()
         sizes = self.critic_hidden_sizes
-        require(all(size > 0 for size in sizes), "critic_hidden_sizes", sizes, "be at least 1 each")
+        fit = len(sizes) <= 64 and all(0 < size <= 2**20 for size in sizes)  # as in an agent card
+        require(fit, "critic_hidden_sizes", sizes, "be at most 64 numbers from 1 to 1048576")
         multiple(self, "update_every", "num_envs")
         for key in ("total_steps", "log_every", "eval_every", "checkpoint_every"):
             multiple(self, key, "update_every")
         for key in ("max_tokens_per_pass", "goal_length", "observation_length", "action_length"):
             if getattr(self, key) is not None:
-                at_least(self, key, 1)
+                within(self, key, 1, 1_000_000_000)
         ends = ("error", "head", "tail")
         require(self.long_texts in ends, "long_texts", self.long_texts, f"be one of {ends}")
         require("train" in self.eval_splits, "eval_splits", self.eval_splits, "have a key train")

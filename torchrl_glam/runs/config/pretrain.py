@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,9 @@ from torchrl_glam.runs.config.base import (
     switches,
     within,
 )
+
+# Most of what is held at once, most steps of a loop, and most weights of a model.
+_MANY, _STEPS, _WEIGHTS = 1_000_000, 100_000_000, 1_000_000_000
 
 
 @dataclass
@@ -78,18 +82,27 @@ class PretrainConfig:
         switches(self)
         within(self, "seed", 0, 2**32 - 1)
         choice(self, "exercises", ("game", "playground"))
-        sizes = ("num_batches", "batch_size", "questions", "vocabulary", "log_every")
-        layers = ("d_model", "d_ff", "num_heads", "num_layers", "num_decoder_layers")
-        for key in (*sizes, *layers, "entropy_states", "episodes"):
-            at_least(self, key, 1)
+        for key in ("output", "results"):
+            require(bool(getattr(self, key).strip()), key, getattr(self, key), "not be empty")
+        require(
+            self.exercises == "game" or self.env_class == RecipeConfig.env_class,
+            "exercises",
+            self.exercises,
+            f"be game for {self.env_class}: those of Playground-Text know its words",
+        )
+        for key in ("batch_size", "vocabulary", "entropy_states", "episodes", "imitate_batch_size"):
+            within(self, key, 1, _MANY)
+        for key in ("num_batches", "log_every", "num_heads", "questions"):
+            within(self, key, 1, _STEPS)
+        within(self, "imitate_seeds", 1, 1_000)
         require(
             self.exercises != "game" or self.questions <= len(GAME_EXERCISES),
             "questions",
             self.questions,
             f"be at least 1 and at most {len(GAME_EXERCISES)}, as those about a state differ",
         )
-        at_least(self, "num_steps", 0 if self.exercises == "playground" else 1)
-        at_least(self, "imitate_steps", 0)
+        within(self, "num_steps", 0 if self.exercises == "playground" else 1, _STEPS)
+        within(self, "imitate_steps", 0, _STEPS)
         require(
             not self.imitate_steps or self.imitate_steps >= self.imitate_batch_size,
             "imitate_steps",
@@ -97,17 +110,36 @@ class PretrainConfig:
             f"be 0, or at least imitate_batch_size ({self.imitate_batch_size})",
         )
         for key in ("lr", "lr_embeddings", "imitate_lr"):
-            above(self, key, 0, "it is a learning rate")
+            require(
+                0 < getattr(self, key) < math.inf, key, getattr(self, key), "be above 0, finite"
+            )
         above(self, "max_grad_norm", 0, "inf for no clipping")
         require(0 < self.decay <= 1, "decay", self.decay, "be in (0, 1]")
+        self._check_model()
+        require(bool(self.eval_splits), "eval_splits", self.eval_splits, "have a key at least")
+        self.tasks().check()
+
+    def _check_model(self) -> None:
+        layers = ("num_layers", "num_decoder_layers")
+        for key in layers:
+            within(self, key, 1, 1_000)
+        for key in ("d_model", "d_ff"):
+            at_least(self, key, 1)
         require(
             self.d_model % self.num_heads == 0,
             "d_model",
             self.d_model,
             f"be a multiple of num_heads ({self.num_heads})",
         )
-        require(bool(self.eval_splits), "eval_splits", self.eval_splits, "have a key at least")
-        self.tasks().check()
+        sizes = {key: getattr(self, key) for key in ("d_model", "d_ff", *layers)}
+        weights = (
+            4
+            * self.d_model
+            * (self.d_model + self.d_ff)
+            * (self.num_layers + self.num_decoder_layers)
+        )
+        if weights > _WEIGHTS:
+            raise ValueError(f"{sizes} make a model of {weights:,} weights, expected {_WEIGHTS:,}")
 
     def tasks(self) -> RecipeConfig:
         """The environment as other recipes have it in their configuration."""

@@ -81,10 +81,11 @@ class SACGLAMConfig(RecipeConfig):
             self.alpha_init = 0.05 if self.hindsight else 0.005
         if self.target_entropy is None:
             self.target_entropy = 0.01 if self.hindsight else 0.0
-        for key in ("n_step", "num_updates", "capacity", "target_entropy_steps"):
+        for key in ("n_step", "num_updates", "target_entropy_steps"):
             at_least(self, key, 1)
+        within(self, "capacity", 1, 1_000_000_000)
         at_least(self, "warmup_updates", 0)
-        at_least(self, "probe_episodes", 0)
+        within(self, "probe_episodes", 0, 1_000_000)
         within(self, "hindsight_ratio", 0.0, 1.0)
         require(0 < self.tau <= 1, "tau", self.tau, "be in (0, 1]")
         require(0 <= self.average_decay < 1, "average_decay", self.average_decay, "be in [0, 1)")
