@@ -56,8 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         buffer.set_rng(torch.Generator().manual_seed(config.seed))
         print(f"{len(buffer):,} transitions, stored by step {step}")
         run.keeps(loss=agent.loss, optimizer=agent.optimizer)
-        looks = {"heads": agent.loss.policy_and_values, "average": agent.average}
-        for _ in run.rounds(repeat(None), agent.policy, **looks):
+        for _ in run.rounds(repeat(None), agent.policy, heads=agent.loss.policy_and_values):
             learn(run, agent, buffer)
         run.finish(agent.model, agent.loss.qvalue_network_params)
 

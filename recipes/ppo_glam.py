@@ -108,6 +108,8 @@ def main(cfg: PPOGLAMConfig) -> None:
                     rows["advantage"] = run.ranks.standardise(rows["advantage"])
                 hindsight = rows["is_hindsight"].float().mean().item()
                 rows = rows.select(*loss.in_keys)
+            done = run.counters["steps"] / config.total_steps
+            optimizer.scale_rates(1 + (config.lr_end - 1) * done)
             for _ in range(config.num_epochs):
                 # all rows once, but for those that fill no batch
                 batches = run.ranks.minibatches(len(rows), config.batch_size)

@@ -38,7 +38,7 @@ from torchrl_glam.models import (
     score_error,
     with_random_actions,
 )
-from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer, WeightAverage
+from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.replay import (
     GoalBalancedSampler,
     GoalKindSampler,
@@ -97,7 +97,6 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
         separate=config.separate_optimizers,
         group=run.ranks.group,
     )
-    average = WeightAverage([loss.trunk_params, loss.qvalue_network_params], config.average_decay)
 
     @run.update
     def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
@@ -109,7 +108,6 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
             metrics.append(terms.detach() * share)
         norms = optimizer.step()
         targets.step()
-        average.update()
         return torch.stack(metrics).sum(0), norms
 
     return SimpleNamespace(
@@ -121,7 +119,6 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
         loss=loss,
         targets=targets,
         optimizer=optimizer,
-        average=average,
         update=update,
     )
 
@@ -156,7 +153,9 @@ def make_sampler(config: SACGLAMConfig, prior: list[float] | None):
 def learn(run: Run, agent: SimpleNamespace, buffer: TensorDictReplayBuffer, more: Callable = dict):
     """A round of updates; ``more`` gives further metrics for its row."""
     config = run.config
-    agent.loss.schedule(run.counters["steps"])
+    steps = run.counters["steps"]
+    agent.loss.schedule(steps)
+    agent.optimizer.scale_rates(1 + (config.lr_end - 1) * steps / config.total_steps)
     for _ in range(config.num_updates):
         with timeit("time/sample"):
             batch = buffer.sample().to(run.device)
@@ -187,11 +186,11 @@ def main(cfg: SACGLAMConfig) -> None:
             frames_per_batch=run.mine.update_every,
             auto_register_policy_transforms=False,
         )
-        kept = {"loss": agent.loss, "optimizer": agent.optimizer, "average": agent.average}
+        kept = {"loss": agent.loss, "optimizer": agent.optimizer}
         run.keeps(**kept, buffer=buffer, collector=collector)
 
         heads, full = agent.loss.policy_and_values, False
-        for steps in run.rounds(collector, agent.policy, heads=heads, average=agent.average):
+        for steps in run.rounds(collector, agent.policy, heads=heads):
             with timeit("time/store"):
                 buffer.extend(steps)
             full = full or run.ranks.all(len(buffer) >= run.mine.batch_size)

@@ -55,7 +55,6 @@ def main(cfg: SACGLAMRayConfig) -> None:
         run.keeps(
             loss=agent.loss,
             optimizer=agent.optimizer,
-            average=agent.average,
             buffer=buffer,
             collectors=collectors,
         )
@@ -74,9 +73,8 @@ def main(cfg: SACGLAMRayConfig) -> None:
             return {**collectors.summary(), "learner_busy": busy}
 
         heads = agent.loss.policy_and_values
-        options = {"heads": heads, "average": agent.average, "apart": True}
         with collectors:
-            for steps in run.rounds(batches(), agent.policy, **options):
+            for steps in run.rounds(batches(), agent.policy, heads=heads, apart=True):
                 with timeit("time/store"):
                     buffer.extend(steps)
                 if len(buffer) >= config.batch_size:

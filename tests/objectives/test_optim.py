@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torchrl.objectives import SoftUpdate
 
-from torchrl_glam.objectives import SharedTrunkOptimizer
+from torchrl_glam.objectives import ClippedAdam, SharedTrunkOptimizer
 
 from . import toy
 
@@ -247,3 +248,20 @@ def test_discarded_gradients_leave_no_trace():
         optimizer.backward(loss(batch))
         optimizer.step()
     assert all(value.equal(snapshot(ours)[name]) for name, value in snapshot(theirs).items())
+
+
+def test_rates_are_scaled_from_those_at_the_start_and_restored():
+    """The first step of Adam is as long as its rate: with a gradient of 2, ``rate * 2 / 2``."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = ClippedAdam([{"params": [weight], "lr": 0.5}])
+    for factor in (0.5, 0.2):
+        optimizer.scale_rates(factor)
+    optimizer.backward(TensorDict({"loss_value": (2 * weight).sum()}))
+    optimizer.step()
+    assert weight.item() == pytest.approx(-0.1)
+    again = ClippedAdam([{"params": [weight], "lr": 0.5}])
+    again.load_state_dict(optimizer.state_dict())
+    again.scale_rates(0.4)
+    assert again.adam.param_groups[0]["lr"] == pytest.approx(0.2)
+    with pytest.raises(ValueError, match=r"factor \(-1\) must be finite"):
+        optimizer.scale_rates(-1)

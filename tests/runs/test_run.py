@@ -4,7 +4,6 @@ from dataclasses import asdict
 
 import pytest
 import sac_glam
-import torch
 from torchrl.collectors import Collector
 
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
@@ -30,8 +29,8 @@ def train(tmp_path, look=lambda run, agent: None, fail=None, **settings):
         buffer = sac_glam.make_buffer(config, run.game.goal_kind_prior)
         options = {"frames_per_batch": 8, "auto_register_policy_transforms": False}
         collector = Collector(agent.env, agent.policy, **options)
-        run.keeps(loss=agent.loss, optimizer=agent.optimizer, average=agent.average)
-        for steps in run.rounds(collector, agent.policy, average=agent.average):
+        run.keeps(loss=agent.loss, optimizer=agent.optimizer)
+        for steps in run.rounds(collector, agent.policy):
             buffer.extend(steps)
             if len(buffer) >= config.batch_size:
                 sac_glam.learn(run, agent, buffer)
@@ -51,6 +50,17 @@ def test_the_target_of_the_entropy_falls_with_environment_steps(tmp_path):
     assert seen[16] == pytest.approx(0.75)
 
 
+def test_learning_rates_fall_with_environment_steps(tmp_path):
+    seen = {}
+
+    def look(run, agent):
+        seen[run.counters["steps"]] = [rate(agent, group) for group in ("trunk", "critic", "alpha")]
+
+    train(tmp_path, look, lr_trunk=0.01, lr_heads=0.02, lr_alpha=0.04, lr_end=0.5)
+    assert seen[32] == pytest.approx([0.0075, 0.015, 0.03])
+    assert seen[64] == pytest.approx([0.005, 0.01, 0.02])
+
+
 def test_target_weights_follow_by_tau_and_the_bonus_arrives(tmp_path):
     start = {}
 
@@ -65,33 +75,11 @@ def test_target_weights_follow_by_tau_and_the_bonus_arrives(tmp_path):
     assert 0 < max(apart) < max(moved) / 2
 
 
-def test_evaluations_use_the_average_of_the_weights(tmp_path, monkeypatch):
-    played, now = [], {}
-
-    def look(run, agent):
-        now["weights"] = next(agent.loss.trunk_parameters()).detach().clone()
-        now["agent"] = agent
-
-    plain = Run._evaluate
-
-    def evaluate(run):
-        if now:
-            played.append(next(now["agent"].loss.trunk_parameters()).detach().clone())
-        return plain(run)
-
-    monkeypatch.setattr(Run, "_evaluate", evaluate)
-    train(tmp_path, look, average_decay=0.9, lr_trunk=1e-2)
-    assert len(played) == 1 and not torch.equal(played[0], now["weights"])
-    average = list(now["agent"].average.module.parameters())[0]
-    assert torch.equal(played[0], average)
-
-
 # A value other than the default for keys that shipped configurations set, and where it arrives.
 ARRIVALS = {
     "gamma": (0.5, lambda a, b: a.loss.value_estimator.gamma.item()),
     "tau": (0.25, lambda a, b: 1 - a.targets.eps),
     "n_step": (2, lambda a, b: b.transform[0].n_steps),
-    "average_decay": (0.5, lambda a, b: a.average.decay),
     "alpha_init": (0.125, lambda a, b: a.loss.alpha.item()),
     "exploration": (0.5, lambda a, b: a.explorer[1].eps.item()),
     "munchausen": (0.5, lambda a, b: a.loss.munchausen),

@@ -4,7 +4,6 @@ The mathematics is in :mod:`torchrl_glam.objectives.functional`: soft value, ent
 Munchausen bonus, clipping around a centre. The losses apply it to the heads of one trunk.
 """
 
-from torchrl_glam.objectives.averaging import WeightAverage
 from torchrl_glam.objectives.gathering import ClippedAdam, GatheringOptimizer
 from torchrl_glam.objectives.optim import SharedTrunkOptimizer
 from torchrl_glam.objectives.ppo import PPOGLAMLoss
@@ -25,6 +24,5 @@ __all__ = [
     "SACGLAMLoss",
     "SharedTrunkOptimizer",
     "UpdateFailedError",
-    "WeightAverage",
     "trainable_leaves",
 ]

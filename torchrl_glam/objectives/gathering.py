@@ -58,6 +58,22 @@ class GatheringOptimizer(ABC):
                 raise error
         self._accumulate({name: losses[name] * share for name in names})
 
+    def scale_rates(self, factor: float) -> None:
+        """Sets every learning rate to ``factor`` times the one given at the start.
+
+        Args:
+            factor: finite and at least 0, such as what is left of a rate that falls in proportion
+                to environment steps.
+
+        Raises:
+            ValueError: if ``factor`` is negative or not finite.
+        """
+        if not 0.0 <= factor < math.inf:
+            raise ValueError(f"factor ({factor}) must be finite and at least 0.")
+        for adam in self._adams():
+            for group in adam.param_groups:  # its state holds the rate at the start too
+                group["lr"] = factor * group.setdefault("initial_lr", group["lr"])
+
     def discard(self, error: Exception | None = None) -> None:
         """Forgets the gradients gathered so far, for the update cannot be completed.
 
@@ -91,6 +107,10 @@ class GatheringOptimizer(ABC):
     @abstractmethod
     def _accumulate(self, losses: Mapping[str, Tensor]) -> None:
         """Adds the gradients of a part, by group, to ``self._gradients``."""
+
+    @abstractmethod
+    def _adams(self) -> Iterable[torch.optim.Optimizer]:
+        """The optimizers that move the parameters."""
 
     @abstractmethod
     def _reachable(self) -> Mapping[str, list[nn.Parameter]]:
@@ -156,6 +176,9 @@ class ClippedAdam(GatheringOptimizer):
 
     def _accumulate(self, losses: Mapping[str, Tensor]) -> None:
         add_gradients(list(losses.values()), {"all": self._parameters}, self._gradients)
+
+    def _adams(self) -> list[torch.optim.Optimizer]:
+        return [self.adam]
 
     def _reachable(self) -> dict[str, list[nn.Parameter]]:
         return {"all": self._parameters}

@@ -160,6 +160,9 @@ class SharedTrunkOptimizer(GatheringOptimizer):
             self._apply(self.optimizers[name], grads, norms[name])
         return measured
 
+    def _adams(self) -> list[torch.optim.Optimizer]:
+        return list(self.optimizers.values())
+
     def _reachable(self) -> dict[str, list[nn.Parameter]]:
         groups = {"critic": self._critic, "alpha": [self.loss.log_alpha]}
         if self._trunk and self.separate:

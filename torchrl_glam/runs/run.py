@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
@@ -286,7 +286,6 @@ class Run:
         policy: Callable[[TensorDictBase], TensorDictBase],
         *,
         heads: Callable | None = None,
-        average: Any = None,
         apart: bool = False,
     ) -> Iterator[TensorDictBase]:
         """Yields what is collected, once a round, until the run's last step or a signal.
@@ -298,14 +297,11 @@ class Run:
             collector: gives ``update_every`` steps a round, ``[num_envs, T]``.
             policy: is evaluated.
             heads: what policy and critic say of states, for the probe. Default: None, no probe.
-            average: weights to evaluate with instead, see
-                :class:`~torchrl_glam.objectives.WeightAverage`. Default: None, those of the policy.
             apart: whether other processes collect, so that an error there leaves the run's state
                 whole. Default: False.
         """
         config, counters = self.config, self.counters
         self._policy, self._heads = policy, heads
-        self._averaged = nullcontext if average is None else average.applied
         self._stop = self._stack.enter_context(StopSignal())
         self._bar = self._stack.enter_context(
             tqdm(
@@ -353,8 +349,7 @@ class Run:
         finished, row = at >= config.total_steps, self._row
         self._row = {}
         if (config.eval_every and at % config.eval_every == 0) or finished:
-            with self._averaged():
-                row |= self._evaluate()
+            row |= self._evaluate()
             if self._probe and self._heads:
                 row |= self._probe(self._policy, self._heads)
         if row:
@@ -413,8 +408,7 @@ class Run:
             logger.info("Stopped at step %s; resume with: %s", at, how_to_resume(self.folder))
             return
         env = self._eval_envs["train"]
-        with self._averaged():
-            final = save_results(
-                self.folder, self._table, model, self._tokenizer, env, critics, self.config
-            )
+        final = save_results(
+            self.folder, self._table, model, self._tokenizer, env, critics, self.config
+        )
         logger.info("Success after %s %s: %s. Results in %s", at, self._steps, final, self.folder)

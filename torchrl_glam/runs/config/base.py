@@ -88,6 +88,7 @@ class RecipeConfig:
     batch_size: int = 128
     max_tokens_per_pass: int | None = None
     lr_heads: float = 1e-3
+    lr_end: float = 1.0
     max_grad_norm: float = 0.3
 
     eval_every: int = 800
@@ -115,6 +116,7 @@ class RecipeConfig:
         within(self, "seed", 0, 2**32 - 1)
         within(self, "gamma", 0.0, 1.0)
         learning_rate(self, "lr_heads")
+        within(self, "lr_end", 0.0, 1.0)
         above(self, "max_grad_norm", 0, "inf for no clipping")
         for key in ("output", "language_model"):
             require(bool(getattr(self, key).strip()), key, getattr(self, key), "not be empty")

@@ -50,7 +50,6 @@ class SACGLAMConfig(RecipeConfig):
 
     n_step: int = 3
     tau: float = 0.1
-    average_decay: float = 0.0
     alpha_init: float | None = None
     target_entropy: float | None = None
     target_entropy_end: float | None = None
@@ -88,7 +87,6 @@ class SACGLAMConfig(RecipeConfig):
         within(self, "probe_episodes", 0, 1_000_000)
         within(self, "hindsight_ratio", 0.0, 1.0)
         require(0 < self.tau <= 1, "tau", self.tau, "be in (0, 1]")
-        require(0 <= self.average_decay < 1, "average_decay", self.average_decay, "be in [0, 1)")
         finite = 0 < self.alpha_init < math.inf
         require(finite, "alpha_init", self.alpha_init, "be above 0 and finite")
         require(0 <= self.munchausen < 1, "munchausen", self.munchausen, "be in [0, 1)")
