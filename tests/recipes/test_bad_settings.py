@@ -257,7 +257,7 @@ def test_other_recipes_refuse_by_name(line, tmp_path, monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("case", "told"),
     [
-        ("modle=tiny", "there is no key 'modle'; did you mean model?"),
+        ("modell=tiny", "there is no key 'modell'; did you mean model?"),
         ("model.rank=3", "model (the language model) has no key 'model.rank': it offers model=fl"),
         ("replay=nothing", "Available options in 'replay': balanced hindsight no_hindsight unif"),
         ("gama=0.5", "there is no key 'gama'; did you mean gamma?"),

@@ -1,9 +1,6 @@
 """What a training run needs around the learning itself: checkpoints, evaluation, logs."""
 
-try:
+from torchrl_glam._extras import needs
+
+with needs("recipes", "A run"):
     import hydra  # noqa: F401
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f'recipes need {error.name}: pip install -e ".[recipes]" in their repository',
-        name=error.name,
-    ) from None
