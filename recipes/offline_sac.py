@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         buffer.set_sampler(make_sampler(config, run.game.goal_kind_prior))
         buffer.set_rng(torch.Generator().manual_seed(config.seed))
         print(f"{len(buffer):,} transitions, stored by step {step}")
-        run.keeps(loss=agent.loss, optimizer=agent.optimizer)
+        run.keeps(**agent.kept)
         for _ in run.rounds(repeat(None), agent.policy, heads=agent.loss.policy_and_values):
             learn(run, agent, buffer)
         run.finish(agent.model, agent.loss.qvalue_network_params)
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def read_run(options: argparse.Namespace) -> tuple[SACGLAMConfig, SACGLAMConfig]:
     """The configuration of a run, as it was, and of the updates on what it stored."""
-    saved = OmegaConf.merge(read_saved(SACGLAMConfig, options.run), {"resume": None, "push": None})
+    saved = OmegaConf.merge(read_saved(SACGLAMConfig, options.run), {"resume": None})
     before = OmegaConf.to_object(saved)
     keys = [key.lstrip("+") for key in options.keys]
     config = read_config(SACGLAMConfig, OmegaConf.merge(saved, OmegaConf.from_dotlist(keys)))
@@ -84,7 +84,6 @@ def read_run(options: argparse.Namespace) -> tuple[SACGLAMConfig, SACGLAMConfig]
         num_updates=1,
         target_entropy_end=config.target_entropy,
         loggers=[],
-        export="none",
         **every,
     )
 

@@ -21,7 +21,6 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictSequential
 from torchrl._utils import timeit
-from torchrl.collectors import Collector
 from torchrl.envs.transforms import Compose
 
 from torchrl_glam.models import (
@@ -29,7 +28,6 @@ from torchrl_glam.models import (
     OnDevice,
     ScoresOnly,
     ValueHead,
-    check_gradients,
     make_trunk,
     score_error,
 )
@@ -37,6 +35,7 @@ from torchrl_glam.objectives import ClippedAdam, PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, SubgoalFilter, close_rollout
 from torchrl_glam.report.record import RunRecord
 from torchrl_glam.runs.config import PPOGLAMConfig, read_config, register
+from torchrl_glam.runs.processes.rows import minibatches, standardise
 from torchrl_glam.runs.program import program
 from torchrl_glam.runs.run import Run
 
@@ -49,9 +48,7 @@ def main(cfg: PPOGLAMConfig) -> None:
     with Run(config, "ppo_glam", record=RunRecord) as run:
         # 1. Policy, which records values too: nothing is read twice
         model, tokenizer = run.load_model()
-        reading = run.scoring(tokenizer)
-        scores = make_trunk(model, tokenizer, normalisation=config.normalisation, **reading)
-        check_gradients(scores)
+        scores = make_trunk(model, tokenizer, **run.scoring(tokenizer))
         trunk = ScoresOnly(scores)
         goal_ids = ("goal_id", ("hindsight", "goal_id")) if config.hindsight == "aligned" else ()
         env = run.make_envs(tokenizer, keep=goal_ids)
@@ -77,13 +74,10 @@ def main(cfg: PPOGLAMConfig) -> None:
             {"params": list(loss.trunk_parameters()), "lr": config.lr_trunk},
             {"params": list(loss.critic_parameters()), "lr": config.lr_heads},
         ]
-        norm = {"max_grad_norm": config.max_grad_norm, "group": run.ranks.group}
-        optimizer = ClippedAdam(groups, **norm)
+        optimizer = ClippedAdam(groups, max_grad_norm=config.max_grad_norm, group=run.ranks.group)
 
         # 3. Rollouts, as rows of finished runs, and again under goals that they reached
-        frames = run.mine.update_every
-        options = {"frames_per_batch": frames, "auto_register_policy_transforms": False}
-        collector = Collector(env, policy, **options)
+        collector = run.collect(env, policy)
         to_rows = Compose(HindsightTransform("none" if config.hindsight == "none" else "all"))
         if config.hindsight == "aligned":  # inverse transforms run last to first
             to_rows.append(SubgoalFilter(run.game.is_subgoal))
@@ -105,14 +99,14 @@ def main(cfg: PPOGLAMConfig) -> None:
             with timeit("time/prepare"):
                 rows = loss.prepare(to_rows.inv(close_rollout(rollout)).to(run.device))
                 if config.normalize_advantage:
-                    rows["advantage"] = run.ranks.standardise(rows["advantage"])
+                    rows["advantage"] = standardise(rows["advantage"], run.ranks)
                 hindsight = rows["is_hindsight"].float().mean().item()
                 rows = rows.select(*loss.in_keys)
             done = run.counters["steps"] / config.total_steps
             optimizer.scale_rates(1 + (config.lr_end - 1) * done)
             for _ in range(config.num_epochs):
                 # all rows once, but for those that fill no batch
-                batches = run.ranks.minibatches(len(rows), config.batch_size)
+                batches = minibatches(len(rows), config.batch_size, run.ranks)
                 terms = [update(rows[part.to(run.device)], size) for part, size in batches]
             metrics = run.total(torch.stack(terms).mean(0))  # of the last epoch
             if config.objective == "kl" and config.kl_target is not None:

@@ -49,7 +49,8 @@ from torchrl_glam.pretraining import (
     reading_loss,
     record_play,
 )
-from torchrl_glam.runs.config import PretrainConfig, read_config, register
+from torchrl_glam.runs.config import read_config, register
+from torchrl_glam.runs.config.pretrain import PretrainConfig
 from torchrl_glam.runs.device import bound_kernel_caches
 from torchrl_glam.runs.environments import make_bare_env, make_env
 from torchrl_glam.runs.evaluation import evaluate

@@ -23,8 +23,8 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictSequential
 from torchrl._utils import timeit
-from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, RandomSampler, TensorDictReplayBuffer
+from torchrl.data.replay_buffers import Sampler
 from torchrl.envs.transforms import Compose
 from torchrl.objectives import SoftUpdate
 
@@ -32,7 +32,6 @@ from torchrl_glam.models import (
     CandidateActor,
     OnDevice,
     ScoresOnly,
-    check_gradients,
     make_critic,
     make_trunk,
     score_error,
@@ -49,7 +48,7 @@ from torchrl_glam.replay import (
 from torchrl_glam.report.record import RunRecord
 from torchrl_glam.runs.config import SACGLAMConfig, read_config, register
 from torchrl_glam.runs.program import program
-from torchrl_glam.runs.records.statistics import policy_lag
+from torchrl_glam.runs.records.statistics import of_replay
 from torchrl_glam.runs.run import Run
 
 register("sac_glam", SACGLAMConfig, Path(__file__).parent / "config")
@@ -59,18 +58,10 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
     """Model, environment, policy, loss, target weights and optimizer."""
     model, tokenizer = run.load_model()
     env = run.make_envs(tokenizer)
-    num_actions = run.game.num_actions
+    n, sizes = run.game.num_actions, config.critic_hidden_sizes
     # One pass of the language model a state: scores for the actor, embeddings for the critic
-    trunk = make_trunk(
-        model, tokenizer, normalisation=config.normalisation, **run.scoring(tokenizer)
-    )
-    check_gradients(trunk)
-    trunk, critic = make_critic(
-        trunk,
-        config.critic_input,
-        num_actions=num_actions,
-        hidden_sizes=config.critic_hidden_sizes,
-    )
+    trunk = make_trunk(model, tokenizer, **run.scoring(tokenizer))
+    trunk, critic = make_critic(trunk, config.critic_input, num_actions=n, hidden_sizes=sizes)
     actor = CandidateActor()
     acting = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
     policy = OnDevice(acting)  # environments and replay buffer are in main memory
@@ -78,7 +69,7 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
         trunk,
         actor,
         critic,
-        num_actions=num_actions,
+        num_actions=n,
         alpha_init=config.alpha_init,
         target_entropy=config.target_entropy,
         target_entropy_end=config.target_entropy_end,
@@ -110,16 +101,18 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
         targets.step()
         return torch.stack(metrics).sum(0), norms
 
+    explorer = with_random_actions(policy, n, config.exploration)
+    kept = {"loss": loss, "optimizer": optimizer}
     return SimpleNamespace(
         model=model,
         env=env,
         trunk=trunk,
         policy=policy,
-        explorer=with_random_actions(policy, num_actions, config.exploration),
-        loss=loss,
+        explorer=explorer,
         targets=targets,
-        optimizer=optimizer,
         update=update,
+        kept=kept,
+        **kept,
     )
 
 
@@ -138,7 +131,7 @@ def make_buffer(config: SACGLAMConfig, prior: list[float] | None) -> TensorDictR
     )
 
 
-def make_sampler(config: SACGLAMConfig, prior: list[float] | None):
+def make_sampler(config: SACGLAMConfig, prior: list[float] | None) -> Sampler:
     """Draws batches as ``sampling`` says."""
     if config.sampling == "uniform" or not config.hindsight:
         return RandomSampler()
@@ -162,14 +155,10 @@ def learn(run: Run, agent: SimpleNamespace, buffer: TensorDictReplayBuffer, more
         warmed_up = run.counters["updates"] >= config.warmup_updates
         terms, norms = agent.update(batch, update_actor=warmed_up)
     if run.logs:
-        means = {
-            "buffer_size": len(buffer) * run.ranks.size,
-            "score_error": score_error(agent.trunk, batch),
-        }
-        stored = buffer.storage[:]
-        for name, rows in (("batch", batch), ("buffer", stored)):
-            means[f"hindsight_in_{name}"] = rows["is_hindsight"].float().mean().item()
-            means |= policy_lag(rows["recorded_at"], run.counters["updates"], name)
+        means = {"buffer_size": len(buffer) * run.ranks.size}
+        means["score_error"] = score_error(agent.trunk, batch)
+        for name, rows in (("batch", batch), ("buffer", buffer.storage[:])):
+            means |= of_replay(rows, run.counters["updates"], name)
         grads = {f"grad_norm/{group}": norm for group, norm in norms.items()}
         run.log({**run.total(terms), **grads, **more()}, means)
 
@@ -180,14 +169,8 @@ def main(cfg: SACGLAMConfig) -> None:
     with Run(config, "sac_glam", record=RunRecord) as run:
         agent = make_agent(run, config)
         buffer = make_buffer(run.mine, run.game.goal_kind_prior)
-        collector = Collector(  # without an end, at which it would close what is still to be saved
-            agent.env,
-            agent.explorer,
-            frames_per_batch=run.mine.update_every,
-            auto_register_policy_transforms=False,
-        )
-        kept = {"loss": agent.loss, "optimizer": agent.optimizer}
-        run.keeps(**kept, buffer=buffer, collector=collector)
+        collector = run.collect(agent.env, agent.explorer)
+        run.keeps(**agent.kept, buffer=buffer, collector=collector)
 
         heads, full = agent.loss.policy_and_values, False
         for steps in run.rounds(collector, agent.policy, heads=heads):

@@ -52,12 +52,7 @@ def main(cfg: SACGLAMRayConfig) -> None:
             timeout=config.collector_timeout,
             forget=hindsight.forget,
         )
-        run.keeps(
-            loss=agent.loss,
-            optimizer=agent.optimizer,
-            buffer=buffer,
-            collectors=collectors,
-        )
+        run.keeps(**agent.kept, buffer=buffer, collectors=collectors)
         hindsight.clear()  # nobody is left to end the episodes of an earlier start
 
         def batches() -> Iterator:

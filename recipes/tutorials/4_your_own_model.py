@@ -105,4 +105,4 @@ print(tuple(values.shape))
 #
 # .. code-block:: bash
 #
-#    python recipes/sac_glam.py model=FOLDER lora_rank=16 lora_target_modules=[q_proj,v_proj]
+#    python recipes/sac_glam.py model=FOLDER lora_rank=16

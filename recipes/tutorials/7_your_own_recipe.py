@@ -24,7 +24,6 @@ import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from tensordict.nn import TensorDictSequential
-from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs.transforms import Compose
 
@@ -79,7 +78,7 @@ def main(overrides):
         value = ValueHead(trunk.trunk.embedding_dim, config.critic_hidden_sizes)
         policy = OnDevice(TensorDictSequential(trunk, actor, selected_out_keys=["action"]))
         loss = AWRLoss(trunk, actor, value, config.temperature).to(run.device)
-        rates = {trunk: 3e-4, value: config.lr_heads}
+        rates = {trunk: config.lr_trunk, value: config.lr_heads}
         groups = [{"params": list(part.parameters()), "lr": lr} for part, lr in rates.items()]
         optimizer = ClippedAdam(groups, max_grad_norm=config.max_grad_norm, group=run.ranks.group)
         buffer = TensorDictReplayBuffer(
@@ -89,10 +88,7 @@ def main(overrides):
             batch_size=run.mine.batch_size,
             generator=torch.Generator().manual_seed(run.mine.seed),
         )
-        n = run.mine.update_every
-        collector = Collector(
-            env, policy, frames_per_batch=n, auto_register_policy_transforms=False
-        )
+        collector = run.collect(env, policy)
         run.keeps(loss=loss, optimizer=optimizer, buffer=buffer, collector=collector)
 
         @run.update

@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 
 from torchrl_glam.models import ScoresOnly, make_trunk
 from torchrl_glam.pretraining import GameExercises, make_word_tokenizer, record_play
-from torchrl_glam.runs.config import PretrainConfig
+from torchrl_glam.runs.config.pretrain import PretrainConfig
 from torchrl_glam.runs.device import choose_autocast
 from torchrl_glam.runs.environments import make_bare_env, make_env
 

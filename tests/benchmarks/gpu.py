@@ -10,10 +10,10 @@ Sections, in order of worth:
 - parity: scores, losses, gradients and replay against the CPU, in float32 (1e-4) and bfloat16;
 - four_bit: weights in 4 bits against the same in full, there and on the CPU;
 - resume: a run broken off and gone on with, against the same unbroken;
-- paper, paper_wide, paper_bfloat16, paper_compiled: environment steps a second of
+- paper, paper_wide, paper_bfloat16: environment steps a second of
   `recipes/sac_glam.py --config-name paper` on Flan-T5-base's shapes, updates included, where the
   time goes, and the hours that 400,000 steps would take: as configured, with 65,536 tokens a pass,
-  with weights in bfloat16 instead of 4 bits, and compiled;
+  with weights in bfloat16 instead of 4 bits;
 - scoring, scoring_four_bit, scoring_compiled: prompts a second by method, forward and training, and
   the share of the token bound reached (see gpu_sections.py);
 - update: one SAC update, wired on a shared trunk and as DiscreteSACLoss has it.
@@ -54,7 +54,6 @@ SECTIONS = {
     "paper_bfloat16": 80,
     "update": 80,
     "scoring_four_bit": 60,
-    "paper_compiled": 150,
     "scoring_compiled": 120,
 }
 Record = dict[str, Any]

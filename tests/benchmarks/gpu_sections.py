@@ -128,7 +128,7 @@ def resume(options: Namespace, report: Report) -> None:
     settings = ["num_envs=8", "batch_size=32", "update_every=8", "num_updates=2"]
     settings += ["warmup_updates=2", "log_every=80", "eval_every=0", "eval_episodes=8"]
     settings += ["checkpoint_every=80", "loggers=[]", "total_steps=240"]
-    settings += ["autocast=false", "probe_episodes=0", f"device={options.device}"]
+    settings += ["autocast=false", f"device={options.device}"]
     recipe(options, "sac_glam.py", *settings, f"output={whole}")
     shutil.copytree(whole, broken)
     shutil.rmtree(broken / "model", ignore_errors=True)
@@ -184,10 +184,6 @@ def paper_bfloat16(options: Namespace, report: Report) -> None:
     time_paper(options, report, WIDE, "load_in_4bit=false")
 
 
-def paper_compiled(options: Namespace, report: Report) -> None:
-    time_paper(options, report, WIDE, "load_in_4bit=false", "compile=true")
-
-
 def time_paper(options: Namespace, report: Report, *overrides: str) -> None:
     """Environment steps a second of the paper's configuration, and where the time goes."""
     if "load_in_4bit=false" not in overrides and skipped_without_bitsandbytes(report):
@@ -198,7 +194,7 @@ def time_paper(options: Namespace, report: Report, *overrides: str) -> None:
         make_flan_t5(model, size)
     folder = options.scratch / f"run-{time.monotonic_ns()}"
     settings = [f"model={model}", f"output={folder}", "loggers=[]", "eval_every=0"]
-    settings += ["eval_episodes=1", "checkpoint_every=0", "probe_episodes=0"]
+    settings += ["eval_episodes=1", "checkpoint_every=0"]
     settings += ["total_steps=4000", "log_every=4000", f"device={options.device}"]
     if options.quick:
         settings += ["num_envs=8", "update_every=8", "batch_size=16", "warmup_updates=2"]

@@ -210,8 +210,7 @@ def test_a_linked_file_is_neither_pushed_nor_written_through(hub, tmp_path):
 def test_a_run_ends_with_card_and_push(hub, tmp_path):
     model, tokenizer = load_language_model("tiny")
     critic = CandidateCritic(make_trunk(model, tokenizer).embedding_dim, (8,))
-    config = SACGLAMConfig(eval_episodes=30, critic_hidden_sizes=[8], push="me/agent")
-    config.check()
+    config = SACGLAMConfig(eval_episodes=30, critic_hidden_sizes=[8])
     table = MetricsTable(tmp_path)
     final = {"eval/test/sampled/success": 0.8, "eval/test/greedy/success": 0.9}
     table.add(64, final | {"eval/test/sampled/length": 5.0, "eval/test/greedy/length": 4.0})
@@ -221,6 +220,7 @@ def test_a_run_ends_with_card_and_push(hub, tmp_path):
     text = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     assert "| test | all | greedy | 0.900 | 0.744 to 0.965 | 30 |" in text
     assert re.search(r"- command: `.*\S.*`", text)
+    push_agent(tmp_path, "me/agent")
     assert hub.files["README.md"] == text.encode()
     assert load_agent(tmp_path).critics
 
@@ -243,19 +243,13 @@ def test_no_network(hub, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("repo_id", ["agent", "me/", "me/my agent", "a/b/c", "", "me/x--y"])
-def test_what_is_no_repository_is_refused_before_a_run(repo_id, hub, tmp_path):
+def test_what_is_no_repository_is_refused(repo_id, hub, tmp_path):
     with pytest.raises(ValueError, match=r"repo_id \('.*'\) must be '<user or organisation>/<name"):
         push_agent(tmp_path, repo_id)
-    with pytest.raises(ValueError, match=r"push \('.*'\) must be '<user or organisation>/<name>'"):
-        SACGLAMConfig(push=repo_id).check()
 
 
-def test_push_needs_a_token_and_an_export(hub, tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"export \(none\) must not be none with push=me/agent"):
-        SACGLAMConfig(push="me/agent", export="none").check()
+def test_push_needs_a_token(hub, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    with pytest.raises(PermissionError, match=r"push \('me/agent'\) needs a token.*HF_TOKEN"):
-        SACGLAMConfig(push="me/agent").check()
     with pytest.raises(PermissionError, match=r"repo_id \('me/agent'\) needs a token"):
         push_agent(export(tmp_path), "me/agent")
     assert not hub.asked

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 COMMON = [
     *("num_envs=8", "batch_size=16", "log_every=32", "eval_every=0", "eval_episodes=4"),
-    *("critic_hidden_sizes=[16]", "loggers=[]", "checkpoint_every=0", "device=cpu", "export=none"),
+    *("critic_hidden_sizes=[16]", "loggers=[]", "checkpoint_every=0", "device=cpu"),
 ]
 SMALL = {
     "sac_glam": [*COMMON, "total_steps=64", "num_updates=1", "warmup_updates=1", "capacity=600"],

@@ -16,15 +16,14 @@ pytestmark = pytest.mark.slow
 TWO = [[], []]
 SAC = [
     *("num_envs=8", "update_every=16", "batch_size=16", "num_updates=1", "warmup_updates=1"),
-    *("log_every=80", "eval_every=80", "eval_episodes=4", "probe_episodes=2", "capacity=1000"),
+    *("log_every=80", "eval_every=80", "eval_episodes=4", "capacity=1000"),
     *("critic_hidden_sizes=[16]", "loggers=[]", "checkpoint_every=80", "device=cpu"),
-    "export=none",
 ]
-SELDOM = ["eval_every=0", "eval_episodes=1", "probe_episodes=0", "checkpoint_every=16"]
+SELDOM = ["eval_every=0", "eval_episodes=1", "checkpoint_every=16"]
 PPO = [
     *("num_envs=8", "update_every=32", "batch_size=16", "num_epochs=1", "log_every=32"),
     *("eval_every=64", "eval_episodes=4", "critic_hidden_sizes=[16]", "loggers=[]"),
-    *("checkpoint_every=32", "device=cpu", "export=none", "hindsight=all"),
+    *("checkpoint_every=32", "device=cpu", "hindsight=all"),
 ]
 
 

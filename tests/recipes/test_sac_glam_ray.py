@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL = (
     "num_envs=8 batch_size=32 num_updates=2 update_every=8 warmup_updates=2 log_every=80 "
-    "eval_every=160 eval_episodes=4 probe_episodes=0 critic_hidden_sizes=[16] loggers=[] "
+    "eval_every=160 eval_episodes=4 critic_hidden_sizes=[16] loggers=[] "
     "capacity=1000 checkpoint_every=160 device=cpu"
 ).split()
 

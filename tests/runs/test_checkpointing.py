@@ -455,7 +455,6 @@ def test_object_of_another_shape(tmp_path):
     ("objects", "error", "message"),
     [
         ({"x": 3}, TypeError, r"objects\['x'\] is a int, expected something with state_dict"),
-        ({"generators": {}}, ValueError, "choose another name"),
         ({"x": {"a": object()}}, TypeError, "object is not JSON-compatible"),
     ],
 )

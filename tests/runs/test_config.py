@@ -17,11 +17,11 @@ from torchrl_glam.models import load_language_model, load_tokenizer
 from torchrl_glam.replay import GoalBalancedSampler, GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.runs.config import (
     PPOGLAMConfig,
-    PretrainConfig,
     RecipeConfig,
     SACGLAMConfig,
     register,
 )
+from torchrl_glam.runs.config.pretrain import PretrainConfig
 from torchrl_glam.runs.environments import make_env
 from torchrl_glam.text import describe_env
 
@@ -67,7 +67,7 @@ def test_a_recipe_has_few_keys():
     of_env = {"env_class", "env", "eval_splits", "long_texts"}
     of_env |= {"goal_length", "observation_length", "action_length"}
     for schema in RECIPES.values():
-        assert len({key.name for key in fields(schema)} - of_env) <= 50
+        assert len({key.name for key in fields(schema)} - of_env) <= 45
 
 
 def test_paper_has_the_values_of_the_paper():
@@ -129,7 +129,7 @@ def test_games_is_a_schedule_for_any_of_them(option):
     assert config.target_entropy > config.target_entropy_end > 0
 
 
-LARGER = ("language_model", "gradient_checkpointing", "lora_target_modules")
+LARGER = ("language_model", "gradient_checkpointing")
 
 
 @pytest.mark.parametrize("recipe", ["sac_glam", "ppo_glam"])
@@ -180,7 +180,7 @@ def test_both_quickstarts_play_and_measure_the_same():
         ("clip_center", "zero", r"clip_center \(zero\) must be one of \('one', 'behaviour'\)"),
         ("clip_center", "behaviour", r"clip_center \(behaviour\) must be one when hindsight is"),
         ("clip_epsilon", 1.0, r"clip_epsilon \(1.0\) must be in \(0, 1\)"),
-        ("kl_target", 0.0, r"kl_target \(0.0\) must be above 0 and finite, or null"),
+        ("kl_target", 0.0, r"kl_target \(0.0\) must be above 0 and finite"),
         ("kl_coeff", -1.0, r"kl_coeff \(-1.0\) must be at least 0"),
         ("lmbda", 1.1, r"lmbda \(1.1\) must be in \[0, 1\]"),
         ("num_epochs", 0, r"num_epochs \(0\) must be at least 1"),
@@ -261,21 +261,18 @@ def test_aligned_goals_need_to_know_which_are_sub_goals():
         ("target_entropy", -1.0, r"target_entropy \(-1.0\) must be at least 0"),
         ("target_entropy_end", float("inf"), r"target_entropy_end \(inf\) must be .* finite"),
         ("eval_splits", {"test": {}}, r"eval_splits \({'test': {}}\) must have a key train"),
-        ("action_length", 0, r"action_length \(0\) must be in \[1, 1e\+09\]"),
+        ("action_length", 0, r"action_length \(0\) must be in \[1, 1e\+06\]"),
         ("target_entropy_steps", 0, r"target_entropy_steps \(0\) must be at least 1"),
-        ("probe_episodes", -1, r"probe_episodes \(-1\) must be in \[0, 1e\+06\]"),
         ("n_step", 0, r"n_step \(0\) must be at least 1"),
         ("warmup_updates", -1, r"warmup_updates \(-1\) must be at least 0"),
         ("warmup_updates", 10**6, r"warmup_updates \(1000000\) must be at most the 1600 updates"),
         ("capacity", 100, r"capacity \(100\) must be at least batch_size \(128\)"),
         ("update_every", 33, r"update_every \(33\) must be a multiple of num_envs \(32\)"),
         ("log_every", 100, r"log_every \(100\) must be a multiple of update_every \(32\)"),
-        ("max_tokens_per_pass", 0, r"max_tokens_per_pass \(0\) must be in \[1, 1e\+09\]"),
+        ("max_tokens_per_pass", 0, r"max_tokens_per_pass \(0\) must be at least 1"),
         ("sampling", "half", r"sampling \(half\) must be one of \('uniform', 'ratio', 'prior'"),
         ("normalisation", "mean", r"normalisation \(mean\) must be one of \('sum', 'token_mean'"),
         ("critic_input", "action", r"critic_input \(action\) must be one of \('observation-act"),
-        ("export", "onnx", r"export \(onnx\) must be one of \('auto', 'adapter', 'merged', 'none"),
-        ("export", "adapter", r"export \(adapter\) must be .* \(lora_rank: null\)"),
         ("lr_heads", float("inf"), r"lr_heads \(inf\) must be"),
     ],
 )

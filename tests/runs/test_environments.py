@@ -134,8 +134,8 @@ def test_lengths_are_the_configurations_then_the_environments_then_the_usual():
 
 def test_there_is_a_probe_where_there_is_an_oracle():
     tokenizer = load_tokenizer("tiny")
-    assert make_probe(config_of("corridor:Corridor", probe_episodes=2), tokenizer) is None
-    assert make_probe(SACGLAMConfig(probe_episodes=2), tokenizer) is not None
+    assert make_probe(config_of("corridor:Corridor"), tokenizer) is None
+    assert make_probe(SACGLAMConfig(eval_episodes=2), tokenizer) is not None
 
 
 def test_long_texts_are_an_error_or_cut():

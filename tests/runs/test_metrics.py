@@ -63,7 +63,7 @@ def test_a_full_disk_is_warned_of_once_and_costs_no_row(columns, tmp_path, monke
     table.add(8, {"loss": 0.5})
     disk.now = True
     key = "loss" if columns == "same" else "success"
-    with pytest.warns(UserWarning, match=r"to .*metrics.csv \(.*No space.*\): the run goes on"):
+    with pytest.warns(UserWarning, match=r"to .*metrics.csv \(.*No space.*\): the run continues"):
         table.add(16, {key: 0.25})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -103,7 +103,9 @@ def test_a_logger_that_fails_is_named_once_and_training_goes_on(tmp_path, monkey
     monkeypatch.setattr(metrics, "get_logger", lambda kind, **_: loggers[kind])
     table = MetricsTable(tmp_path, ["tensorboard", "csv"])
     table.add(8, {"loss": 0.5})
-    what = rf"the logger tensorboard in folder '{tmp_path}' \(.*File too large.*\): the run goes on"
+    what = (
+        rf"the logger tensorboard in folder '{tmp_path}' \(.*File too large.*\): the run continues"
+    )
     with pytest.warns(UserWarning, match=what):
         table.add(16, {"loss": 0.25})
     with warnings.catch_warnings():

@@ -14,6 +14,7 @@ from torch import nn
 from torchrl_glam.objectives import GradientReducer, LostProcessError
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
 from torchrl_glam.runs.processes.ranks import OtherProcessError, Ranks
+from torchrl_glam.runs.processes.rows import minibatches, standardise
 from torchrl_glam.runs.records.statistics import EpisodeStatistics, GoalCoverage
 
 VALUES = [torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[8.0], [16.0]])]
@@ -54,7 +55,7 @@ def agree(ranks):
     terms = TensorDict({"loss": torch.tensor(1.0 + rank), "alpha": torch.tensor([0.5])})
     out["sum"] = {key: value.item() for key, value in ranks.sum(terms).items()}
     out["mean"] = ranks.mean({"share": float(rank), "lag/max": 3.0 + rank})
-    out["standardise"] = ranks.standardise(VALUES[rank])
+    out["standardise"] = standardise(VALUES[rank], ranks)
     out["merge"] = ranks.merge({f"job {job}": job for job in ranks.mine(range(5))})
     statistics, coverage = EpisodeStatistics(["grasp"]), GoalCoverage()
     for record in (statistics, coverage):
@@ -100,7 +101,7 @@ def test_values_of_all_are_standardised_together(two):
     whole = torch.cat(VALUES)
     expected = (whole - whole.mean()) / whole.std()
     torch.testing.assert_close(torch.cat([heard["standardise"] for heard in two]), expected)
-    torch.testing.assert_close(Ranks().standardise(whole), expected)
+    torch.testing.assert_close(standardise(whole, Ranks()), expected)
 
 
 def test_records_are_handed_over_to_the_first(two):
@@ -204,7 +205,7 @@ def test_an_epoch_takes_rows_once_and_all_processes_agree_how_many(counts, batch
     batch_size = min(batch_size, sum(counts))
     size = len(counts)
     epochs = [
-        Told(rank, size, said=tuple(counts)).minibatches(count, batch_size)
+        minibatches(count, batch_size, Told(rank, size, said=tuple(counts)))
         for rank, count in enumerate(counts)
     ]
     updates = min(sum(counts) // batch_size, *counts)
@@ -225,6 +226,6 @@ def test_alone_an_epoch_is_a_permutation_cut_into_batches():
     torch.manual_seed(3)
     order = torch.randperm(10)
     torch.manual_seed(3)
-    batches = Ranks().minibatches(10, 4)
+    batches = minibatches(10, 4, Ranks())
     assert torch.cat([rows for rows, _ in batches]).equal(order[:8])
     assert [total for _, total in batches] == [4, 4]

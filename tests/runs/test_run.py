@@ -7,13 +7,14 @@ import sac_glam
 from torchrl.collectors import Collector
 
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
+from torchrl_glam.runs.records.progress import Progress
 from torchrl_glam.runs.run import Run
 
 SMALL = {
     **{"num_envs": 4, "update_every": 8, "total_steps": 64, "batch_size": 8, "num_updates": 1},
     **{"warmup_updates": 0, "eval_episodes": 2, "eval_every": 0, "log_every": 8, "capacity": 200},
-    **{"checkpoint_every": 0, "loggers": [], "probe_episodes": 0, "critic_hidden_sizes": [8]},
-    **{"export": "none", "device": "cpu", "autocast": "false"},
+    **{"checkpoint_every": 0, "loggers": [], "critic_hidden_sizes": [8]},
+    **{"device": "cpu", "autocast": "false"},
 }
 
 
@@ -137,15 +138,15 @@ def test_an_error_in_an_update_is_followed_by_a_checkpoint(error, saved, tmp_pat
 
 def test_an_error_of_the_environment_is_not_saved_after(tmp_path, monkeypatch):
     """The steps of that round would be missing."""
-    plain, rounds = Run._noted, []
+    plain, rounds = Progress.begin_round, []
 
-    def broken(run, steps):
+    def broken(progress, steps):
         rounds.append(steps)
         if len(rounds) > 5:
             raise RuntimeError("the environment fell over")
-        return plain(run, steps)
+        return plain(progress, steps)
 
-    monkeypatch.setattr(Run, "_noted", broken)
+    monkeypatch.setattr(Progress, "begin_round", broken)
     with pytest.raises(RuntimeError, match="fell over"):
         train(tmp_path)
     assert checkpoints(tmp_path) == []

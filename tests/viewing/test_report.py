@@ -296,7 +296,7 @@ def test_pages_take_no_more_of_a_run_than_they_may(tmp_path, monkeypatch):
 def test_a_page_that_cannot_be_written_does_not_end_the_run(tmp_path):
     (tmp_path / "report.html").mkdir()
     table = MetricsTable(tmp_path, record=RunRecord(tmp_path))
-    with pytest.warns(UserWarning, match=r"written to .*report.html \(.*\): the run goes on"):
+    with pytest.warns(UserWarning, match=r"written to .*report.html \(.*\): the run continues"):
         table.add(8, {"entropy": 0.5})
     assert table.path.read_text() == "step,entropy\n8,0.5\n"
 

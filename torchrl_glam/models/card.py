@@ -229,7 +229,7 @@ def find_export(folder: Path) -> Path:
     if not exported and run is not None:
         raise FileNotFoundError(
             f"{name} is a run's that exported no agent (no model/{CARD}): it was stopped before "
-            "its end, or ran with export=none; resume it (resume=...), and it writes one"
+            "its end; resume it (resume=...), and it writes one"
         )
     if exported:
         raise FileNotFoundError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -299,7 +300,11 @@ def _keep_differentiable(model: PreTrainedModel) -> None:
 
 def _with_lora(model: PreTrainedModel, lora: LoraConfig, quantised: bool) -> PreTrainedModel:
     from peft import get_peft_model, prepare_model_for_kbit_training
+    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as USUAL
 
+    if lora.target_modules is None:  # peft's choice for this kind of model, where it has one
+        usual = USUAL.get(model.config.model_type)
+        lora = replace(lora, target_modules=usual if isinstance(usual, list) else "all-linear")
     if quantised:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     try:

@@ -1,7 +1,7 @@
 """Line charts as SVG: their geometry; ``assets/report.html`` writes it down.
 
-A page is drawn again with nearly every row of the metrics, so a chart has to cost no more than its
-numbers: some tenths of a millisecond, where matplotlib's own SVG takes some tens.
+A page is drawn again with nearly every row of the metrics. A chart takes some tenths of a
+millisecond, where matplotlib's own SVG takes some tens.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ class Line:
         label: its name.
         x: where it was measured, ascending.
         y: what was measured there; what is not finite is a gap.
-        style: which of the lines' styles it has; they come again after the sixth. Default: the
-            first.
+        style: number of its style; there are six. Default: 0.
     """
 
     label: str
@@ -57,8 +56,7 @@ class Chart:
 
     Examples:
         >>> chart = Chart("Success", "Share of episodes.", [Line("train", [0, 800], [0, 0.5])])
-        >>> drawn = draw(chart)
-        >>> drawn["rows"]
+        >>> draw(chart)["rows"]
         [('0', ['0']), ('800', ['0.5'])]
     """
 
@@ -74,15 +72,10 @@ class Chart:
 
 
 def draw(chart: Chart) -> dict[str, Any]:
-    """What the page's template needs of a chart, ends and places in the units of the drawing.
+    """What the page's template needs of a chart, places in the units of the drawing.
 
-    Returns:
-        ``title``, ``about``, ``x_label``; ``newest``, name and figure of each line if none has two
-        points to draw a line between, else None; ``x_ticks`` and ``y_ticks`` with place and label;
-        ``lines`` with ``label``, ``style`` and ``paths`` (one for each stretch without a gap:
-        ``points``, and their ``x`` and ``y`` as texts); ``marked``, whether points are few enough
-        for marks; ``references`` with height, name and figures; ``diagonal``, the ends of a line or
-        None; the table's ``rows``, and ``thinned``, whether it has fewer rows than were measured.
+    ``newest`` has name and figure of each line if none has two points to draw a line between, else
+    None. ``lines`` have a path for each stretch without a gap.
     """
     finite = [(x, y) for line in chart.lines for x, y in zip(line.x, line.y, strict=True)]
     finite = [(x, y) for x, y in finite if math.isfinite(x) and math.isfinite(y)]
@@ -92,12 +85,13 @@ def draw(chart: Chart) -> dict[str, Any]:
     up = _Axis([*heights, *(chart.limits or ())], BOTTOM, TOP, log)
     both = max(across.low, up.low), min(across.high, up.high)
     lines = [_draw_line(line, across, up) for line in chart.lines]
+    newest = [(line.label, number(y)) for line in chart.lines for y in line.y]
     drawable = chart.diagonal or any(len(line.x) > 1 for line in chart.lines)
     return {
         "title": chart.title,
         "about": chart.about,
         "x_label": chart.x_label,
-        "newest": None if drawable else _newest(chart),
+        "newest": None if drawable else newest,
         "x_ticks": across.ticks(),
         "y_ticks": up.ticks(),
         "lines": lines,
@@ -106,10 +100,6 @@ def draw(chart: Chart) -> dict[str, Any]:
         "diagonal": [(across.place(v), up.place(v)) for v in both] if chart.diagonal else None,
         **_table(chart),
     }
-
-
-def _newest(chart: Chart) -> list[tuple[str, str]]:
-    return [(line.label, number(y)) for line in chart.lines for y in line.y]
 
 
 def _figures(reference: Sequence[float]) -> str:
@@ -167,12 +157,7 @@ def _logarithmic_ticks(low: float, high: float) -> list[float]:
 
 
 def number(value: float) -> str:
-    """A number with four digits, and commas in thousands.
-
-    Examples:
-        >>> number(12800), number(0.123456), number(-2e-7), number(-0.0)
-        ('12,800', '0.1235', '-2e-07', '0')
-    """
+    """A number with four digits, and commas in thousands."""
     if math.isfinite(value) and value == int(value) and abs(value) < 1e9:
         return f"{int(value):,}"
     return f"{value:.4g}"
@@ -201,12 +186,7 @@ def _draw_line(line: Line, across: _Axis, up: _Axis) -> dict[str, Any]:
 
 
 def thin(points: Sequence[tuple[float, float]], most: int) -> Sequence[tuple[float, float]]:
-    """Fewer points of a line that looks the same: of every stretch the lowest and the highest.
-
-    Examples:
-        >>> thin([(0, 5), (1, 9), (2, 1), (3, 6), (4, 7), (5, 8), (6, 2), (7, 4)], most=4)
-        [(1, 9), (2, 1), (5, 8), (6, 2)]
-    """
+    """Fewer points of a line that looks the same: of every stretch the lowest and the highest."""
     if len(points) <= most:
         return points
     stretches = most // 2

@@ -1,7 +1,7 @@
 """Statistics of several runs: means with intervals, and how soon they learned.
 
-The choice of estimators follows Agarwal et al., 2021, "Deep Reinforcement Learning at the Edge of
-the Statistical Precipice"; scipy computes them.
+The estimators are those of Agarwal et al., 2021, "Deep Reinforcement Learning at the Edge of the
+Statistical Precipice".
 """
 
 from __future__ import annotations
@@ -37,12 +37,7 @@ class RunSummary:
 
 
 def common_end(curves: Sequence[Curve]) -> float:
-    """The last step that all of some runs reached.
-
-    Examples:
-        >>> common_end([([0, 10, 20], [0, 0, 1]), ([0, 15], [0, 1])])
-        15
-    """
+    """The last step that all of some runs reached."""
     return min(x[-1] for x, _ in curves)
 
 
@@ -76,24 +71,12 @@ def summarise(
 
 
 def interquartile_mean(values: np.ndarray, axis: int = 0) -> np.ndarray:
-    """Mean without the lowest and the highest quarter.
-
-    Of fewer than four values nothing is left out, for there a quarter is less than one value.
-
-    Examples:
-        >>> float(interquartile_mean(np.array([0.0, 0.4, 0.6, 1.0])))
-        0.5
-    """
+    """Mean without the lowest and the highest quarter; of fewer than four values, of all."""
     return trim_mean(values, 0.25, axis=axis)
 
 
 def probability_of_improvement(first: Sequence[float], second: Sequence[float]) -> float:
-    """Share of the pairs of runs in which the first group's is better; equal ones count half.
-
-    Examples:
-        >>> probability_of_improvement([0.9, 0.8], [0.5, 0.8])
-        0.875
-    """
+    """Share of the pairs of runs in which the first group's is better; equal ones count half."""
     pairs = len(first) * len(second)
     return float(mannwhitneyu(first, second, method="asymptotic").statistic) / pairs
 
@@ -110,24 +93,13 @@ def comparison_table(groups: Mapping[str, Sequence[RunSummary]], step: float) ->
         ``_low`` and ``_high``; the same of ``area``; and for every threshold, such as 0.9,
         ``reached_0.9`` (how many runs came to it), ``steps_to_0.9`` and ``seconds_to_0.9``, medians
         over all runs, ``inf`` where half of them did not.
-
-    Examples:
-        >>> curves = [([0, 10], [0.0, 1.0]), ([0, 20], [0.0, 1.0])]
-        >>> runs = [summarise(curve, [0, 3], end=10, thresholds=[0.9]) for curve in curves]
-        >>> (row,) = comparison_table({"sac": runs}, step=10)
-        >>> row["step"], row["mean"], row["reached_0.9"], row["steps_to_0.9"], row["seconds_to_0.9"]
-        (10, 0.75, 2, 15.0, 3.0)
     """
     rows = []
     for label, runs in groups.items():
         row = {"label": label, "runs": len(runs), "step": step}
         final, area = [run.final for run in runs], [run.area for run in runs]
-        measured = (
-            ("mean", final, np.mean),
-            ("iqm", final, interquartile_mean),
-            ("area", area, np.mean),
-        )
-        for name, values, statistic in measured:
+        iqm = ("iqm", final, interquartile_mean)
+        for name, values, statistic in (("mean", final, np.mean), iqm, ("area", area, np.mean)):
             low, high = interval(values, statistic)
             row[name] = float(statistic(np.asarray(values), axis=0))
             row |= {f"{name}_low": float(low), f"{name}_high": float(high)}

@@ -1,4 +1,4 @@
-"""Which charts a run's page has: what is measured decides, and nothing measured is left out."""
+"""The charts of a run's page: everything that was measured is in one."""
 
 from __future__ import annotations
 

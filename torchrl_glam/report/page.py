@@ -33,7 +33,8 @@ def make_page(run: Run) -> str:
     """
     unit = str(run.record.get("unit", _UNIT))
     references = _references(run.record.get("references"))
-    charts = sections(run.rows, references, unit)
+    charts, starts = sections(run.rows, references, unit), run.record.get("starts")
+    starts = starts if isinstance(starts, list) else []
     script = _asset("report", "report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _template().render(
@@ -44,7 +45,7 @@ def make_page(run: Run) -> str:
         unit=unit,
         newest=list(_newest(run, unit)),
         sections=[(heading, [draw(chart) for chart in parts]) for heading, parts in charts],
-        starts=[start for start in _list(run.record.get("starts")) if isinstance(start, dict)],
+        starts=[start for start in starts if isinstance(start, dict)],
         drawing=drawing,
     )
 
@@ -86,10 +87,6 @@ def _references(values: Any) -> dict[str, list[float]]:
 
 def _is_finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and abs(value) < math.inf
-
-
-def _list(values: Any) -> list:
-    return values if isinstance(values, list) else []
 
 
 def _asset(package: str, name: str) -> str:

@@ -20,10 +20,10 @@ _REST = 200  # a page is written again after so many times what the last one too
 
 
 class RunRecord:
-    """A run's ``report.html``, and ``run.json`` with what the page says beside metrics.
+    """A run's ``report.html``, and ``run.json`` with what the page says besides metrics.
 
-    The page is written again with a row of the metrics, if the run has computed 200 times as long
-    since the last one as that took: so pages take at most 0.5 % of a run, on a busy machine too.
+    The page is written with a row of the metrics if the run has computed 200 times as long as the
+    last one took, so that pages take at most 0.5 % of a run.
 
     Args:
         folder: of the run.
@@ -64,9 +64,6 @@ class RunRecord:
             rows: the metrics, each with ``"step"``; without any, nothing is written.
             references: success of other policies by name, with the ends of its interval if they
                 are known, for this page and later ones. Default: none.
-
-        Raises:
-            OSError: if something cannot be written.
         """
         if not rows:
             return
@@ -92,11 +89,5 @@ class RunRecord:
             with contextlib.suppress(ValueError, KeyError, TypeError):  # damaged: it begins anew
                 record = json.loads(path.read_text(encoding="utf-8"))
                 starts, references = list(record["starts"]), dict(record["references"])
-        return {
-            "unit": self._unit,
-            "starts": [
-                *starts,
-                {"time": f"{self._started:%Y-%m-%d %H:%M:%S} UTC"} | describe_process(),
-            ],
-            "references": references,
-        }
+        start = {"time": f"{self._started:%Y-%m-%d %H:%M:%S} UTC"} | describe_process()
+        return {"unit": self._unit, "starts": [*starts, start], "references": references}

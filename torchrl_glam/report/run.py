@@ -1,4 +1,4 @@
-"""What a run's folder says of the run, read while it is written, and whoever wrote it."""
+"""A run's folder, read while it is written, and whoever wrote it."""
 
 from __future__ import annotations
 
@@ -68,15 +68,7 @@ def read_run(folder: str | Path) -> Run:
 
 
 def find_episodes(folder: Path) -> list[str]:
-    """Names of the pages of episodes in a run's folder, by time of writing where the name has it.
-
-    Examples:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> (folder / "episodes_2.html").touch()
-        >>> find_episodes(folder)
-        ['episodes_2.html']
-    """
+    """Names of the pages of episodes in a run's folder, by time of writing."""
     return sorted(path.name for path in folder.glob("episodes*.html"))
 
 

@@ -52,46 +52,25 @@ def choose_attention(device: torch.device, autocast: torch.dtype | None) -> str 
     """Implementation of attention: None for the usual one, ``"eager"`` in bfloat16 on the CPU.
 
     There the fused kernel goes backward slowly, and eager is 1.4 times faster.
-
-    Examples:
-        >>> choose_attention(torch.device("cpu"), torch.bfloat16)
-        'eager'
     """
     return "eager" if device.type == "cpu" and autocast is not None else None
 
 
-def choose_padding(device: torch.device, autocast: torch.dtype | None, compile: bool) -> int:
-    """Multiple to which lengths are padded, so that shapes are few where each costs something.
+def choose_padding(device: torch.device, autocast: torch.dtype | None) -> int:
+    """Multiple to which lengths are padded: 4 in bfloat16 on the CPU, else 1.
 
-    Each shape is compiled, or oneDNN generates a kernel for it, which takes longer than to use it
-    once.
-
-    Examples:
-        >>> choose_padding(torch.device("cpu"), torch.bfloat16, compile=False)
-        4
+    There oneDNN generates a kernel for each shape, which takes longer than to use it once.
     """
-    generated = autocast is not None and device.type == "cpu"
-    return 16 if compile else 4 if generated else 1
+    return 4 if device.type == "cpu" and autocast is not None else 1
 
 
 def bound_kernel_caches(capacity: int = 256) -> None:
-    """Bounds what oneDNN keeps of the kernels that it generates, on a CPU.
+    """Bounds what oneDNN keeps of the kernels that it generates: by default 1,024, about 1 GB.
 
-    It generates some for each shape of a bfloat16 product, and no two batches of text have the same
-    shapes. By default it and torch keep 1,024 each, about a gigabyte in the end. A pass of a trunk
-    with its gradient takes some 36, so 256 still serve the shapes that come again soon.
-
-    Both caches read their capacity from the environment of the process when they are first used, so
-    call this before. What ``ONEDNN_PRIMITIVE_CACHE_CAPACITY`` and ``LRU_CACHE_CAPACITY`` say
-    already is left as it is.
-
-    Args:
-        capacity: number of kernels that each of the two keeps. Default: 256.
-
-    Raises:
-        ValueError: if ``capacity`` is below 1.
+    No two batches of text have the same shapes, and a pass of a trunk with its gradient takes some
+    36 kernels, so 256 still serve the shapes that come again soon. The caches read their capacity
+    from the environment of the process when they are first used, so call this before. What
+    ``ONEDNN_PRIMITIVE_CACHE_CAPACITY`` and ``LRU_CACHE_CAPACITY`` say already is left as it is.
     """
-    if capacity < 1:
-        raise ValueError(f"capacity ({capacity}) must be at least 1 kernel.")
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, str(capacity))

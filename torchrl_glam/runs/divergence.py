@@ -1,8 +1,4 @@
-"""Numbers from which no training goes on: found before they are stored, and told with their cause.
-
-Weights and optimizer states are checked when they are saved, see
-:func:`~torchrl_glam.runs.checkpoints.adapters.require_finite`.
-"""
+"""Numbers that end a run: found before they are stored, and told with their cause."""
 
 from __future__ import annotations
 
@@ -18,24 +14,12 @@ from torchrl_glam.runs.config import RecipeConfig
 def check_rewards(steps: TensorDictBase, counters: Mapping[str, float]) -> None:
     """Refuses an environment's rewards that are not finite, before they are stored.
 
-    Stored, one would be drawn again and again, and be part of every checkpoint.
-
     Args:
         steps: a collector's batch, of any batch shape.
         counters: ``"steps"`` of the run so far, for the message.
 
     Raises:
         FloatingPointError: saying how many there are, and in which instance the first.
-
-    Examples:
-        >>> import torch
-        >>> from tensordict import TensorDict
-        >>> reward = torch.tensor([[[0.0], [1.0]], [[0.0], [torch.nan]]])
-        >>> check_rewards(TensorDict({"next": {"reward": reward}}, [2, 2]), {"steps": 64})
-        Traceback (most recent call last):
-            ...
-        FloatingPointError: the environment's rewards after step 64 are not finite: 1 of 4, the
-        first is nan, at [1, 1] of the batch. Nothing of it was stored; mend the environment
     """
     reward = steps["next", "reward"].squeeze(-1)
     bad = (~reward.isfinite()).nonzero()
@@ -54,19 +38,13 @@ def diverged(
     config: RecipeConfig,
     checkpoint: Path | None,
 ) -> FloatingPointError:
-    """The error of an update, with where it was, the learning rates and what can be gone on from.
+    """The error of an update, with where it was, the learning rates and where to resume.
 
     Args:
         error: what the optimizer raised.
         counters: ``"steps"`` and ``"updates"`` of the run so far.
         config: the run's configuration.
         checkpoint: the newest one. Its weights and optimizer states were finite when it was saved.
-
-    Examples:
-        >>> counters, config = {"steps": 64, "updates": 3}, RecipeConfig(lr_heads=10.0)
-        >>> print(diverged(FloatingPointError("loss is nan."), counters, config, None))
-        update 3 at step 64: loss is nan. The run stops; it has saved no checkpoint. Learning rates
-        that are too high do this: lr_heads=10.0
     """
     rates = ", ".join(f"{k}={v}" for k, v in asdict(config).items() if k.startswith("lr_"))
     last = (

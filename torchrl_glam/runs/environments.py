@@ -9,17 +9,22 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import NestedKey
 from torchrl.envs import EnvBase, SelectTransform, SerialEnv, TransformedEnv
-from transformers import PreTrainedTokenizerBase
 
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.probe import PlanProbe
 from torchrl_glam.runs.seeds import seeded
 from torchrl_glam.text import TokenizeText, describe_env, token_lengths
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+PROBE_EPISODES = 64
+"""Episodes of the probe, or as many as an evaluation has, if that is fewer."""
 
 CPU = torch.device("cpu")
 _READ = (  # by every recipe
@@ -29,13 +34,8 @@ _READ = (  # by every recipe
 
 
 OWN_ENV = RecipeConfig.env_class
-OWN_ENVS = (
-    OWN_ENV,
-    "torchrl_glam.envs.games.babyai:make_babyai",
-    "torchrl_glam.envs.games.scienceworld:make_scienceworld",
-    "torchrl_glam.envs.games.textworld:make_textworld",
-    "torchrl_glam.envs.games.textworld_express:make_textworld_express",
-)
+_GAMES = ("babyai", "scienceworld", "textworld", "textworld_express")
+OWN_ENVS = (OWN_ENV, *(f"torchrl_glam.envs.games.{game}:make_{game}" for game in _GAMES))
 """What a folder may name by itself: to make any other environment runs code that it chose."""
 
 
@@ -49,13 +49,6 @@ def refuse_named_env(env_class: str, source: str, key: str) -> None:
 
     Raises:
         ValueError: if it is not one of this package's, :data:`OWN_ENVS`.
-
-    Examples:
-        >>> refuse_named_env("games.lake:Lake", "the run's folder", "env")
-        Traceback (most recent call last):
-            ...
-        ValueError: env_class (games.lake:Lake) is what the run's folder names, and to make it runs
-        code: where you trust it, name it yourself with env=games.lake:Lake
     """
     if env_class not in OWN_ENVS:
         raise ValueError(
@@ -75,8 +68,6 @@ def import_env(path: str) -> Callable[..., EnvBase]:
         ImportError: if there is no such module, or what it imports is missing.
 
     Examples:
-        >>> import_env("torchrl_glam.envs:PlaygroundTextEnv").__name__
-        'PlaygroundTextEnv'
         >>> import_env("torchrl_glam.envs:PlayTextEnv")
         Traceback (most recent call last):
             ...
@@ -190,11 +181,11 @@ def make_env(
 
     Args:
         config: the run's configuration.
-        tokenizer: tokenizer of the language model.
+        tokenizer: of the language model.
         num_envs: instances. Default: the configuration's.
         split: a key of the configuration's ``eval_splits``. Default ``"train"``.
         seed: of the environment. Default: the configuration's.
-        keep: entries to keep beside those that every recipe reads. Default: none.
+        keep: entries to keep besides those that every recipe reads. Default: none.
     """
     num_envs = config.num_envs if num_envs is None else num_envs
     seed = config.seed if seed is None else seed
@@ -215,15 +206,7 @@ def make_env(
 def make_eval_envs(
     config: RecipeConfig, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, TransformedEnv]:
-    """:func:`make_env` for evaluations, by split of goals: an instance for each episode.
-
-    Examples:
-        >>> from torchrl_glam.models import load_tokenizer
-        >>> config = RecipeConfig(eval_episodes=3)
-        >>> envs = make_eval_envs(config, load_tokenizer("tiny"))
-        >>> {split: len(env.reset()) for split, env in envs.items()}
-        {'train': 3, 'test': 3}
-    """
+    """:func:`make_env` for evaluations, by split of goals: an instance for each episode."""
     return {
         split: make_env(config, tokenizer, num_envs=config.eval_episodes, split=split)
         for split in config.eval_splits
@@ -231,20 +214,11 @@ def make_eval_envs(
 
 
 def make_probe(config: RecipeConfig, tokenizer: PreTrainedTokenizerBase) -> PlanProbe | None:
-    """Instruments for policy and critic.
-
-    Returns:
-        None if the configuration asks for none, or the environment has no oracle or no time limit.
-
-    Examples:
-        >>> make_probe(RecipeConfig(), None)  # which has no key `probe_episodes`
-    """
-    if not getattr(config, "probe_episodes", 0):
-        return None
+    """Instruments for policy and critic; None where there is no oracle or no time limit."""
     game = describe_env(make_bare_env(config, 1, config.seed))
     if game.make_oracle is None or game.max_steps is None:
         return None
     oracle = game.make_oracle()
-    more = {"num_envs": config.probe_episodes, "keep": oracle.in_keys}
-    env = make_env(config, tokenizer, **more)
+    episodes = min(PROBE_EPISODES, config.eval_episodes)
+    env = make_env(config, tokenizer, num_envs=episodes, keep=oracle.in_keys)
     return PlanProbe(env, oracle, game.max_steps, gamma=config.gamma)

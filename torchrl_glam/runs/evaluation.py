@@ -48,18 +48,15 @@ def evaluate(
             :class:`~torchrl_glam.text.EnvDescription`.
         kind_key, action_key, mask_key: keys of goal kind, action and admissible actions.
             Defaults: ``"goal_kind"``, ``"action"``, ``"action_mask"``.
-        success_key: entry of a step that says which episodes reach their goal: positive, or True,
-            on the step that does, which ends the episode, and on no other. Default: the one that
-            the environment names, else ``"reward"``.
+        success_key: see :func:`~torchrl_glam.runs.records.statistics.goals_reached`. Default: the
+            one that the environment names, else ``"reward"``.
 
     Returns:
         ``success`` (share of all episodes), ``success/<kind>`` for every kind that occurred, and
         ``length`` (mean number of steps of an episode).
 
     Raises:
-        KeyError: if the environment writes no such entry.
-        ValueError: if it is positive on a step that does not end the episode, as rewards are that
-            reward progress.
+        KeyError, ValueError: as ``goals_reached`` raises them.
 
     Examples:
         >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
@@ -98,19 +95,37 @@ def play_episodes(
 
     Returns:
         Whether each reached its goal (bool), its steps, and the kind of its goal, ``[B]`` all.
-
-    Examples:
-        >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
-        >>> env = PlaygroundTextEnv(num_envs=8, sequential=False, text=False)
-        >>> reached, length, kind = play_episodes(OraclePolicy(env.goals), env, seed=0)
-        >>> bool(reached.all()), bool((length == 2 + kind).all())
-        (True, True)
     """
-    with seeded(seed):
+    mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
+    with seeded(seed), set_exploration_type(mode):
         env.set_seed(seed)
-        mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
-        with set_exploration_type(mode):
-            return _play(policy, env, kind_key, action_key, mask_key, success_key)
+        state = env.reset()
+        kind = state[kind_key].clone()
+        running = torch.ones(env.batch_size, dtype=torch.bool, device=kind.device)
+        reached, length = torch.zeros_like(running), torch.zeros_like(kind, dtype=torch.long)
+        while running.any():
+            # Finished instances stand still, where whole workers of a batched environment are
+            # finished; the others begin another episode, which does not count.
+            moves = (
+                running if running.ndim < 2 else running.any(-1, keepdim=True).expand_as(running)
+            )
+            if (begun := moves & ~running).any():
+                reset = state.empty().set("_reset", begun.unsqueeze(-1))
+                state = env.reset(state.update(reset))
+            if not moves.all():
+                state.set("_step", moves.unsqueeze(-1))
+            mask = state[mask_key]
+            action = mask.to(torch.int8).argmax(-1)
+            if policy is None:
+                action = torch.multinomial(mask.float(), 1).squeeze(-1)
+            else:
+                action[running] = policy(state[running])[action_key]
+            step = env.step(state.set(action_key, action))["next"]
+            length += running
+            reached |= running & goals_reached(step, success_key)
+            running &= ~step["done"].squeeze(-1)
+            state = step_mdp(step.new_empty(step.batch_size).set("next", step))
+        return reached, length, kind
 
 
 def play_randomly(
@@ -126,13 +141,6 @@ def play_randomly(
 
     Returns:
         Successes and episodes.
-
-    Examples:
-        >>> from torchrl_glam.envs import PlaygroundTextEnv
-        >>> env = PlaygroundTextEnv(num_envs=8, text=False)
-        >>> successes, episodes = play_randomly(env, episodes=20)
-        >>> episodes
-        24
     """
     successes, played, started = 0, 0, time.monotonic()
     success_key = describe_env(env).success_key
@@ -161,51 +169,9 @@ def evaluate_splits(
 
     Returns:
         Results under ``eval/<name>/sampled/...`` and ``eval/<name>/greedy/...``.
-
-    Examples:
-        >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
-        >>> env = PlaygroundTextEnv(num_envs=8, text=False)
-        >>> results = evaluate_splits(OraclePolicy(env.goals), {"train": env}, seed=0)
-        >>> results["eval/train/greedy/success"]
-        1.0
     """
     out, ranks = {}, ranks or Ranks()
     for name, mode in ranks.mine([(name, mode) for name in envs for mode in ("sampled", "greedy")]):
         results = evaluate(policy, envs[name], seed=seed, deterministic=mode == "greedy")
         out |= {f"eval/{name}/{mode}/{key}": value for key, value in results.items()}
     return ranks.merge(out)
-
-
-def _play(
-    policy: Callable[[TensorDictBase], TensorDictBase] | None,
-    env: EnvBase,
-    kind_key: NestedKey,
-    action_key: NestedKey,
-    mask_key: NestedKey,
-    success_key: NestedKey,
-) -> tuple[Tensor, Tensor, Tensor]:
-    state = env.reset()
-    kind = state[kind_key].clone()
-    running = torch.ones(env.batch_size, dtype=torch.bool, device=kind.device)
-    reached, length = torch.zeros_like(running), torch.zeros_like(kind, dtype=torch.long)
-    while running.any():
-        # Finished instances stand still, if whole workers of a batched environment are finished;
-        # the others begin another episode, which does not count.
-        moves = running if running.ndim < 2 else running.any(-1, keepdim=True).expand_as(running)
-        if (begun := moves & ~running).any():
-            reset = state.empty().set("_reset", begun.unsqueeze(-1))
-            state = env.reset(state.update(reset))
-        if not moves.all():
-            state.set("_step", moves.unsqueeze(-1))
-        mask = state[mask_key]
-        action = mask.to(torch.int8).argmax(-1)
-        if policy is None:
-            action = torch.multinomial(mask.float(), 1).squeeze(-1)
-        else:
-            action[running] = policy(state[running])[action_key]
-        step = env.step(state.set(action_key, action))["next"]
-        length += running
-        reached |= running & goals_reached(step, success_key)
-        running &= ~step["done"].squeeze(-1)
-        state = step_mdp(step.new_empty(step.batch_size).set("next", step))
-    return reached, length, kind

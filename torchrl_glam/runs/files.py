@@ -14,23 +14,8 @@ from torchrl_glam._files import kind_of, open_below, path_below
 def replace_file(path: Path, text: str) -> None:
     """Writes a text file that appears under its name only when complete and on disk.
 
-    Whatever interrupts this leaves the file as it was; a link of that name is replaced, not
-    followed.
-
-    Args:
-        path: the file; its folder is made if need be.
-        text: its content.
-
-    Raises:
-        OSError: if it cannot be written.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "note.txt"
-        >>> replace_file(path, "old")
-        >>> replace_file(path, "new")
-        >>> path.read_text(), [file.name for file in path.parent.iterdir()]
-        ('new', ['note.txt'])
+    Whatever interrupts this leaves the file as it was. A link of that name is replaced, not
+    followed. The file's folder is made if need be.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
@@ -47,39 +32,31 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def plain_files(path: Path) -> Iterator[Path]:
-    """Yields a file, or all files below a folder, and refuses what is neither.
+    """Yields a file, or all files below a folder; a name that is not there has none.
 
-    Nothing is opened and no link is followed: a link may lead out of the folder, to what was never
-    checked, and reading a pipe or a device may never end.
-
-    Args:
-        path: a file, a folder, or a name that is not there, which has no files.
+    Nothing is opened and no link is followed: a link may lead out of the folder, and reading a pipe
+    or a device may never end.
 
     Raises:
         ValueError: at the first link, pipe, socket or device; names it.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
         >>> (folder / "passwords").symlink_to("/etc/passwd")
         >>> list(plain_files(folder))
         Traceback (most recent call last):
             ...
-        ValueError: passwords is a symbolic link, expected plain files and folders only
+        ValueError: ...passwords is a symbolic link, expected plain files and folders only
     """
-    yield from _walk(path, path)
-
-
-def _walk(path: Path, top: Path) -> Iterator[Path]:
     kind = kind_of(path)
     if kind == "file":
         yield path
     elif kind == "folder":
         for child in sorted(path.iterdir()):
-            yield from _walk(child, top)
+            yield from plain_files(child)
     elif kind != "nothing":
-        name = path.name if path == top else path.relative_to(top).as_posix()
-        raise ValueError(f"{name} is a {kind}, expected plain files and folders only")
+        raise ValueError(f"{path} is a {kind}, expected plain files and folders only")
 
 
 @contextmanager
@@ -87,26 +64,28 @@ def writing_to(folder: Path) -> Iterator[None]:
     """Says what to do where the system refuses to write a run's files.
 
     Raises:
-        OSError: instead of the system's own, or of PyTorch's RuntimeError that tells of one.
+        OSError: instead of the system's own, or of the RuntimeError in which PyTorch tells of one.
 
     Examples:
         >>> with writing_to(Path("runs/a")):
-        ...     raise OSError(30, "Read-only file system")
+        ...     raise RuntimeError("unable to write file /x: No space left on device (28)")
         Traceback (most recent call last):
             ...
-        OSError: [Errno 30] cannot write (Read-only file system): give as `output` a folder that can
-        be written to and has room; what was saved earlier is untouched: 'runs/a'
+        OSError: [Errno 28] cannot write (No space left on device): give as `output` a folder that
+        can be written to and has room; what was saved earlier is untouched: 'runs/a'
     """
     try:
         yield
     except (OSError, RuntimeError) as error:
-        cause = system_error(error)
-        if cause is None or cause.errno is None:  # told well enough already, or a bug
+        number, words = getattr(error, "errno", None), getattr(error, "strerror", None)
+        if told := re.search(r"unable to .* file .*: ([^:]+) \((\d+)\)", str(error)):
+            number, words = int(told[2]), told[1]
+        if number is None:  # told well enough already, or a bug
             raise
         raise OSError(
-            cause.errno,
-            f"cannot write ({cause.strerror or cause}): give as `output` a folder that can be "
-            "written to and has room; what was saved earlier is untouched",
+            number,
+            f"cannot write ({words}): give as `output` a folder that can be written to and has "
+            "room; what was saved earlier is untouched",
             str(folder),
         ) from error
 
@@ -130,19 +109,6 @@ def reserved(
             file.
         ValueError: if a file is a link, a pipe or a device.
         OSError: if a file cannot be made.
-
-    Examples:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> with reserved(folder / "a", "results.csv", "results.png"):
-        ...     _ = (folder / "a" / "results.csv").write_text("0.5")
-        >>> [path.name for path in (folder / "a").iterdir()]
-        ['results.csv']
-        >>> with reserved(folder / "a", "results.csv"):
-        ...     pass
-        Traceback (most recent call last):
-            ...
-        FileExistsError: '...results.csv' is there, and would be overwritten: give another `output`
     """
     folder = Path(folder)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -165,17 +131,3 @@ def reserved(
         with suppress(OSError):  # not empty
             for path in made:
                 path.rmdir()
-
-
-def system_error(error: OSError | RuntimeError) -> OSError | None:
-    """The error of the system that this one tells of, if any: PyTorch puts it in words.
-
-    Example:
-        >>> system_error(RuntimeError("unable to write file /x: No space left on device (28)"))
-        OSError(28, 'No space left on device')
-        >>> system_error(RuntimeError("a bug"))
-    """
-    if isinstance(error, OSError):
-        return error
-    told = re.search(r"unable to .* file .*: ([^:]+) \((\d+)\)", str(error))
-    return None if told is None else OSError(int(told[2]), told[1])

@@ -16,9 +16,9 @@ _ANSWER = b"\nStopping after this round, with a checkpoint. Once more: stopping 
 class StopSignal:
     """Turns Ctrl-C, SIGTERM and SIGHUP into a flag that a training loop reads where it can stop.
 
-    The first signal is answered at once, on the standard error. A second one interrupts at once,
-    but for SIGHUP: a terminal that closes may send several. Where SIGHUP is ignored, as ``nohup``
-    has it, it stays so. The earlier handlers are put back at the end.
+    The first signal is answered on the standard error. A second one interrupts at once, except
+    SIGHUP: a terminal that closes may send several. Where SIGHUP is ignored, as under ``nohup``, it
+    stays ignored. The earlier handlers are put back at the end.
 
     Examples:
         >>> with StopSignal() as stop:

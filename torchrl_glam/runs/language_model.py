@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from torchrl_glam.models import load_language_model
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.device import choose_attention, choose_padding
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def load_agent_model(
@@ -38,24 +40,18 @@ def scoring(
     device: torch.device,
     autocast: torch.dtype | None,
 ) -> dict[str, Any]:
-    """Keyword arguments of :func:`~torchrl_glam.models.make_trunk` that change no result.
+    """Keyword arguments of :func:`~torchrl_glam.models.make_trunk`.
 
     Args:
         config: the run's configuration.
         tokenizer: of the language model.
         device: of the model.
         autocast: type of matrix products, None for that of the weights.
-
-    Examples:
-        >>> from torchrl_glam.models import load_tokenizer
-        >>> tokenizer = load_tokenizer("tiny")
-        >>> scoring(RecipeConfig(), tokenizer, torch.device("cpu"), None)["pad_to_multiple_of"]
-        1
     """
     return {
         "template": config.template(tokenizer),
+        "normalisation": config.normalisation,
         "max_tokens_per_pass": config.max_tokens_per_pass,
         "autocast": autocast,
-        "compile": config.compile,
-        "pad_to_multiple_of": choose_padding(device, autocast, config.compile),
+        "pad_to_multiple_of": choose_padding(device, autocast),
     }

@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDictBase
 
 from torchrl_glam.models import Trunk, split_by_tokens
-from torchrl_glam.objectives import GatheringOptimizer
+from torchrl_glam.objectives import GatheringOptimizer, LostProcessError, UpdateFailedError
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -24,21 +24,16 @@ logger = logging.getLogger(__name__)
 class HalvingPasses:
     """Splits batches into passes, and halves these, once in a run, when memory runs out.
 
-    As a decorator of a function that does an update: if memory runs out in it, what it has reached
-    of gradients is forgotten, and it is called again with ``max_tokens`` halved, which is said on
-    the standard error. The gradient of the whole batch is the same. If memory runs out again, the
-    run saves a checkpoint and ends, and its message says what to set.
-
-    The function must change nothing but gradients before it has all of them.
+    It decorates a function that makes an update and changes nothing but gradients before it has all
+    of them. Where memory runs out, these are forgotten, and the function is called again with
+    ``max_tokens`` halved, with a warning. The gradient of the whole batch is the same. Any other
+    error is told to the other processes of the run.
 
     Args:
         trunk: the trunk that reads the batches.
-        optimizer: has gathered the gradients that are to be discarded.
+        optimizer: gathers the gradients.
         max_tokens: most tokens of a pass, see :func:`~torchrl_glam.models.split_by_tokens`; None:
-            everything in one.
-
-    Attributes:
-        max_tokens: the same, as it is now.
+            everything in one. The attribute of that name is what holds now.
 
     Examples:
         >>> from torchrl_glam.models import load_language_model, make_trunk
@@ -78,17 +73,26 @@ class HalvingPasses:
                 are of one token.
         """
 
+        def told(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+            try:
+                return update(*args, **kwargs)
+            except (UpdateFailedError, LostProcessError):
+                raise
+            except Exception as error:
+                self._optimizer.discard(error)
+                raise
+
         @functools.wraps(update)
         def halving(*args: Given.args, **kwargs: Given.kwargs) -> Result:
             self._batch = None
             try:
-                return update(*args, **kwargs)
+                return told(*args, **kwargs)
             except torch.OutOfMemoryError as error:
                 self._halve(error)
             # Not in the handler, where the error still holds what the update had made.
             self._forget()
             try:
-                return update(*args, **kwargs)
+                return told(*args, **kwargs)
             except torch.OutOfMemoryError as error:
                 raise self._end(error) from error
 

@@ -28,13 +28,11 @@ class PlanProbe:
     scenes. The global random state is left as it was.
 
     Args:
-        env (EnvBase): instances of the environment, with what oracle, policy and critic read.
-        oracle (Oracle): knows the shortest plans.
-        max_steps (int): steps of an episode.
-
-    Keyword Args:
-        gamma (float): discount of a step, for the returns.
-        seed (int): of goals, scenes and play. Default: ``0``.
+        env: instances of the environment, with what oracle, policy and critic read.
+        oracle: knows the shortest plans.
+        max_steps: steps of an episode.
+        gamma: discount of a step, for the returns.
+        seed: of goals, scenes and play. Default: ``0``.
 
     Examples:
         >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
@@ -58,10 +56,6 @@ class PlanProbe:
         self._gamma, self._seed = gamma, seed
         self._kept = {"plan": self._play(oracle), "random": self._play(None)}
 
-    def __repr__(self) -> str:
-        settings = f"max_steps={self._max_steps}, gamma={self._gamma}, seed={self._seed}"
-        return f"PlanProbe({self._env.batch_size.numel()} episodes, {settings})"
-
     @torch.no_grad()
     def __call__(
         self, policy: Callable[[TensorDictBase], TensorDictBase], heads: Heads
@@ -76,10 +70,9 @@ class PlanProbe:
             For each kind of states, as ``probe/<states>/…``: ``policy`` and ``critic``, the shares
             of states in which the likeliest action, and that of the largest Q-value, lie on a
             shortest plan; ``policy/second`` and ``critic/second``, the same where the first of two
-            parts of the goal has been reached (``("state", "stage")`` is 1, if there is one);
-            ``probability``, of all actions on a shortest plan; ``lead``, mean Q-value of these less
-            that of the other admissible ones. And for the policy's episodes ``probe/q_error``, mean
-            of Q of the actions taken less the discounted returns that followed,
+            parts of the goal has been reached; ``probability``, of all actions on a shortest plan;
+            ``lead``, mean Q-value of these less that of the others. For the policy's episodes
+            ``probe/q_error``, mean of Q less the discounted returns that followed,
             ``probe/q_correlation`` of the two, and ``probe/calibration/1/q`` and ``/return`` to
             ``5``, their means over the states by fifths of Q, the lowest first.
         """

@@ -1,4 +1,4 @@
-"""How a recipe ends when it cannot go on: in words for who started it."""
+"""Recipes as programs: they end by a line that says what was wrong."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _keys() -> list[str]:
 
 
 def _to_console() -> list[logging.Handler]:
-    """What a run tells goes to the standard output, and warnings to the standard error."""
+    """Logs to the standard output, and warnings to the standard error."""
     told, warned = logging.StreamHandler(sys.stdout), logging.StreamHandler(sys.stderr)
     told.addFilter(lambda entry: entry.levelno < logging.WARNING)
     warned.setLevel(logging.WARNING)
@@ -49,12 +49,11 @@ def _to_console() -> list[logging.Handler]:
 
 
 def program(main: Callable | None = None, **files: str) -> Callable:
-    """Makes a program end by a line on what was wrong, and at Ctrl-C without a traceback.
+    """Ends a program by a line on what was wrong, and Ctrl-C without a traceback.
 
     The exit status is 1, and 130 after Ctrl-C. What is no mistake of settings, files or numbers
-    keeps its traceback; with the environment variable ``HYDRA_FULL_ERROR=1`` everything does.
-    On the command line ``env=module:Name`` is understood, see
-    :func:`~torchrl_glam.runs.config.groups.spell_out`.
+    keeps its traceback; with the environment variable ``HYDRA_FULL_ERROR=1`` everything does. The
+    command line is read as :func:`~torchrl_glam.runs.config.groups.spell_out` says.
 
     Args:
         main: the function that is the program.
@@ -110,7 +109,7 @@ def program(main: Callable | None = None, **files: str) -> Callable:
 
 
 def how_to_resume(folder: Path) -> str:
-    """The arguments that go on with the run at hand: its folder, and its configuration again."""
+    """The arguments that resume the present run: its folder, and its configuration again."""
     given = HydraConfig.get()
     own = ("output", "resume")
     kept = [key for key in given.overrides.task if key.split("=")[0] not in own]

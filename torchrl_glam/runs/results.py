@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torchrl_glam.models import AgentCard, export_agent, push_agent, write_model_card
+from torchrl_glam.models import AgentCard, export_agent, write_model_card
 from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.runs.evaluation import play_randomly
 from torchrl_glam.runs.records.metrics import MetricsTable
@@ -17,7 +16,8 @@ from torchrl_glam.runs.records.process import describe_process
 from torchrl_glam.runs.success import ALL, Result
 from torchrl_glam.text import describe_env
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def save_results(
@@ -31,8 +31,6 @@ def save_results(
 ) -> dict[str, float]:
     """Writes ``model/`` to the folder of a run, and its ``report.html`` for the last time.
 
-    With ``push`` in the configuration, the model is uploaded when all of that is written.
-
     Args:
         folder: the run's.
         table: metrics, with the results of
@@ -41,32 +39,23 @@ def save_results(
         tokenizer: its tokenizer.
         env: training environment of the evaluations, for random play beside the curve.
         critics: parameters of the value heads, stacked.
-        config: the run's; its ``export`` is the ``kind`` of
-            :func:`~torchrl_glam.models.export_agent`, or ``"none"``, which leaves out ``model/``.
+        config: the run's.
 
     Returns:
         Success of the sampled policy at the end, by split of goals.
-
-    Raises:
-        OSError: as :func:`~torchrl_glam.models.push_agent` raises it; the results stand.
     """
-    if config.export != "none":
-        card = make_card(config, tokenizer, env, len(critics))
-        card.pretraining = getattr(model.config, "pretraining", "")
-        options = {"card": card, "kind": config.export, "overwrite": True}
-        export_agent(folder / "model", model, tokenizer, critics, **options)
-        results = final_results(table, config.eval_episodes)
-        origin = describe_process()
-        write_model_card(folder / "model", results=results, origin=origin, overwrite=True)
-    splits = [key.split("/")[1] for key in table.rows[-1] if key.endswith("/sampled/success")]
-    names = {f"{split} goals": f"eval/{split}/sampled" for split in splits}
+    card = make_card(config, tokenizer, env, len(critics))
+    card.pretraining = getattr(model.config, "pretraining", "")
+    export_agent(folder / "model", model, tokenizer, critics, card=card, overwrite=True)
+    results = final_results(table, config.eval_episodes)
+    write_model_card(folder / "model", results=results, origin=describe_process(), overwrite=True)
     if "random play" not in table.references:  # of the folder's earlier end, if it was resumed
         successes, episodes = play_randomly(env)
         chance = Result("random play", "train", 0, ALL, episodes, successes, 0.0)
         table.write_page({"random play": [chance.success, *chance.interval]})
-    if config.push is not None:
-        logger.info("The agent is at %s", push_agent(folder / "model", config.push))
-    return {name: table.rows[-1][f"{name}/success"] for name in names.values()}
+    end = "/success"
+    sampled = (key for key in table.rows[-1] if key.endswith(f"/sampled{end}"))
+    return {key.removesuffix(end): table.rows[-1][key] for key in sampled}
 
 
 def final_results(table: MetricsTable, episodes: int) -> list[Result]:
@@ -75,13 +64,6 @@ def final_results(table: MetricsTable, episodes: int) -> list[Result]:
     Args:
         table: as for :func:`save_results`.
         episodes: of each evaluation.
-
-    Examples:
-        >>> import tempfile
-        >>> table = MetricsTable(tempfile.mkdtemp())
-        >>> table.add(64, {"eval/train/greedy/success": 0.9, "eval/train/greedy/length": 4.2})
-        >>> final_results(table, episodes=10)
-        [Result(policy='greedy', split='train', objects=0, kind='all', episodes=10, successes=9, ...
     """
     row, results = table.rows[-1], []
     for key, rate in row.items():
@@ -96,15 +78,7 @@ def final_results(table: MetricsTable, episodes: int) -> list[Result]:
 def make_card(
     config: RecipeConfig, tokenizer: PreTrainedTokenizerBase, env: EnvBase, num_critics: int = 1
 ) -> AgentCard:
-    """What the export of a run says of its agent, beside the weights.
-
-    Examples:
-        >>> from torchrl_glam.envs import PlaygroundTextEnv
-        >>> from torchrl_glam.models import load_tokenizer
-        >>> from torchrl_glam.runs.config import PPOGLAMConfig
-        >>> make_card(PPOGLAMConfig(), load_tokenizer("tiny"), PlaygroundTextEnv()).critic
-        'state'
-    """
+    """What the export of a run says of its agent, besides the weights."""
     return AgentCard(
         environment={name: getattr(config, name) for name in ENVIRONMENT},
         template=config.template(tokenizer),

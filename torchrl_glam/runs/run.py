@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-import torch
 from omegaconf import OmegaConf
 from tensordict import NestedKey, TensorDictBase
 from torchrl._utils import timeit
-from torchrl.envs import TransformedEnv
-from tqdm import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from torchrl.collectors import Collector
+from torchrl.envs import EnvBase, TransformedEnv
 
-from torchrl_glam.objectives import LostProcessError, UpdateFailedError
+from torchrl_glam.models import check_gradients
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.device import bound_kernel_caches, choose_autocast, choose_device
-from torchrl_glam.runs.divergence import check_rewards, diverged
+from torchrl_glam.runs.divergence import diverged
 from torchrl_glam.runs.environments import make_env, make_eval_envs, make_probe
 from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.runs.files import replace_file
@@ -34,11 +30,14 @@ from torchrl_glam.runs.out_of_memory import HalvingPasses
 from torchrl_glam.runs.processes.ranks import Ranks
 from torchrl_glam.runs.program import how_to_resume
 from torchrl_glam.runs.records.metrics import MetricsTable, Record
-from torchrl_glam.runs.records.statistics import EpisodeStatistics, GoalCoverage, pace
+from torchrl_glam.runs.records.progress import Progress
 from torchrl_glam.runs.results import save_results
 from torchrl_glam.runs.run_folder import CONFIG, RunFolder
 from torchrl_glam.runs.seeds import seed_everything
 from torchrl_glam.text import describe_env
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
@@ -51,15 +50,11 @@ class Run:
 
     It owns the folder and its lock, seeds, device, the processes that torchrun started, what is
     checkpointed and restored, signals to stop, batches split for memory, the progress bar, metrics,
-    evaluations and the results. An algorithm uses it in this order:
+    evaluations and the results. An algorithm calls :meth:`load_model` and :meth:`make_envs`, then
+    :meth:`keeps`, loops over :meth:`rounds` with a function that :meth:`update` decorates and
+    :meth:`log`, and ends with :meth:`finish`.
 
-    1. :meth:`load_model` and :meth:`make_envs`;
-    2. :meth:`keeps`, with all that a checkpoint must hold, which also restores it;
-    3. the loop over :meth:`rounds`, which collects, and evaluates and saves between two rounds; in
-       it a function that :meth:`update` decorates, and :meth:`log`;
-    4. :meth:`finish`.
-
-    Where the loop ends by an error, a checkpoint is saved if the run's state is whole: all that was
+    If the loop ends by an error, a checkpoint is saved where the run's state is whole: all that was
     collected is stored, and the weights are finite.
 
     Args:
@@ -91,24 +86,20 @@ class Run:
     ) -> None:
         self.config, self.name = config, name
         self.counters = {"steps": 0, "updates": 0, "seconds": 0.0}
-        self._unit, self._steps = unit, unit.split()[-1]
-        self._make_record, self._resumable = record, resumable
+        self._unit, self._make_record, self._resumable = unit, record, resumable
         self._whole = self._stopping = False
-        self._row: dict[str, float] = {}
-        self._kept: dict[str, Any] = {}
-        self._stack = ExitStack()
 
     def __enter__(self) -> Run:
         config = self.config
         self.ranks = Ranks.join(config)
         self.mine = self.ranks.share(config)
         self.folder = Path(config.resume or config.output)
-        claimed = RunFolder(self.folder)
-        with self.ranks.together():
-            if self.ranks.first:
-                claimed.claim(resume=config.resume is not None)
-                self._stack.callback(claimed.release)
-        with self._stack_on_error():
+        with ExitStack() as stack:  # gives the folder back if what follows fails
+            with self.ranks.together():
+                if self.ranks.first:
+                    claimed = RunFolder(self.folder)
+                    claimed.claim(resume=config.resume is not None)
+                    stack.callback(claimed.release)
             with self.ranks.together():
                 if not self.folder.is_dir():
                     raise FileNotFoundError(
@@ -118,48 +109,33 @@ class Run:
             self.device = choose_device(config.device)
             bound_kernel_caches()
             seed_everything(config.seed)
-            self.autocast = choose_autocast(config.autocast, self.device)
+            self._autocast = choose_autocast(config.autocast, self.device)
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         with self._stack:
             if self._whole and isinstance(error, self.ranks.shared_errors):
                 self._rescue(error)
-
-    def _stack_on_error(self) -> ExitStack:
-        """Gives the folder back if what follows fails; __exit__ is not called then."""
-        stack = ExitStack()
-
-        def leave(kind: type[BaseException] | None, *_: object) -> bool:
-            if kind is not None:
-                self._stack.close()
-            return False
-
-        stack.push(leave)
-        return stack
-
-    # Model and environments
 
     def load_model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """The language model that the configuration names, on the run's device, and its tokenizer.
 
         See :func:`~torchrl_glam.models.load_language_model`.
         """
-        return load_agent_model(self.config, self.device, self.autocast)
+        return load_agent_model(self.config, self.device, self._autocast)
 
     def scoring(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        """Keyword arguments of :func:`~torchrl_glam.models.make_trunk` for the run's device."""
-        return scoring(self.config, tokenizer, self.device, self.autocast)
+        """Keyword arguments of :func:`~torchrl_glam.models.make_trunk`: configuration and device.
+
+        See :func:`~torchrl_glam.runs.language_model.scoring`.
+        """
+        return scoring(self.config, tokenizer, self.device, self._autocast)
 
     def make_envs(
         self, tokenizer: PreTrainedTokenizerBase, keep: Sequence[NestedKey] = ()
     ) -> TransformedEnv:
-        """The environments of training, which are returned, of evaluations and of the probe.
+        """Makes the environments of training, which are returned, and of evaluations.
 
         Args:
             tokenizer: of the language model.
@@ -173,37 +149,47 @@ class Run:
         self.config.check_game(self.game)
         self._tokenizer = tokenizer
         self._eval_envs = make_eval_envs(self.config, tokenizer)
-        self._probe = make_probe(self.config, tokenizer)
         return env
 
-    # Checkpoints
+    def collect(self, env: EnvBase, policy: Callable[[TensorDictBase], Any]) -> Collector:
+        """TorchRL's collector of this process's share of ``update_every`` steps a round.
+
+        It has no end, at which it would close what is still to be saved.
+        """
+        return Collector(
+            env,
+            policy,
+            frames_per_batch=self.mine.update_every,
+            total_frames=-1,
+            auto_register_policy_transforms=False,
+        )
 
     def keeps(self, **objects: Any) -> None:
         """Names what a checkpoint holds, and restores it if the run is resumed.
 
-        Beside these it holds counters, metrics and the global random numbers. The first process
+        Besides these it holds counters, metrics and the global random numbers. The first process
         gives the others its weights.
 
         Args:
             **objects: of the kinds that
                 :class:`~torchrl_glam.runs.checkpoints.manager.CheckpointManager` saves; ``loss``
                 and ``optimizer`` must be among them.
+
+        Raises:
+            ValueError: if a weight that is to be trained gets no gradient.
         """
         config, loss = self.config, objects["loss"]
-        self._loss, self._optimizer = loss, objects["optimizer"]
-        self._trunk = getattr(loss.trunk, "trunk", loss.trunk)  # of PPO's scores alone
+        self._optimizer = objects["optimizer"]
+        trunk = getattr(loss.trunk, "trunk", loss.trunk)  # of PPO's scores alone
+        check_gradients(trunk)
         self.ranks.align(loss, self.mine.seed)
-        self._passes = HalvingPasses(self._trunk, self._optimizer, config.max_tokens_per_pass)
-        self.statistics = EpisodeStatistics(self.game.goal_kinds, success_key=self.game.success_key)
-        self.coverage = GoalCoverage() if config.hindsight is True else None
+        self._passes = HalvingPasses(trunk, self._optimizer, config.max_tokens_per_pass)
+        self._progress = Progress(config, self.game, self.counters, self.ranks)
         record = self._make_record and self._make_record(self.folder, self._unit)
         self._table = MetricsTable(
             self.folder, config.loggers, self.name, record=record, write=self.ranks.first
         )
-        own = {"counters": self.counters, "statistics": self.statistics, "metrics": self._table}
-        if self.coverage is not None:
-            own["coverage"] = self.coverage
-        self._kept = {**objects, **own}
+        self._kept = {**objects, "metrics": self._table, **self._progress.kept}
         self._checkpoints = CheckpointManager(self.folder, ranks=self.ranks)
         if config.resume:
             made = self._checkpoints.load(self._kept, asdict(config), config.may_change)
@@ -212,7 +198,7 @@ class Run:
                     f"total_steps ({config.total_steps}) must be at least the {made} steps that "
                     f"resume ({config.resume}) has made"
                 )
-            self._trunk.check_exactness()
+            trunk.check_exactness()
         if self.ranks.first:
             replace_file(self.folder / CONFIG, OmegaConf.to_yaml(OmegaConf.create(asdict(config))))
 
@@ -232,8 +218,6 @@ class Run:
             logger.warning("The run ends by an error; saved as %s", self._save())
         except Exception as second:
             logger.warning("The run ends by an error, and could not be saved: %s", second)
-
-    # Updates
 
     def parts(self, batch: TensorDictBase, size: int | None = None) -> Iterator:
         """Yields the parts of a batch that memory allows, each with its share in the batch.
@@ -255,21 +239,12 @@ class Run:
             FloatingPointError: if numbers are not finite, with the last good checkpoint.
         """
 
-        def shared(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-            try:
-                return function(*args, **kwargs)
-            except (UpdateFailedError, LostProcessError):
-                raise
-            except Exception as error:
-                self._optimizer.discard(error)
-                raise
-
         @wraps(function)
         def updated(*args: Given.args, **kwargs: Given.kwargs) -> Result:
             self._whole = True  # what was collected is stored by now
             try:
                 with timeit("time/update"):
-                    result = self._passes(shared)(*args, **kwargs)
+                    result = self._passes(function)(*args, **kwargs)
             except FloatingPointError as error:
                 checkpoint = self._checkpoints.latest()
                 raise diverged(error, self.counters, self.config, checkpoint) from error
@@ -277,8 +252,6 @@ class Run:
             return result
 
         return updated
-
-    # The loop
 
     def rounds(
         self,
@@ -302,20 +275,11 @@ class Run:
         """
         config, counters = self.config, self.counters
         self._policy, self._heads = policy, heads
+        self._probe = make_probe(config, self._tokenizer) if heads else None
         self._stop = self._stack.enter_context(StopSignal())
-        self._bar = self._stack.enter_context(
-            tqdm(
-                total=config.total_steps,
-                initial=counters["steps"],
-                desc=self.name,
-                unit="step",
-                disable=not self.ranks.first,
-            )
-        )
         if hasattr(collector, "shutdown"):
             self._stack.callback(collector.shutdown)
-        self._since = dict(counters)
-        started = time.perf_counter() - counters["seconds"]
+        self._progress.start(self.name, self._stack)
         if not self._table.rows:
             self._table.add(0, self._evaluate())
         batches = iter(collector)
@@ -323,34 +287,17 @@ class Run:
             self._whole = self._whole and apart
             steps = next(batches)
             self._whole = False  # these are not stored yet
-            yield self._noted(steps)
+            self._progress.begin_round(steps)
+            yield None if steps is None else steps.reshape(self.mine.num_envs, -1)
             self._whole = True
-            counters["seconds"] = time.perf_counter() - started
             self._end_round()
-
-    def _noted(self, steps: TensorDictBase | None) -> TensorDictBase | None:
-        """Counts what was collected."""
-        if steps is None:
-            self.counters["steps"] += self.config.update_every
-            return None
-        check_rewards(steps, self.counters)
-        self.counters["steps"] += self.config.update_every
-        self.statistics.add(steps)
-        if self.coverage is not None:
-            self.coverage.add(steps)
-        if "recorded_at" not in steps.keys():  # one policy made all of them
-            made_by = torch.full(steps.shape, self.counters["updates"], dtype=torch.int32)
-            steps.set("recorded_at", made_by)
-        return steps.reshape(self.mine.num_envs, -1)
 
     def _end_round(self) -> None:
         config, at = self.config, self.counters["steps"]
-        self._bar.update(config.update_every)
-        finished, row = at >= config.total_steps, self._row
-        self._row = {}
+        finished, row = at >= config.total_steps, self._progress.end_round()
         if (config.eval_every and at % config.eval_every == 0) or finished:
             row |= self._evaluate()
-            if self._probe and self._heads:
+            if self._probe:
                 row |= self._probe(self._policy, self._heads)
         if row:
             self._table.add(at, row)
@@ -361,8 +308,6 @@ class Run:
 
     def _evaluate(self) -> dict[str, float]:
         return evaluate_splits(self._policy, self._eval_envs, seed=EVAL_SEED, ranks=self.ranks)
-
-    # Records
 
     @property
     def logs(self) -> bool:
@@ -381,17 +326,7 @@ class Run:
             means: of this process; the mean over the processes is logged, or the largest for a
                 name that ends in ``/max``.
         """
-        records = [self.statistics] + ([] if self.coverage is None else [self.coverage])
-        self.ranks.hand_over(*records)
-        self._row = self.ranks.mean(dict(means)) | dict(metrics)
-        for record in records:
-            self._row |= record.summary()
-        self._row |= pace(self.counters, self._since)
-        self._row |= timeit.todict() | timeit.todict(percall=False, prefix="seconds")
-        timeit.erase()
-        self._since = dict(self.counters)
-        shown = {k: f"{self._row[k]:.2f}" for k in ("success", "entropy") if k in self._row}
-        self._bar.set_postfix(shown)
+        self._progress.log(metrics, means)
 
     def finish(self, model: PreTrainedModel, critics: TensorDictBase) -> None:
         """Exports the trained model and completes the page, unless the run was stopped.
@@ -400,8 +335,8 @@ class Run:
             model: the language model, or its adapters.
             critics: parameters of the value heads, stacked.
         """
-        self._bar.close()
-        at = self.counters["steps"]
+        self._progress.close()
+        at, unit = self.counters["steps"], self._unit.split()[-1]
         if not self.ranks.first:
             return
         if self._stopping:
@@ -411,4 +346,4 @@ class Run:
         final = save_results(
             self.folder, self._table, model, self._tokenizer, env, critics, self.config
         )
-        logger.info("Success after %s %s: %s. Results in %s", at, self._steps, final, self.folder)
+        logger.info("Success after %s %s: %s. Results in %s", at, unit, final, self.folder)

@@ -26,25 +26,8 @@ _MODELS = ("*.safetensors", "pytorch_model*.bin", "adapter_config.json")
 class RunFolder:
     """The folder of a run, locked from its start to its end.
 
-    When it is released, the lock's file is removed, and so are the folders that were made for the
-    run if they are still empty: a run that was refused leaves nothing behind.
-
-    Args:
-        path: the folder.
-
-    Examples:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "run"
-        >>> folder, other = RunFolder(path), RunFolder(path)
-        >>> folder.claim(resume=False)
-        >>> other.claim(resume=False)  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-            ...
-        BlockingIOError: folder '...run' is in use by another run: wait for its end, or give another
-        folder as `output`
-        >>> folder.release()
-        >>> path.exists()
-        False
+    A run that was refused leaves nothing behind: on release, the lock's file is removed, and so are
+    the folders that were made for the run if they are still empty.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -122,7 +105,7 @@ class RunFolder:
         if held:
             raise FileExistsError(
                 f"output ({str(self.path)!r}) holds {', '.join(held)}, which a new run would "
-                "overwrite: give another folder, or continue that run with `resume`"
+                "overwrite: give another folder, or resume that run with `resume`"
             )
 
 
@@ -136,13 +119,6 @@ def stored_settings(folder: str | Path) -> dict[str, Any]:
         FileNotFoundError: if it holds none.
         ValueError: if it is a link or a pipe, too large, has aliases, which may grow without end,
             or holds something else than settings. The message shows nothing of its content.
-
-    Examples:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> _ = (folder / CONFIG).write_text("gamma: 0.9\\nmodel: ${oc.env:HOME}\\n")
-        >>> stored_settings(folder)
-        {'gamma': 0.9, 'model': '${oc.env:HOME}'}
     """
     path = Path(folder) / CONFIG
     text = read_text(path, most=2**16)

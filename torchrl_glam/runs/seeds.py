@@ -1,4 +1,4 @@
-"""Random numbers: seeds of a process, and blocks with seeds of their own."""
+"""Seeds: of a process, of a block, and of what numbers name together."""
 
 from __future__ import annotations
 
@@ -19,18 +19,10 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds torch within the block; the generators of the CPU and the card in use are put back.
-
-    Examples:
-        >>> with seeded(0):
-        ...     first = torch.rand(2)
-        >>> with seeded(0):
-        ...     torch.equal(torch.rand(2), first)
-        True
-    """
-    # By default those of all cards are kept, which begins to use each of them.
-    cards = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=cards):
+    """Seeds torch within the block; the generators of the CPU and the GPU in use are put back."""
+    # By default those of all GPUs are kept, which begins to use each of them.
+    gpus = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=gpus):
         torch.manual_seed(seed)
         yield
 

@@ -67,22 +67,15 @@ class Result:
 def interval(
     values: Sequence[float] | np.ndarray,
     statistic: Callable[..., np.ndarray] = np.mean,
-    level: float = 0.95,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bootstrap interval of a statistic over runs, by percentiles.
+    """95 % bootstrap interval of a statistic over runs, by percentiles.
 
     Args:
         values: of the runs, along the first dimension.
         statistic: takes the values and ``axis``. Default: the mean.
-        level: of confidence. Default: 0.95.
 
     Returns:
         Lower and upper end; NaN for a single run.
-
-    Examples:
-        >>> low, high = interval([0.5, 0.5, 0.5])
-        >>> float(low), float(high)
-        (0.5, 0.5)
     """
     from scipy.stats import bootstrap  # slow to import, and needed for several runs alone
 
@@ -90,13 +83,6 @@ def interval(
     if len(values) < 2:
         nothing = np.full(values.shape[1:], math.nan)
         return nothing, nothing
-    result = bootstrap(
-        (values,),
-        statistic,
-        axis=0,
-        vectorized=True,
-        confidence_level=level,
-        method="percentile",
-        random_state=0,
-    )
+    options = {"axis": 0, "vectorized": True, "method": "percentile", "random_state": 0}
+    result = bootstrap((values,), statistic, confidence_level=0.95, **options)
     return result.confidence_interval.low, result.confidence_interval.high

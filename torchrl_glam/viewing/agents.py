@@ -20,10 +20,6 @@ def open_agent(config: ViewConfig, folder: str | None) -> Agent | None:
 
     Returns:
         The agent; None if there is neither folder nor model.
-
-    Examples:
-        >>> open_agent(ViewConfig(language_model="tiny"), None).critics
-        []
     """
     device = choose_device(config.device)
     options = {"device": device, "max_tokens_per_pass": config.max_tokens_per_pass}
@@ -43,13 +39,6 @@ def read_card(folder: str) -> AgentCard:
     Raises:
         FileNotFoundError: if the folder holds no agent; names what is missing.
         ValueError: if the card is damaged.
-
-    Examples:
-        >>> import tempfile
-        >>> folder = tempfile.mkdtemp()
-        >>> AgentCard(num_critics=0).write(folder)
-        >>> read_card(folder).num_critics
-        0
     """
     return AgentCard.read(find_export(Path(folder)))
 

@@ -24,19 +24,8 @@ def write_animation(
         scale: size; an object takes 104 by 104 pixels at 1. Default: 1.
 
     Raises:
-        ValueError: if there are no episodes, or they are of an environment without a scene to draw.
-
-    Examples:
-        >>> import tempfile
-        >>> scene = {"objects": ["red lion", "blue door"], "on": 0, "holding": -1, "grown": []}
-        >>> step = {"candidates": ["Grasp"], "probability": [1.0], "chosen": 0, "scene": scene}
-        >>> path = Path(tempfile.mkdtemp()) / "episode.gif"
-        >>> write_animation(path, [{"goal": "Grasp red lion", "success": True, "steps": [step]}])
-        >>> path.read_bytes()[:6]
-        b'GIF89a'
+        ValueError: if they are of an environment without a scene to draw.
     """
-    if not episodes:
-        raise ValueError("episodes are none: record at least one")
     if any("scene" not in step for episode in episodes for step in episode["steps"]):
         raise ValueError(
             f"{str(path)!r} cannot be drawn: only Playground-Text has scenes; write a page (.html)"
@@ -59,10 +48,8 @@ def write_animation(
 
 def _frames(episode: Mapping[str, Any], scale: float) -> Iterator[tuple[np.ndarray, int]]:
     for step in episode["steps"]:
-        action, probability = (
-            step["candidates"][step["chosen"]],
-            step["probability"][step["chosen"]],
-        )
+        chosen = step["chosen"]
+        action, probability = step["candidates"][chosen], step["probability"][chosen]
         yield _draw(episode, step, f"{action} ({probability:.0%})", scale), _STEP
     outcome = "goal reached" if episode["success"] else "ended without success"
     yield _draw(episode, step, f"{action}: {outcome}", scale), _END

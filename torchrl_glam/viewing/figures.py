@@ -90,11 +90,9 @@ def pool(results: Sequence[Result], policy: str) -> list[Result]:
         policy: name of the average.
 
     Examples:
-        >>> measured = [("a", 9), ("b", 5), ("c", 7)]
-        >>> apart = [Result(name, "train", 3, "all", 10, number, 4.0) for name, number in measured]
-        >>> (mean,) = pool(apart, "3 agents")
-        >>> mean.success, mean.by_agent
-        (0.7, (0.9, 0.5, 0.7))
+        >>> apart = [Result(name, "train", 3, "all", 10, n, 4.0) for name, n in zip("ab", (9, 5))]
+        >>> pool(apart, "2 agents")[0].by_agent
+        (0.9, 0.5)
     """
 
     def what(result: Result) -> tuple[str, int, str]:
@@ -125,13 +123,10 @@ def format_results(results: Sequence[Result]) -> str:
     rows = [head]
     for result in results:
         low, high = result.interval
-        rows.append(
-            (
-                *(result.policy, result.split, str(result.objects or "")),
-                *(result.kind, f"{result.success:.3f}", f"{low:.3f} to {high:.3f}"),
-                *(str(result.episodes), "" if isnan(result.length) else f"{result.length:.1f}"),
-            )
-        )
+        what = (result.policy, result.split, str(result.objects or ""), result.kind)
+        length = "" if isnan(result.length) else f"{result.length:.1f}"
+        figures = (f"{result.success:.3f}", f"{low:.3f} to {high:.3f}", str(result.episodes))
+        rows.append((*what, *figures, length))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     widths[5] = max(widths[5], 17)
     texts = (0, 1, 3)  # the columns that stand on the left
@@ -147,17 +142,16 @@ def format_results(results: Sequence[Result]) -> str:
 
 def write_results(results: Sequence[Result], path: str | Path) -> None:
     """Writes a CSV: a row for each result, with its success and the ends of its interval."""
-    names = [entry.name for entry in fields(Result) if entry.name != "by_agent"]
+    names = [entry.name for entry in fields(Result) if entry.name not in ("by_agent", "length")]
     path = Path(path)
     with open_below(path.parent, path.name, newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*names, "success", "low", "high", "agents"])
+        writer.writerow([*names, "length", "success", "low", "high", "agents"])
         for result in results:
-            shares = (result.success, *result.interval)
-            values = [getattr(result, name) for name in names[:-1]]
-            length = round(result.length, 4)
-            shares = [round(share, 6) for share in shares]
-            writer.writerow([*values, length, *shares, max(1, len(result.by_agent))])
+            values = [getattr(result, name) for name in names]
+            shares = [round(share, 6) for share in (result.success, *result.interval)]
+            agents = max(1, len(result.by_agent))
+            writer.writerow([*values, round(result.length, 4), *shares, agents])
 
 
 def plot_results(results: Sequence[Result], path: str | Path) -> None:

@@ -34,18 +34,6 @@ def write_page(
 
     Raises:
         ValueError: if there are no episodes, more than two agents, or episodes of other goals.
-
-    Examples:
-        >>> import tempfile
-        >>> from torchrl_glam.models import zero_shot_agent
-        >>> agent = zero_shot_agent("tiny")
-        >>> step = {"observation": "A door.", "candidates": ["Open"], "probability": [1.0]}
-        >>> step |= {"chosen": 0, "reward": 1.0, "named": []}
-        >>> episode = {"goal": "Leave", "kind": 0, "success": True, "steps": [step]}
-        >>> path = Path(tempfile.mkdtemp()) / "page.html"
-        >>> write_page(path, {"agent": (agent, [episode])}, ["leave"])
-        >>> path.read_text()[:15]
-        '<!DOCTYPE html>'
     """
     packed = _pack(runs, kinds, about)
     data = json.dumps(packed, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -54,18 +42,15 @@ def write_page(
     def asset(name: str) -> str:
         return (assets / name).read_text(encoding="utf-8")
 
+    drawings = json.dumps({name: DRAWINGS[name] for name in ("things", "agent", "star")})
     parts = {
         "style": asset("base.css") + asset("viewer.css") + _paints(),
-        "script": asset("scene.js").replace("/*{drawings}*/", _drawings()) + asset("viewer.js"),
+        "script": asset("scene.js").replace("/*{drawings}*/", drawings) + asset("viewer.js"),
         # No text of an environment ends the element that holds it.
         "data": data.replace("<", "\\u003c").replace("\u2028", "\\u2028"),
     }
     page = _SLOT.sub(lambda slot: parts[slot[1]], asset("viewer.html"))
     replace_file(Path(path), page)
-
-
-def _drawings() -> str:
-    return json.dumps({name: DRAWINGS[name] for name in ("things", "agent", "star")})
 
 
 def _paints() -> str:

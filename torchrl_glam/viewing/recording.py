@@ -13,6 +13,7 @@ from torchrl.envs import EnvBase
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.models import Agent
 from torchrl_glam.runs.records.statistics import goals_reached
+from torchrl_glam.runs.seeds import seeded
 from torchrl_glam.text import decode_text, describe_env
 
 _SCENE = ("objects", "on", "holding", "grown")  # of Playground-Text's symbolic state
@@ -29,8 +30,7 @@ def record(
 ) -> list[dict[str, Any]]:
     """Plays one episode in each instance of an environment and records every step.
 
-    The same seed gives every agent the same goals and scenes. The global random state does not
-    change.
+    The same seed gives every agent the same goals and scenes.
 
     Args:
         agent: the agent that plays.
@@ -62,8 +62,7 @@ def record(
     description = describe_env(env)
     limit = max_steps or description.max_steps or 100
 
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         env.set_seed(seed)
         steps = env.rollout(limit, _Player(agent, deterministic), break_when_any_done=False)
     success = goals_reached(steps["next"], description.success_key)
@@ -84,9 +83,7 @@ class _Player(TensorDictModuleBase):
         read = self.agent.read(states)
         probability = read["probability"]
         if not probability.isfinite().all():
-            raise ValueError(
-                "agent gives probabilities that are not finite: its weights are broken"
-            )
+            raise ValueError("agent gives probabilities that are not finite")
         if self.deterministic:
             action = probability.argmax(-1)
         else:
@@ -120,10 +117,10 @@ def _step(step: TensorDictBase, description) -> dict[str, Any]:
         "reward": step["next", "reward"].item(),
         "named": _named(step["next"], description),
     }
-    if (value := step.get("action_value", None)) is not None:
-        record["value"] = value[mask].tolist()
-    if (value := step.get("state_value", None)) is not None:
-        record["state_value"] = value.item()
+    if "action_value" in step.keys():
+        record["value"] = step["action_value"][mask].tolist()
+    if "state_value" in step.keys():
+        record["state_value"] = step["state_value"].item()
     if (scene := _scene(step)) is not None:
         record["scene"] = scene
     return record

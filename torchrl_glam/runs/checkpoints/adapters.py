@@ -1,8 +1,4 @@
-"""How the parts of a training run that need more than their ``state_dict`` are saved.
-
-:class:`ReplayBufferAdapter` writes a replay buffer's rows without a copy in memory;
-:class:`CollectorState` adds to a collector what its own ``state_dict`` leaves out: where every
-environment stands. Everything else goes through :class:`StateDictAdapter`.
+"""How the parts of a training run are saved.
 
 Nothing here is pickled, so loading runs no code that came with the file.
 """
@@ -41,12 +37,8 @@ _STATE_FILES = ("state.tdc", "state.json", _ROWS)
 class StateDictAdapter(StateDictCheckpointAdapter):
     """Saves what ``state_dict()`` returns: one file of tensors, one of JSON.
 
-    TorchRL's own adapter in its *consolidated* format, which it reads without unpickling (its
-    directory and archive formats may unpickle non-tensor fields), and one file instead of one per
-    tensor to flush and to check.
-
-    A state may hold tensors, numpy arrays, numbers, strings, None, and dicts, lists and tuples of
-    these; a ``TensorDict`` in it comes back as a nested dict.
+    TorchRL's own adapter in its *consolidated* format, which it reads without unpickling. A state
+    may hold tensors, numpy arrays, numbers, strings, None, and dicts, lists and tuples of these.
 
     Raises:
         TypeError: on saving, if a state holds anything else.
@@ -67,7 +59,7 @@ class StateDictAdapter(StateDictCheckpointAdapter):
             raise TypeError(
                 f"the state_dict of {type(component).__name__} holds something other than tensors, "
                 "numpy arrays, numbers, strings, None, and dicts, lists and tuples of these "
-                f"({error}); return it in such a form"
+                f"({error})"
             ) from error
 
     def load(self, component: Any, path: Path, **options: Any) -> Any:
@@ -87,14 +79,9 @@ class StateDictAdapter(StateDictCheckpointAdapter):
 class ReplayBufferAdapter(CheckpointAdapter):
     """Saves a replay buffer: rows in use, writer, sampler, transforms and generator.
 
-    Rows are written straight to memory-mapped files, and copied from them into the buffer's
-    storage, so that memory never holds them twice. The rest must come through the ``state_dict`` of
-    sampler, writer and transforms; a transform that keeps steps back between two ``extend`` calls
-    must return them there.
-
-    ``ReplayBuffer.dumps`` and ``loads`` are not used: they pickle the prefetch queue and unpickle
-    it on load, which runs whatever code the file holds, and they write the storage at its full
-    capacity however few rows are in use.
+    Rows go straight to a memory-mapped file, and from it into the storage, so that memory never
+    holds them twice. ``ReplayBuffer.dumps`` and ``loads`` are not used, as they unpickle, and write
+    the storage at its full capacity.
 
     Raises:
         TypeError: on saving, if the storage holds anything but tensordicts.
@@ -160,30 +147,21 @@ class _BufferState:
 
 
 class CollectorState:
-    """Everything a single-process collector needs to go on as if it had never stopped.
+    """Everything that a single-process collector needs to resume as if it had never stopped.
 
-    ``Collector.state_dict`` counts frames but not where the environments stand; it starts new
-    episodes after a load. Here the tensordict that the collector carries from one step to the
-    next is saved too, which is an environment's whole state where, as in TorchRL's stateless
-    environments, that state lives in the tensordict. The base environment's ``state_dict`` is
-    saved with it: an environment with a generator of its own returns its state there (through
-    ``get_extra_state``).
-
-    The policy is left out. It shares its weights with the loss module, which is saved anyway.
-
-    Args:
-        collector: a single-process :class:`torchrl.collectors.Collector`.
+    ``Collector.state_dict`` leaves out where the environments stand. Added here are the tensordict
+    that the collector carries from step to step, and the base environment's ``state_dict``, with
+    the state of its generator. The policy is left out: it shares its weights with the loss module.
 
     Raises:
-        TypeError: if ``collector`` is of another kind; the environments of multi-process
-            collectors live in other processes, out of reach.
+        TypeError: if ``collector`` is of another kind.
     """
 
     def __init__(self, collector: Collector) -> None:
         if not isinstance(collector, Collector):
             raise TypeError(
-                f"collector is a {type(collector).__name__}, expected torchrl.collectors.Collector:"
-                " only a single-process collector can be saved with its environments' state"
+                f"collector is a {type(collector).__name__}, expected torchrl.collectors.Collector,"
+                " whose environments are in this process"
             )
         self.collector = collector
 
@@ -226,14 +204,8 @@ def as_checkpoint(objects: Mapping[str, Any]) -> Checkpoint:
     """The objects of a run with what saves each, and the global generators.
 
     Raises:
-        ValueError: if an object has the generators' name.
-        TypeError: if one is of no kind that can be saved.
+        TypeError: if an object is of no kind that can be saved.
     """
-    if GENERATORS in objects:
-        raise ValueError(
-            f"objects has the key {GENERATORS!r}, which names the global generators: choose "
-            "another name"
-        )
     checkpoint = Checkpoint()
     checkpoint.register(GENERATORS, GlobalRNGState(), adapter=StateDictAdapter())
     for name, value in objects.items():
@@ -259,20 +231,14 @@ def kept_apart(objects: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_finite(objects: Mapping[str, Any]) -> None:
-    """Refuses weights and optimizer states that training cannot go on from.
+    """Refuses weights and optimizer states that no training can resume from.
 
-    Parameters and what an optimizer keeps must be finite; a module's buffers may be infinite, as
-    masks are, but must be numbers. Replay buffers and collectors are not looked at: what goes into
-    them is checked before it does.
-
-    Args:
-        objects: the objects of a run by name, see
-            :class:`~torchrl_glam.runs.checkpoints.manager.CheckpointManager`.
+    A module's buffers may be infinite, as masks are, but must be numbers.
 
     Raises:
-        FloatingPointError: naming the first tensor that is not.
+        FloatingPointError: naming the first tensor that is not finite.
 
-    Example:
+    Examples:
         >>> layer = torch.nn.Linear(2, 1)
         >>> _ = layer.bias.data.fill_(torch.nan)
         >>> require_finite({"model": layer})
@@ -285,15 +251,13 @@ def require_finite(objects: Mapping[str, Any]) -> None:
             continue
         buffers = {key for key, _ in value.named_buffers()} if isinstance(value, nn.Module) else ()
         for path, leaf in tree_flatten_with_path(dict(value.state_dict()))[0]:
-            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-                good = (
-                    ~leaf.isnan() if getattr(path[0], "key", None) in buffers else leaf.isfinite()
+            if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+                continue
+            bad = leaf.isnan() if getattr(path[0], "key", None) in buffers else ~leaf.isfinite()
+            if bad.any():
+                raise FloatingPointError(
+                    f"{name} holds values that are not finite, first in {keystr(path)}: not saved"
                 )
-                if not good.all():
-                    raise FloatingPointError(
-                        f"{name} holds values that are not finite, first in {keystr(path)}: not "
-                        "saved"
-                    )
 
 
 def _require_room(folder: Path, size: int) -> None:

@@ -1,13 +1,4 @@
-"""Checkpoints of a training run that survive crashes, full disks and damaged files.
-
-:class:`torchrl.checkpoint.Checkpoint` saves named objects to a folder with a manifest, and
-:class:`torchrl.checkpoint.CheckpointRotation` keeps the newest. Added here:
-
-- a damaged checkpoint is passed over for the one before;
-- the configuration is compared, so that a run is not resumed with another one by mistake;
-- adapters that never unpickle (:mod:`torchrl_glam.runs.checkpoints.adapters`);
-- each process of a run saves its own replay buffer, collector and generators.
-"""
+"""Checkpoints of a training run that survive crashes, full disks and damaged files."""
 
 import os
 import warnings
@@ -44,9 +35,8 @@ class CheckpointManager:
       without its policy, whose weights are the loss module's;
     - a dict or a list of JSON values (counters), which loading changes in place.
 
-    The global generators of Python, numpy and torch are always part of it. Tensors are loaded to
-    the CPU and copied from there. A checkpoint holds JSON and raw tensors only, so loading one
-    runs no code.
+    The global generators of Python, numpy and torch are always part of it. A checkpoint holds JSON
+    and raw tensors only, so loading one runs no code.
 
     With several processes, each calls every method at the same place. The first one saves what all
     share; the others save their replay buffers, collectors and generators to
@@ -54,12 +44,8 @@ class CheckpointManager:
 
     Args:
         folder: the run's folder. Nothing is written there before :meth:`save`.
-        keep: number of checkpoints to keep, at least 1. Default: 2, so that one is left should the
-            newest be damaged.
+        keep: number of checkpoints to keep. Default: 2, in case the newest is damaged.
         ranks: the processes of the run. Default: None, this one alone.
-
-    Raises:
-        ValueError: if ``keep`` is less than 1.
 
     Examples:
         >>> import tempfile, torch
@@ -81,21 +67,21 @@ class CheckpointManager:
         self.folder = Path(folder)
         self._ranks = Ranks() if ranks is None else ranks
         self._root = self.folder / CHECKPOINTS
-        own = f"process_{self._ranks.rank}" if self._ranks.rank else ""
+        own = "" if self._ranks.first else f"process_{self._ranks.rank}"
         self._rotation = CheckpointRotation(self._root / own, keep_last=keep, prefix=_PREFIX)
 
     def latest(self) -> Path | None:
-        """Return the folder of the newest checkpoint, unverified, or None if there is none."""
+        """The folder of the newest checkpoint, unverified, or None if there is none."""
         return self._rotation.latest()
 
     def save(self, step: int, objects: Mapping[str, Any], config: Mapping[str, Any]) -> Path:
-        """Save all objects; a checkpoint of the same step is replaced, the oldest is removed.
+        """Saves all objects; a checkpoint of the same step is replaced, the oldest is removed.
 
         The checkpoint appears under its name only when complete. An interruption leaves the
         earlier ones as they were.
 
         Args:
-            step: the run's step, at least 0.
+            step: the run's step.
             objects: the run's objects by name, see the class.
             config: the run's configuration, JSON values in nested dicts.
 
@@ -103,7 +89,6 @@ class CheckpointManager:
             The checkpoint's folder.
 
         Raises:
-            ValueError: if ``step`` is negative.
             FloatingPointError: if weights or an optimizer's state are not finite. Nothing is
                 written then.
             TypeError: if an object is of no kind that can be saved, or ``config`` is no JSON.
@@ -134,7 +119,7 @@ class CheckpointManager:
         config: Mapping[str, Any],
         allow_changed: Collection[str] = (),
     ) -> int:
-        """Restore all objects from the newest checkpoint that can be read.
+        """Restores all objects from the newest checkpoint that can be read.
 
         Args:
             objects: the same names and kinds as were saved, freshly built.
@@ -147,11 +132,9 @@ class CheckpointManager:
             checkpoint: it then begins again, and the objects stay as they are.
 
         Raises:
-            ValueError: if the configuration differs in other keys, or the number of processes
-                does.
+            ValueError: if the configuration differs in other keys, or the number of processes.
             torchrl.checkpoint.CheckpointError: if all checkpoints are damaged, other objects were
-                saved, or an object does not fit its saved state. In the last case objects may
-                have been restored in part.
+                saved, or an object does not fit its saved state.
         """
         own = objects if self._ranks.first else kept_apart(objects)
 
@@ -162,8 +145,7 @@ class CheckpointManager:
             if processes != self._ranks.size:
                 raise ValueError(
                     f"checkpoint {str(path)!r} was saved by {processes} processes, and this run "
-                    f"has {self._ranks.size}: resume it with --nproc-per-node and --nnodes as "
-                    "they were"
+                    f"has {self._ranks.size}: resume it with as many"
                 )
             _require_same_names(path, set(about["components"]), {*own, GENERATORS})
             as_checkpoint(own).load(path, map_location="cpu")
@@ -175,7 +157,7 @@ class CheckpointManager:
         return self._restore_newest(restore)
 
     def load_some(self, objects: Mapping[str, Any]) -> int:
-        """Restore some of the objects of the newest checkpoint that can be read.
+        """Restores some of the objects of the newest checkpoint that can be read.
 
         The run's configuration is not compared, and the global generators stay as they are. Of a
         run of several processes these are the first one's.
@@ -188,16 +170,7 @@ class CheckpointManager:
 
         Raises:
             FileNotFoundError: if the folder holds no checkpoint.
-            torchrl.checkpoint.CheckpointError: if all checkpoints are damaged, one of the objects
-                was not saved, or does not fit its saved state.
-
-        Examples:
-            >>> import tempfile
-            >>> manager = CheckpointManager(tempfile.mkdtemp())
-            >>> _ = manager.save(20, {"one": {"n": 640}, "two": {"loss": 0.5}}, config={"seed": 3})
-            >>> zeros = {"loss": 0.0}
-            >>> manager.load_some({"two": zeros}), zeros
-            (20, {'loss': 0.5})
+            torchrl.checkpoint.CheckpointError: as :meth:`load` raises it.
         """
         if self.latest() is None:
             raise FileNotFoundError(f"run ({str(self.folder)!r}) has saved no checkpoint")
@@ -242,10 +215,8 @@ def _require_plain(path: Path) -> None:
     try:
         for file in plain_files(path):
             about = file.stat()
-            on_disk = 512 * getattr(
-                about, "st_blocks", about.st_size
-            )  # in reading, a hole is zeros
-            if about.st_size > 2**30 and on_disk < about.st_size // 100:
+            blocks = getattr(about, "st_blocks", about.st_size)  # of 512 bytes; a hole has none
+            if about.st_size > 2**30 and 512 * blocks < about.st_size // 100:
                 raise ValueError(f"{file.name} of {about.st_size:,} bytes is all but empty")
         read_json(path / "manifest.json")
     except (ValueError, OSError) as error:

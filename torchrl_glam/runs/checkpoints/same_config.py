@@ -1,4 +1,4 @@
-"""Whether a run goes on with the configuration that it had."""
+"""Whether a run resumes with the configuration that it had."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -14,17 +14,13 @@ def require_same_config(
     """Refuses another configuration than the one that a checkpoint was saved with.
 
     Args:
-        saved: the one that it was saved with.
-        now: the one of the run that wants to go on.
+        saved, now: that of the checkpoint, and that of the run that wants to resume.
         allowed: keys that may differ; dots lead into nested dicts, and a key stands for all keys
             below it.
         path: the checkpoint, for the message.
 
     Raises:
         ValueError: if they differ in other keys; lists them.
-
-    Example:
-        >>> require_same_config({"seed": 0, "steps": 8}, {"seed": 0, "steps": 9}, ["steps"], Path())
     """
     before, after = _flat(saved), _flat(now)
     changed = [

@@ -1,14 +1,8 @@
 """Types and ranges of the recipes' configurations; ``recipes/config`` explains every key."""
 
-from torchrl_glam.runs.config.base import (
-    ENVIRONMENT,
-    MAY_CHANGE_ON_RESUME,
-    RecipeConfig,
-    read_config,
-)
+from torchrl_glam.runs.config.base import ENVIRONMENT, RecipeConfig, read_config
 from torchrl_glam.runs.config.groups import register
 from torchrl_glam.runs.config.ppo_glam import PPOGLAMConfig
-from torchrl_glam.runs.config.pretrain import PretrainConfig
 from torchrl_glam.runs.config.sac_glam import SACGLAMConfig
 from torchrl_glam.runs.config.sac_glam_ray import SACGLAMRayConfig
 from torchrl_glam.runs.config.saved import read_saved
@@ -17,10 +11,8 @@ from torchrl_glam.runs.config.viewing import EvaluateConfig, PlayConfig, WatchCo
 __all__ = [
     "ENVIRONMENT",
     "EvaluateConfig",
-    "MAY_CHANGE_ON_RESUME",
     "PPOGLAMConfig",
     "PlayConfig",
-    "PretrainConfig",
     "RecipeConfig",
     "SACGLAMConfig",
     "SACGLAMRayConfig",

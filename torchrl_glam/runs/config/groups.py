@@ -22,15 +22,12 @@ GROUPS = {
 
 
 def register(name: str, kind: type[RecipeConfig], folder: Path) -> None:
-    """Makes a recipe's schema, and the groups to choose from, known to Hydra.
-
-    Hydra looks for groups beside a recipe's own files, and these belong to all recipes.
+    """Makes a recipe's schema, and the groups that all recipes share, known to Hydra.
 
     Args:
         name: of the recipe; its schema is called ``<name>_schema``.
         kind: its configuration.
-        folder: its file ``<group>/<option>.yaml`` is what ``group=option`` stands for, merged at
-            the top of the configuration.
+        folder: ``group=option`` stands for its file ``<group>/<option>.yaml``.
     """
     schema = OmegaConf.structured(kind)
     schema.env, schema.eval_splits = {}, {}  # those of the option alone
@@ -49,11 +46,8 @@ def options_of(group: str) -> list[str]:
 
 
 def spell_out(arguments: Sequence[str]) -> list[str]:
-    """A command line as Hydra takes it, with what stands for more than an option of a group.
-
-    ``env=module:Name`` names the environment itself, and ``model=PATH`` the language model. Of
-    ``env.key=value``, any key is taken: whether the environment has such an argument is seen when
-    it is made.
+    """A command line as Hydra takes it: ``env=module:Name`` names an environment of any package,
+    ``model=PATH`` any language model, and ``env.key=value`` any argument of the environment.
 
     Args:
         arguments: overrides and options.

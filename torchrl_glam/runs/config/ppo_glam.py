@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from torchrl_glam.runs.config.base import (
-    RecipeConfig,
-    Switch,
-    at_least,
-    choice,
-    learning_rate,
-    names_goals,
-    require,
-    within,
-)
+from torchrl_glam.runs.config.base import RecipeConfig, names_goals
+from torchrl_glam.runs.config.rules import Switch, above, at_least, choice, require, within
 from torchrl_glam.text import EnvDescription
 
 
 @dataclass
 class PPOGLAMConfig(RecipeConfig):
-    """Configuration of ``recipes/ppo_glam.py``; ``recipes/config/ppo_glam`` explains each key.
+    """Configuration of ``recipes/ppo_glam.py``; ``recipes/config`` explains each key.
 
     Examples:
         >>> PPOGLAMConfig().check()
@@ -61,15 +52,12 @@ class PPOGLAMConfig(RecipeConfig):
             ValueError: naming the key, its value and what was expected.
         """
         super().check()
-        at_least(self, "num_epochs", 1)
-        within(self, "lmbda", 0.0, 1.0)
-        for key in ("kl_coeff", "entropy_coeff", "critic_coeff"):
-            at_least(self, key, 0)
-        learning_rate(self, "lr_trunk")
+        at_least(self, 1, "num_epochs")
+        at_least(self, 0, "kl_coeff", "entropy_coeff", "critic_coeff")
+        within(self, 0, 1, "lmbda")
         require(0 < self.clip_epsilon < 1, "clip_epsilon", self.clip_epsilon, "be in (0, 1)")
         if self.kl_target is not None:
-            finite = 0 < self.kl_target < math.inf
-            require(finite, "kl_target", self.kl_target, "be above 0 and finite, or null")
+            above(self, 0, "kl_target")
         choice(self, "objective", ("clip", "kl"))
         choice(self, "hindsight", ("none", "all", "aligned"))
         choice(self, "clip_center", ("one", "behaviour"))

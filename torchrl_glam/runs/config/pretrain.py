@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from torchrl_glam.pretraining import GAME_EXERCISES
-from torchrl_glam.runs.config.base import (
-    RecipeConfig,
+from torchrl_glam.runs.config.base import RecipeConfig
+from torchrl_glam.runs.config.rules import (
     Switch,
     above,
     at_least,
@@ -80,66 +79,57 @@ class PretrainConfig:
             ValueError: naming the key, its value and what was expected.
         """
         switches(self)
-        within(self, "seed", 0, 2**32 - 1)
+        within(self, 0, 2**32 - 1, "seed")
         choice(self, "exercises", ("game", "playground"))
         for key in ("output", "results"):
             require(bool(getattr(self, key).strip()), key, getattr(self, key), "not be empty")
+        game = self.exercises == "game"
         require(
-            self.exercises == "game" or self.env_class == RecipeConfig.env_class,
+            game or self.env_class == RecipeConfig.env_class,
             "exercises",
             self.exercises,
             f"be game for {self.env_class}: those of Playground-Text know its words",
         )
-        for key in ("batch_size", "vocabulary", "entropy_states", "episodes", "imitate_batch_size"):
-            within(self, key, 1, _MANY)
-        for key in ("num_batches", "log_every", "num_heads", "questions"):
-            within(self, key, 1, _STEPS)
-        within(self, "imitate_seeds", 1, 1_000)
+        within(self, 1, _MANY, "batch_size", "vocabulary", "entropy_states", "episodes")
+        within(self, 1, _MANY, "imitate_batch_size", "imitate_seeds", "questions", "num_heads")
+        within(self, 1, _STEPS, "num_batches", "log_every")
+        within(self, int(game), _STEPS, "num_steps")
+        within(self, 0, _STEPS, "imitate_steps")
         require(
-            self.exercises != "game" or self.questions <= len(GAME_EXERCISES),
+            not game or self.questions <= len(GAME_EXERCISES),
             "questions",
             self.questions,
             f"be at least 1 and at most {len(GAME_EXERCISES)}, as those about a state differ",
         )
-        within(self, "num_steps", 0 if self.exercises == "playground" else 1, _STEPS)
-        within(self, "imitate_steps", 0, _STEPS)
         require(
             not self.imitate_steps or self.imitate_steps >= self.imitate_batch_size,
             "imitate_steps",
             self.imitate_steps,
             f"be 0, or at least imitate_batch_size ({self.imitate_batch_size})",
         )
-        for key in ("lr", "lr_embeddings", "imitate_lr"):
-            require(
-                0 < getattr(self, key) < math.inf, key, getattr(self, key), "be above 0, finite"
-            )
-        above(self, "max_grad_norm", 0, "inf for no clipping")
+        above(self, 0, "lr", "lr_embeddings", "imitate_lr")
+        norm = self.max_grad_norm
+        require(norm > 0, "max_grad_norm", norm, "be above 0; inf for no clipping")
         require(0 < self.decay <= 1, "decay", self.decay, "be in (0, 1]")
         self._check_model()
         require(bool(self.eval_splits), "eval_splits", self.eval_splits, "have a key at least")
         self.tasks().check()
 
     def _check_model(self) -> None:
-        layers = ("num_layers", "num_decoder_layers")
-        for key in layers:
-            within(self, key, 1, 1_000)
-        for key in ("d_model", "d_ff"):
-            at_least(self, key, 1)
+        within(self, 1, 1_000, "num_layers", "num_decoder_layers")
+        at_least(self, 1, "d_model", "d_ff")
         require(
             self.d_model % self.num_heads == 0,
             "d_model",
             self.d_model,
             f"be a multiple of num_heads ({self.num_heads})",
         )
-        sizes = {key: getattr(self, key) for key in ("d_model", "d_ff", *layers)}
-        weights = (
-            4
-            * self.d_model
-            * (self.d_model + self.d_ff)
-            * (self.num_layers + self.num_decoder_layers)
-        )
+        sizes = ("d_model", "d_ff", "num_layers", "num_decoder_layers")
+        layers = self.num_layers + self.num_decoder_layers
+        weights = 4 * self.d_model * (self.d_model + self.d_ff) * layers
         if weights > _WEIGHTS:
-            raise ValueError(f"{sizes} make a model of {weights:,} weights, expected {_WEIGHTS:,}")
+            given = ", ".join(f"{key} ({getattr(self, key)})" for key in sizes)
+            raise ValueError(f"{given} make about {weights:,} weights, expected {_WEIGHTS:,}")
 
     def tasks(self) -> RecipeConfig:
         """The environment as other recipes have it in their configuration."""

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import get_args
 
 from torchrl_glam.models.critic import CriticInput
-from torchrl_glam.runs.config.base import (
-    RecipeConfig,
+from torchrl_glam.runs.config.base import RecipeConfig, names_goals
+from torchrl_glam.runs.config.rules import (
     Switch,
+    above,
     at_least,
     choice,
-    learning_rate,
-    names_goals,
     require,
     within,
 )
@@ -27,11 +26,10 @@ SAMPLING = (
 
 @dataclass
 class SACGLAMConfig(RecipeConfig):
-    """Configuration of ``recipes/sac_glam.py``; ``recipes/config/sac_glam`` explains each key.
+    """Configuration of ``recipes/sac_glam.py``; ``recipes/config`` explains each key.
 
-    Defaults that depend on other keys are filled in, and values out of range are refused, by
-    :meth:`check`. ``alpha_init`` and ``target_entropy`` left None become those of SAC-GLAM (Gaven
-    et al., 2024), Appendix C: 0.05 and 0.01 with hindsight, 0.005 and 0 without.
+    :meth:`check` fills in ``alpha_init`` and ``target_entropy`` where they are None: 0.05 and 0.01
+    with hindsight, 0.005 and 0 without (Gaven et al., 2024, Appendix C).
 
     Examples:
         >>> config = SACGLAMConfig(hindsight=False)
@@ -58,7 +56,6 @@ class SACGLAMConfig(RecipeConfig):
     exploration: float = 0.0
     num_updates: int = 8
     warmup_updates: int = 50
-    lr_trunk: float = 3e-4
     lr_alpha: float = 2e-3
     separate_optimizers: Switch = False
 
@@ -66,8 +63,6 @@ class SACGLAMConfig(RecipeConfig):
     sampling: str = "ratio"
     hindsight_ratio: float = 0.5
     capacity: int = 100_000
-
-    probe_episodes: int = 64
 
     def check(self) -> None:
         """Fills in what depends on other keys and refuses values out of range.
@@ -80,32 +75,24 @@ class SACGLAMConfig(RecipeConfig):
             self.alpha_init = 0.05 if self.hindsight else 0.005
         if self.target_entropy is None:
             self.target_entropy = 0.01 if self.hindsight else 0.0
-        for key in ("n_step", "num_updates", "target_entropy_steps"):
-            at_least(self, key, 1)
-        within(self, "capacity", 1, 1_000_000_000)
-        at_least(self, "warmup_updates", 0)
-        within(self, "probe_episodes", 0, 1_000_000)
-        within(self, "hindsight_ratio", 0.0, 1.0)
-        require(0 < self.tau <= 1, "tau", self.tau, "be in (0, 1]")
-        finite = 0 < self.alpha_init < math.inf
-        require(finite, "alpha_init", self.alpha_init, "be above 0 and finite")
-        require(0 <= self.munchausen < 1, "munchausen", self.munchausen, "be in [0, 1)")
-        within(self, "exploration", 0.0, 1.0)
         if self.target_entropy_end is None:
             self.target_entropy_end = self.target_entropy
-        for key in ("target_entropy", "target_entropy_end"):
-            at_least(self, key, 0)
-        for key in ("lr_trunk", "lr_alpha"):
-            learning_rate(self, key)
+        at_least(self, 1, "n_step", "num_updates", "target_entropy_steps")
+        within(self, 1, 1_000_000_000, "capacity")
+        at_least(self, 0, "warmup_updates", "target_entropy", "target_entropy_end", "lr_alpha")
+        within(self, 0, 1, "hindsight_ratio", "exploration")
+        require(0 <= self.munchausen < 1, "munchausen", self.munchausen, "be in [0, 1)")
+        above(self, 0, "alpha_init")
+        require(0 < self.tau <= 1, "tau", self.tau, "be in (0, 1]")
         choice(self, "critic_input", get_args(CriticInput))
         choice(self, "sampling", SAMPLING)
-        rounds = self.total_steps // self.update_every
+        updates = self.total_steps // self.update_every * self.num_updates
         require(
-            self.warmup_updates <= rounds * self.num_updates,
+            self.warmup_updates <= updates,
             "warmup_updates",
             self.warmup_updates,
-            f"be at most the {rounds * self.num_updates} updates that total_steps "
-            f"({self.total_steps}) allows, or the actor never learns",
+            f"be at most the {updates} updates that total_steps ({self.total_steps}) allows, or "
+            "the actor never learns",
         )
         require(
             self.capacity >= self.batch_size,
@@ -123,8 +110,7 @@ class SACGLAMConfig(RecipeConfig):
         Raises:
             ValueError: naming the key, its value and what was expected.
         """
-        for key in ("target_entropy", "target_entropy_end"):
-            within(self, key, 0.0, math.log(game.num_actions))
+        within(self, 0, math.log(game.num_actions), "target_entropy", "target_entropy_end")
         if self.hindsight:
             names_goals(game, "true")
         require(

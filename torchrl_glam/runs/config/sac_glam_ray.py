@@ -5,16 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torchrl_glam.runs.config.base import MAY_CHANGE_ON_RESUME, above, at_least, require
+from torchrl_glam.runs.config.rules import above, at_least, require
 from torchrl_glam.runs.config.sac_glam import SACGLAMConfig
 from torchrl_glam.runs.processes.pool import check_lag
-
-# Where and by how many steps are collected is no part of what is learnt.
-RAY_MAY_CHANGE_ON_RESUME = (
-    *MAY_CHANGE_ON_RESUME,
-    *("num_collectors", "max_policy_lag", "collector_cpus", "collector_gpus"),
-    *("collector_timeout", "ray_address"),
-)
 
 
 @dataclass
@@ -50,8 +43,9 @@ class SACGLAMRayConfig(SACGLAMConfig):
 
     @property
     def may_change(self) -> tuple[str, ...]:
-        """Keys that may differ where a run is resumed."""
-        return RAY_MAY_CHANGE_ON_RESUME
+        """Keys that may differ where a run is resumed, such as where steps are collected."""
+        own = ("num_collectors", "max_policy_lag", "collector_cpus", "collector_gpus")
+        return (*super().may_change, *own, "collector_timeout", "ray_address")
 
     def check(self) -> None:
         """Fills in what depends on other keys and refuses values out of range.
@@ -60,16 +54,16 @@ class SACGLAMRayConfig(SACGLAMConfig):
             ValueError: naming the key, its value and what was expected.
         """
         super().check()
-        at_least(self, "num_collectors", 1)
+        at_least(self, 1, "num_collectors")
+        at_least(self, 0, "collector_gpus")
+        above(self, 0, "collector_cpus")
         if self.max_policy_lag is None:
             self.max_policy_lag = 2 * self.num_collectors * self.num_updates
         check_lag(self.max_policy_lag, self.num_collectors, self.num_updates)
-        above(self, "collector_cpus", 0, "a part of one is enough where they wait for each other")
-        at_least(self, "collector_gpus", 0)
         for key in ("collector_cpus", "collector_gpus"):
             value = getattr(self, key)
             whole = math.isfinite(value) and (value <= 1 or value == int(value))
             require(whole, key, value, "be at most 1, or a whole number")
-        above(self, "collector_timeout", 0, "inf for no limit")
-        address = self.ray_address
+        seconds, address = self.collector_timeout, self.ray_address
+        require(seconds > 0, "collector_timeout", seconds, "be above 0; inf for no limit")
         require(address is None or bool(address.strip()), "ray_address", "", "not be empty")

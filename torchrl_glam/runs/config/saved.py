@@ -21,16 +21,6 @@ def read_saved(kind: type, run: Path) -> DictConfig:
         ValueError: as :func:`~torchrl_glam.runs.run_folder.stored_settings` raises it, or if a
             value has an interpolation, ``${...}``.
         omegaconf.errors.OmegaConfBaseException: if keys or types are of another recipe.
-
-    Examples:
-        >>> import tempfile
-        >>> from torchrl_glam.runs.config import SACGLAMConfig
-        >>> run = Path(tempfile.mkdtemp())
-        >>> _ = (run / CONFIG).write_text("output: ${oc.env:HOME}")
-        >>> read_saved(SACGLAMConfig, run)
-        Traceback (most recent call last):
-            ...
-        ValueError: config.yaml of '...' has an interpolation ('${'): it is not read
     """
     if not (run / CONFIG).exists():
         raise FileNotFoundError(f"run ({str(run)!r}) must be the folder of a run")

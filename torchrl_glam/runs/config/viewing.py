@@ -5,14 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchrl_glam.runs.config.base import (
-    Switch,
-    at_least,
-    choice,
-    require,
-    switches,
-    within,
-)
+from torchrl_glam.runs.config.rules import Switch, at_least, choice, require, switches, within
+
+MODES = ("sampled", "greedy")
 
 
 @dataclass
@@ -42,27 +37,21 @@ class ViewConfig:
         Raises:
             ValueError: naming the key, its value and what was expected.
         """
-        one = (self.agent is None) != (self.language_model is None)
-        require(
-            one, "agent", self.agent, f"be given, or model ({self.language_model}), and not both"
-        )
-        self.check_numbers()
-
-    def check_numbers(self) -> None:
-        """Refuses numbers out of range, and texts that are empty.
-
-        Raises:
-            ValueError: as :meth:`check` raises it.
-        """
-        within(self, "seed", 0, 2**32 - 1)
-        at_least(self, "max_tokens_per_pass", 1)
+        self._check_agent()
         switches(self)
+        within(self, 0, 2**32 - 1, "seed")
+        at_least(self, 1, "max_tokens_per_pass")
         for key in ("episodes", "longest"):
             if getattr(self, key, None) is not None:
-                within(self, key, 1, 1_000_000)
+                within(self, 1, 1_000_000, key)
         for key in ("agent", "language_model", "output"):
             given = getattr(self, key, None)
             require(given is None or bool(str(given).strip()), key, given, "not be empty")
+
+    def _check_agent(self) -> None:
+        one = (self.agent is None) != (self.language_model is None)
+        expected = f"be given, or model ({self.language_model}), and not both"
+        require(one, "agent", self.agent, expected)
 
 
 @dataclass
@@ -81,7 +70,7 @@ class EvaluateConfig(ViewConfig):
     agent: Any = None
     objects: list[int] | None = None
     splits: list[str] | None = None
-    modes: list[str] = field(default_factory=lambda: ["sampled", "greedy"])
+    modes: list[str] = field(default_factory=lambda: list(MODES))
     references: Switch = True
     episodes: int = 300
     output: str = "runs/evaluate"
@@ -108,20 +97,12 @@ class EvaluateConfig(ViewConfig):
             given = getattr(self, key)
             listed = given is None or 0 < len(given) == len(set(given))
             require(listed, key, given, "have at least one entry, and none twice")
-        known = ("sampled", "greedy")
-        require(set(self.modes) <= set(known), "modes", self.modes, f"be some of {known}")
+        require(set(self.modes) <= set(MODES), "modes", self.modes, f"be some of {MODES}")
 
 
 @dataclass
 class WatchConfig(ViewConfig):
-    """Configuration of ``recipes/watch.py``; ``recipes/config/watch.yaml`` explains each key.
-
-    Examples:
-        >>> WatchConfig(agent="runs/a", episodes=0).check()
-        Traceback (most recent call last):
-            ...
-        ValueError: episodes (0) must be in [1, 1e+06]
-    """
+    """Configuration of ``recipes/watch.py``; ``recipes/config/watch.yaml`` explains each key."""
 
     beside: str | None = None
     split: str = "train"
@@ -139,9 +120,8 @@ class WatchConfig(ViewConfig):
         super().check()
         another = self.beside is None or self.beside not in (self.agent, self.language_model)
         require(another, "beside", self.beside, "be another agent than the first")
-        choice(self, "mode", ("sampled", "greedy"))
-        kinds = (".html", ".gif")
-        output = self.output or ".html"
+        choice(self, "mode", MODES)
+        kinds, output = (".html", ".gif"), self.output or ".html"
         require(output.endswith(kinds), "output", output, f"end in one of {kinds}")
         moving = output.endswith(".gif") and self.beside is not None
         require(not moving, "beside", self.beside, "be null for a .gif, which shows one agent")
@@ -151,25 +131,13 @@ class WatchConfig(ViewConfig):
 class PlayConfig(ViewConfig):
     """Configuration of ``recipes/play.py``; ``recipes/config/play.yaml`` explains each key.
 
-    Examples:
-        >>> PlayConfig().check()  # nobody to ask for a hint
-        >>> PlayConfig(seed=-1).check()
-        Traceback (most recent call last):
-            ...
-        ValueError: seed (-1) must be in [0, 4.29497e+09]
+    Without an agent or a language model there is nobody to ask for a hint.
     """
 
     goal: str | None = None
     split: str = "train"
     seed: int = 0
 
-    def check(self) -> None:
-        """Refuses values out of range.
-
-        Raises:
-            ValueError: naming the key, its value and what was expected.
-        """
-        if self.agent is None and self.language_model is None:
-            self.check_numbers()
-        else:
-            super().check()
+    def _check_agent(self) -> None:
+        if self.agent is not None or self.language_model is not None:
+            super()._check_agent()

@@ -1,10 +1,7 @@
 """Collectors at work while the learner learns: whose batch is next, how old it may be, who is lost.
 
-A :class:`~torchrl_glam.runs.processes.pool.Pool` starts collectors and carries batches, such as
-:class:`~torchrl_glam.runs.processes.ray_pool.RayPool`.
-
-An *update* is a step of the learner's optimizer; the *version* of some weights is how many they
-have had, and the *lag* of a batch how many more the learner has made when it takes it.
+The *version* of some weights is how many updates they have had, and the *lag* of a batch how many
+more the learner has made when it takes it.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import NestedKey, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from torchrl_glam.replay import number_trajectories, unfinished_trajectories
@@ -43,14 +40,12 @@ class _Place:
 class AsyncCollectors:
     """Batches of collectors that work apart from the learner, in the order in which they come.
 
-    A collector begins its next batch, with the newest weights, when its last one is taken; so it
-    works while the learner learns from that one. A batch is passed over for an older one where the
-    older one would otherwise lag behind by more than ``max_policy_lag`` updates, so none ever does.
+    A collector begins its next batch, with the newest weights, when its last one is taken. A batch
+    is passed over for an older one that would otherwise lag behind by more than ``max_policy_lag``
+    updates.
 
-    A collector that is lost, or does not answer in time, is replaced by another. What others have
-    collected goes on; its own unfinished episodes are dropped, and never put together with those of
-    its successor, as every collector has trajectory numbers of its own. A place where one collector
-    after another is lost stays empty.
+    A collector that is lost, or does not answer in time, is replaced by another, and its unfinished
+    episodes are dropped. A place where one collector after another is lost stays empty.
 
     Args:
         pool: starts them, and says how many work at a time.
@@ -58,13 +53,10 @@ class AsyncCollectors:
         max_policy_lag: most updates that the learner has made since a batch's weights when it takes
             the batch; at least ``updates_per_batch`` for each collector.
         timeout: seconds that a collector may take to start, or for a batch. Default: 300.
-        forget: called with the trajectories that a lost collector leaves unfinished, integers; it
-            returns how many steps it dropped, as
+        forget: drops the steps of trajectories that a lost collector leaves unfinished, as
             :meth:`~torchrl_glam.replay.HindsightTransform.forget` does.
         max_lost: collectors lost one after another, without a batch in between, before their place
             stays empty. Default: 3.
-        version_key: entry written to batches, the version of the weights that made each step, int32
-            ``[*B]``. Default: ``"recorded_at"``.
 
     Raises:
         ValueError: if collectors would lag behind further than they may.
@@ -79,13 +71,12 @@ class AsyncCollectors:
         forget: Callable[[Tensor], int],
         timeout: float = 300.0,
         max_lost: int = 3,
-        version_key: NestedKey = "recorded_at",
     ) -> None:
         check_lag(max_policy_lag, pool.num_collectors, updates_per_batch)
         self._pool = pool
         self._updates_per_batch, self._max_policy_lag = updates_per_batch, max_policy_lag
         self._timeout, self._max_lost = timeout, max_lost
-        self._forget, self._version_key = forget, version_key
+        self._forget = forget
         self._places: list[_Place] = []
         self._weights, self._version = None, None
         self._started, self._lost = 0, 0  # collectors, over the whole run
@@ -107,7 +98,7 @@ class AsyncCollectors:
             self._weights, self._version = self._pool.share(weights), version
 
     def next(self) -> TensorDictBase:
-        """The next batch, its trajectories numbered, with the version of the weights that made it.
+        """The next batch, its trajectories numbered, with its version as ``"recorded_at"``.
 
         Raises:
             ConnectionError: if all collectors are lost.
@@ -213,4 +204,4 @@ class AsyncCollectors:
         place.unfinished = unfinished_trajectories(batch)
         self._lags.append(self._version - version)
         versions = torch.full(batch.shape, version, dtype=torch.int32, device=batch.device)
-        return batch.set(self._version_key, versions)
+        return batch.set("recorded_at", versions)

@@ -14,12 +14,9 @@ class WorkerLost(Exception):
 
 
 class Pool(Protocol):
-    """Starts collectors elsewhere and carries weights and batches.
+    """Starts ``num_collectors`` collectors elsewhere, and carries weights and batches.
 
     What a collector is asked for is a *task*; it works on one at a time.
-
-    Args:
-        num_collectors: how many work at a time.
     """
 
     num_collectors: int
@@ -47,18 +44,7 @@ class Pool(Protocol):
 
 
 def check_lag(max_policy_lag: int, num_collectors: int, updates_per_batch: int) -> None:
-    """Refuses a bound that collectors cannot keep, see ``AsyncCollectors``.
-
-    Raises:
-        ValueError: naming ``max_policy_lag``.
-
-    Examples:
-        >>> check_lag(9, num_collectors=2, updates_per_batch=8)
-        Traceback (most recent call last):
-            ...
-        ValueError: max_policy_lag (9) must be at least 16: while the learner makes 8 updates with
-        the batch of each of 2 collectors, the others' batches get so much older
-    """
+    """Raises ValueError for a bound that collectors cannot keep, see ``AsyncCollectors``."""
     least = num_collectors * updates_per_batch
     if max_policy_lag < least:
         raise ValueError(

@@ -1,8 +1,8 @@
 """The processes of a run that torchrun starts: what each has of it, and what they agree on.
 
-Every process has a copy of the model and its share of environments, replay and batches; gradients
-are summed (:class:`~torchrl_glam.objectives.reduction.GradientReducer`), so that all copies stay
-equal. The first process alone writes to the run's folder, but for shares of checkpoints.
+Every process has a copy of the model and its share of environments, replay and batches. Gradients
+are summed, so all copies stay equal. The first process writes to the run's folder; the others write
+their shares of checkpoints.
 """
 
 from __future__ import annotations
@@ -63,15 +63,14 @@ class Ranks:
     def join(cls, config: RecipeConfig) -> Ranks:
         """Meets the other processes that torchrun started, if there are any.
 
-        Messages go by NCCL between cards and by gloo else; none is waited for longer than
-        ten minutes. A process takes the card of its number on its machine.
+        A process takes the GPU of its number on its machine, where there are GPUs.
 
         Args:
             config: the run's configuration; its ``output`` becomes that of the first process.
 
         Raises:
             ValueError: on every process, if their configurations differ, if what they divide does
-                not divide by their number, or if a machine has fewer cards than processes.
+                not divide by their number, or if a machine has fewer GPUs than processes.
         """
         if not dist.is_torchelastic_launched() or int(os.environ["WORLD_SIZE"]) == 1:
             return cls()
@@ -87,7 +86,7 @@ class Ranks:
         ranks.share(config)  # refuses what does not divide
         with ranks.together():
             if cuda:
-                _take_card(config.device, int(os.environ["LOCAL_RANK"]))
+                _take_gpu(config.device, int(os.environ["LOCAL_RANK"]))
         return ranks
 
     @property
@@ -108,11 +107,6 @@ class Ranks:
             >>> mine = Ranks(rank=1, size=4).share(RecipeConfig())
             >>> mine.num_envs, mine.batch_size
             (8, 32)
-            >>> Ranks(rank=1, size=5).share(RecipeConfig())
-            Traceback (most recent call last):
-                ...
-            ValueError: num_envs (32) must be a multiple of the 5 processes that share it: change
-            it, or torchrun's --nproc-per-node and --nnodes
         """
         if self.size == 1:
             return config
@@ -134,25 +128,10 @@ class Ranks:
 
     def seed(self, seed: int) -> int:
         """A seed for what this process draws alone; no two processes share one."""
-        if self.size == 1:
-            return seed
-        return derive_seed(seed, self.rank, self.size)
-
-    def own(self, name: str) -> str:
-        """A name for what this process keeps apart from the others.
-
-        Examples:
-            >>> Ranks().own("replay"), Ranks(rank=1, size=2).own("replay")
-            ('replay', 'replay_1')
-        """
-        return name if self.size == 1 else f"{name}_{self.rank}"
+        return seed if self.size == 1 else derive_seed(seed, self.rank, self.size)
 
     def align(self, loss: nn.Module, seed: int) -> None:
         """Gives every process the first one's weights, and random numbers of its own from here on.
-
-        Args:
-            loss: a loss with a ``trunk``; its parameters and buffers are sent.
-            seed: of this process.
 
         Raises:
             ValueError: on every process, if weights that do not train differ between them.
@@ -168,11 +147,7 @@ class Ranks:
         seed_everything(seed)
 
     def require_alike(self, module: nn.Module) -> None:
-        """Finds copies that have drifted apart: every process must hold the same parameters.
-
-        Raises:
-            ValueError: on every process, naming the first parameter that differs.
-        """
+        """Raises ValueError on every process if a parameter differs between them; names it."""
         if self.size > 1:
             self._require_equal(list(module.named_parameters()), "trained weights")
 
@@ -221,53 +196,6 @@ class Ranks:
             for key in row
         }
 
-    def standardise(self, values: Tensor) -> Tensor:
-        """Values of all processes, shifted and scaled together to mean 0 and deviation 1.
-
-        Examples:
-            >>> Ranks().standardise(torch.tensor([1.0, 2.0, 3.0]))
-            tensor([-1.,  0.,  1.])
-        """
-        if self.size == 1:
-            return (values - values.mean()) / values.std().clamp_min(1e-4)
-        total = torch.stack([values.double().sum(), values.new_tensor(values.numel()).double()])
-        self._send(dist.all_reduce, total)
-        mean = total[0] / total[1]
-        squares = (values.double() - mean).square().sum()
-        self._send(dist.all_reduce, squares)
-        scale = (squares / (total[1] - 1)).sqrt().clamp_min(1e-4)
-        return ((values - mean) / scale).to(values.dtype)
-
-    def minibatches(self, count: int, batch_size: int) -> list[tuple[Tensor, int]]:
-        """Divides the rows of all processes, once each and at random, among updates.
-
-        There are as many updates as the rows of all give whole batches, but no more than the
-        process with the fewest rows has. Each process gives rows in proportion to what it has, so
-        that an update has ``batch_size`` rows, or one more or less for each process.
-
-        Args:
-            count: rows of this process.
-            batch_size: rows of an update, over all processes.
-
-        Returns:
-            For each update, indices of this process's rows, and how many those of all are.
-
-        Examples:
-            >>> [(len(rows), total) for rows, total in Ranks().minibatches(10, 4)]
-            [(4, 4), (4, 4)]
-        """
-        counts = self.gather(count)
-        updates = min(sum(counts) // batch_size, *counts)
-        kept, begin, whole = [], 0, updates * batch_size
-        for rows in counts:
-            share = (begin + rows) * whole // sum(counts) - begin * whole // sum(counts)
-            kept.append(max(updates, share))
-            begin += rows
-        sizes = [[n // updates + (i < n % updates) for i in range(updates)] for n in kept]
-        totals = [sum(of_update) for of_update in zip(*sizes, strict=True)]
-        order = torch.randperm(count)[: kept[self.rank]]
-        return list(zip(order.split(sizes[self.rank]), totals, strict=True))
-
     def mine(self, jobs: Sequence[T]) -> Sequence[T]:
         """Every ``size``-th of the jobs, those of this process."""
         return jobs[self.rank :: self.size]
@@ -279,8 +207,7 @@ class Ranks:
     def hand_over(self, *records: Any) -> None:
         """Merges records of all processes into the first one's, and clears the others.
 
-        Args:
-            records: with ``state_dict``, ``merge`` (of such a state) and ``clear``.
+        Records have ``state_dict``, ``merge`` (of such a state) and ``clear``.
         """
         if self.size == 1:
             return
@@ -298,15 +225,14 @@ class Ranks:
         Raises:
             OtherProcessError: where it succeeded, saying what the others said.
         """
+        if self.size == 1:
+            yield
+            return
         failure = None
         try:
             yield
         except Exception as error:
-            if self.size == 1:
-                raise
             failure = error
-        if self.size == 1:
-            return
         told = self.gather(failure and f"{type(failure).__name__}: {failure}")
         if failure is not None:
             raise failure
@@ -348,10 +274,7 @@ class Ranks:
 
 @contextmanager
 def membership() -> Iterator[None]:
-    """Leaves the other processes at the end of the block, if it ends well.
-
-    After an error the end of the process says it: messages to and from it fail at once.
-    """
+    """Leaves the other processes at the end of the block; an error ends the process instead."""
     yield
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -364,15 +287,15 @@ def _fingerprint(tensor: Tensor) -> int:
     return int(bytes_of.sum()) * 31 + int(bytes_of[:half].sum())
 
 
-def _take_card(device: str, local_rank: int) -> None:
+def _take_gpu(device: str, local_rank: int) -> None:
     if ":" in device:
         raise ValueError(
-            f"device ({device}) must be cuda or auto with several processes: each takes the card "
+            f"device ({device}) must be cuda or auto with several processes: each takes the GPU "
             "of its number"
         )
     if local_rank >= torch.cuda.device_count():
         raise ValueError(
-            f"device ({device}): process {local_rank} of this machine has no card, as there are "
+            f"device ({device}): process {local_rank} of this machine has no GPU, as there are "
             f"{torch.cuda.device_count()}: take a smaller --nproc-per-node, or device=cpu"
         )
     torch.cuda.set_device(local_rank)

@@ -24,11 +24,7 @@ _SETTINGS = {
 
 
 def import_ray() -> Any:
-    """The module ``ray``.
-
-    Raises:
-        ImportError: if it is not installed, saying how it is.
-    """
+    """The module ``ray``; raises ImportError if it is not installed, saying how it is."""
     try:
         import ray
     except ImportError as error:
@@ -63,8 +59,7 @@ class RayPool:
         num_collectors: how many work at a time.
         address: of a Ray cluster that runs, ``"auto"`` for this machine's. Default: None, which
             starts Ray on this machine and ends it with the pool.
-        num_cpus: that Ray sets aside for each. Default: 1.
-        num_gpus: the same; a share of one too. Default: 0.
+        num_cpus, num_gpus: that Ray sets aside for each. Defaults: 1 and 0.
 
     Raises:
         ImportError: if Ray is not installed.
@@ -95,20 +90,16 @@ class RayPool:
         self._worker = self._ray.remote(num_cpus=num_cpus, num_gpus=num_gpus)(CollectorWorker)
 
     def start(self, number: int) -> tuple[Any, Any]:
-        """Starts a collector."""
         worker = self._worker.remote()
         return worker, worker.start.remote(self._make, number)
 
     def share(self, weights: TensorDictBase) -> Any:
-        """Puts the weights where all collectors of a machine can read them, once."""
         return self._ray.put(weights)
 
     def collect(self, worker: Any, weights: Any) -> Any:
-        """Asks for a batch made with these weights."""
         return worker.collect.remote(weights)
 
     def wait(self, tasks: Sequence[Any], seconds: float) -> Sequence[Any]:
-        """The tasks that are done, once one is, or none after so many seconds."""
         limit = None if seconds == math.inf else seconds
         done, _ = self._ray.wait(list(tasks), timeout=limit)
         if done:
@@ -116,12 +107,6 @@ class RayPool:
         return done
 
     def result(self, task: Any) -> Any:
-        """What a task gave.
-
-        Raises:
-            WorkerLost: if its process has ended, or its machine is gone.
-            Exception: what the collector itself raised.
-        """
         errors = self._ray.exceptions
         try:
             return self._ray.get(task)
@@ -131,9 +116,7 @@ class RayPool:
             raise WorkerLost(str(error).splitlines()[0].strip(" .")) from error
 
     def kill(self, worker: Any) -> None:
-        """Ends a collector, if it still runs."""
         self._ray.kill(worker)
 
     def shutdown(self) -> None:
-        """Ends all collectors, and Ray where it was started here."""
         self._ray.shutdown()

@@ -14,7 +14,6 @@ from torchrl_glam.models import (
     make_trunk,
     with_random_actions,
 )
-from torchrl_glam.models.protocol import Trunk
 from torchrl_glam.objectives import trainable_leaves
 from torchrl_glam.runs.config import SACGLAMRayConfig
 from torchrl_glam.runs.device import bound_kernel_caches, choose_autocast
@@ -41,32 +40,17 @@ def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
     seed = derive_seed(config.seed, number)
     seed_everything(seed)
     model, tokenizer = load_agent_model(config, device, autocast)
-    trunk = make_trunk(
-        model,
-        tokenizer,
-        normalisation=config.normalisation,
-        **scoring(config, tokenizer, device, autocast),
-    )
+    trunk = make_trunk(model, tokenizer, **scoring(config, tokenizer, device, autocast))
     env = make_env(config, tokenizer, seed=seed)
+    acting = (ScoresOnly(trunk), CandidateActor())
+    policy = OnDevice(TensorDictSequential(*acting, selected_out_keys=["action"]))
     return Collector(
         env,
-        with_random_actions(make_policy(trunk), env.action_spec.n, config.exploration),
+        with_random_actions(policy, env.action_spec.n, config.exploration),
         frames_per_batch=config.update_every,
         total_frames=-1,
         auto_register_policy_transforms=False,
     )
-
-
-def make_policy(trunk: Trunk) -> OnDevice:
-    """What collectors play with, and the learner trains: log-likelihoods, and an action by them.
-
-    Examples:
-        >>> from torchrl_glam.models import load_language_model, make_trunk
-        >>> make_policy(make_trunk(*load_language_model("tiny"))).out_keys
-        ['action']
-    """
-    acting = (ScoresOnly(trunk), CandidateActor())
-    return OnDevice(TensorDictSequential(*acting, selected_out_keys=["action"]))
 
 
 def trained_weights(policy: TensorDictModuleBase) -> TensorDict:

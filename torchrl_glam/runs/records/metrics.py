@@ -1,4 +1,4 @@
-"""Metrics of a run: one table that resuming continues, and TorchRL's loggers beside it."""
+"""Metrics of a run: one table that resuming continues, and TorchRL's loggers."""
 
 from __future__ import annotations
 
@@ -37,18 +37,15 @@ class MetricsTable:
     """Rows of metrics by environment step, written to ``metrics.csv`` and to TorchRL loggers.
 
     The table is part of a checkpoint: after resuming, the file has the rows of the checkpoint and
-    those that follow, as if the run had never stopped. A row is added to the end of the file and
-    reaches the disk; where there are new columns, or another table was loaded, the whole file is
-    replaced.
-
-    What cannot be written, for a full disk say, is warned of once for each destination and does
-    not end the run: the next row is tried again, ``metrics.csv`` then with all rows before it.
+    those that follow, as if the run had never stopped. What cannot be written, for a full disk say,
+    is warned of once for each destination; the next row is tried again, ``metrics.csv`` then with
+    all rows before it.
 
     Args:
         folder: folder of the run.
         backends: TorchRL loggers to feed as well: any of ``"csv"``, ``"tensorboard"``,
             ``"wandb"``, ``"mlflow"``. Default: none.
-        name: name of the experiment in those loggers. Default ``"run"``.
+        name: of the experiment in those loggers. Default ``"run"``.
         record: page to keep up to date with the table. Default: None.
         write: whether to write anything; without, rows are only kept. Default: True.
 
@@ -95,19 +92,14 @@ class MetricsTable:
                 destination = f"the logger {kind} in folder {str(self.path.parent)!r}"
                 self._attempt(destination, logger.log_scalar, key, value, step=step)
 
-    def write_page(self, references: Mapping[str, Sequence[float]] | None = None) -> None:
-        """Brings ``report.html`` up to date with the last row.
-
-        Args:
-            references: success of other policies by name, with the ends of its interval if they
-                are known, for dashed lines in the charts. Default: none.
-        """
+    def write_page(self, references: References | None = None) -> None:
+        """Brings ``report.html`` up to date with the last row, and keeps ``references`` for it."""
         if self._record is not None:
             self._attempt(self._page, self._record.write, self.rows, references)
 
     @property
-    def references(self) -> Mapping[str, Sequence[float]]:
-        """What :meth:`write_page` was told, in this process or in those before a resumption."""
+    def references(self) -> References:
+        """Success of other policies, as :meth:`write_page` was told, also before a resumption."""
         return {} if self._record is None else self._record.references
 
     @property
@@ -123,7 +115,7 @@ class MetricsTable:
             if destination not in self._warned:
                 self._warned.add(destination)
                 warnings.warn(
-                    f"metrics cannot be written to {destination} ({error}): the run goes on",
+                    f"metrics cannot be written to {destination} ({error}): the run continues",
                     stacklevel=3,
                 )
 

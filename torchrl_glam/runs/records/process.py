@@ -16,17 +16,8 @@ _PACKAGES = ("torchrl_glam", "torch", "torchrl", "tensordict", "transformers", "
 
 
 def describe_process() -> dict[str, str]:
-    """What this process is: its command, commit, versions and machine.
-
-    Returns:
-        ``command``, ``commit`` (of the repository that holds the script, with ``-dirty`` if it was
-        changed since; left out where there is none), ``versions``, ``system``, ``processor`` and,
-        if there are some, ``GPUs``.
-
-    Examples:
-        >>> described = describe_process()
-        >>> described["versions"].startswith(f"Python {platform.python_version()}")
-        True
+    """This process: ``command``, ``versions``, ``system``, ``processor``, and where there are any
+    ``GPUs`` and ``commit``, of the script's repository, with ``-dirty`` if it was changed since.
     """
     found = {name: _version(name) for name in _PACKAGES}
     versions = ", ".join(f"{name} {number}" for name, number in found.items() if number)

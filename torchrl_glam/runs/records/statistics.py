@@ -8,32 +8,25 @@ from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDictBase
-from tensordict.utils import unravel_key
 from torch import Tensor
 
 from torchrl_glam.text import EnvDescription
 
 
 def goals_reached(after: TensorDictBase, success_key: NestedKey = "reward") -> Tensor:
-    """Which steps end an episode by reaching its goal.
+    """Which steps end an episode by reaching its goal, bool ``[*B]``.
 
-    An end alone says nothing: falling into a hole is ``terminated`` too. The environment says it,
-    by an entry that is positive (or True) on the step that reaches the goal, which ends the
-    episode, and on no other.
+    The environment says it by an entry that is positive, or True, on that step and on no other.
 
     Args:
         after: what steps led to, ``"next"``, of any batch shape.
         success_key: the entry, ``[*B]`` or ``[*B, 1]``. Default ``"reward"``.
-
-    Returns:
-        ``bool [*B]``.
 
     Raises:
         KeyError: if there is no such entry.
         ValueError: if it is positive where no episode ends, as rewards are that reward progress.
 
     Examples:
-        >>> import torch
         >>> from tensordict import TensorDict
         >>> done = torch.tensor([[True], [True], [False]])
         >>> after = TensorDict({"done": done, "reward": torch.tensor([[1.0], [0.0], [0.0]])}, [3])
@@ -67,21 +60,12 @@ class EpisodeStatistics:
         success_key: entry of ``"next"`` that says which episodes reach their goal, see
             :func:`goals_reached`. Default ``"reward"``.
 
-    Raises:
-        ValueError: when a goal kind is none of ``kinds``.
-
     Examples:
-        >>> import torch
         >>> from tensordict import TensorDict
-        >>> steps = TensorDict({
-        ...     "goal_kind": torch.tensor([[0, 0], [1, 1]]),
-        ...     "next": {
-        ...         "done": torch.tensor([[[False], [True]], [[False], [True]]]),
-        ...         "reward": torch.tensor([[[0.0], [1.0]], [[0.0], [0.0]]]),
-        ...     },
-        ... }, batch_size=[2, 2])
+        >>> reward = torch.tensor([[1.0], [0.0]])
+        >>> after = {"done": torch.ones(2, 1, dtype=torch.bool), "reward": reward}
         >>> statistics = EpisodeStatistics(["grasp", "grow"])
-        >>> statistics.add(steps)
+        >>> statistics.add(TensorDict({"goal_kind": torch.tensor([0, 1]), "next": after}, [2]))
         >>> statistics.summary()
         {'episodes': 2, 'success': 0.5, 'success/grasp': 1.0, 'success/grow': 0.0}
     """
@@ -98,7 +82,11 @@ class EpisodeStatistics:
         self._reached: defaultdict[str, int] = defaultdict(int)
 
     def add(self, steps: TensorDictBase) -> None:
-        """Counts the episodes that end in a batch of steps of any batch shape."""
+        """Counts the episodes that end in a batch of steps of any batch shape.
+
+        Raises:
+            ValueError: if a goal kind is none of ``kinds``.
+        """
         after = steps["next"]
         done, reached_now = after["done"].squeeze(-1), goals_reached(after, self._success_key)
         kinds = steps[self._kind_key][done].tolist()
@@ -135,9 +123,6 @@ class EpisodeStatistics:
             for kind, count in state_dict[name].items():
                 counts[kind] += count
 
-    def __repr__(self) -> str:
-        return f"EpisodeStatistics(kinds={self._kinds}, success_key={self._success_key!r})"
-
     def state_dict(self) -> dict[str, Any]:
         """Counts since the last summary."""
         return {"ended": dict(self._ended), "reached": dict(self._reached)}
@@ -151,11 +136,8 @@ class EpisodeStatistics:
 class GoalCoverage:
     """Which goals the social partner has ever named: what hindsight can teach.
 
-    Keyword Args:
-        goal_key (NestedKey): under ``"next"``, tokens of the goals that a step reached,
-            ``[*B, H, T]``. Default: ``("hindsight", "goal_tokens")``.
-        kind_key (NestedKey): under ``"next"``, their kinds, -1 in empty slots, ``[*B, H]``.
-            Default: ``("hindsight", "kind")``.
+    It reads the entries ``("hindsight", "goal_tokens")``, ``[*B, H, T]``, and ``("hindsight",
+    "kind")``, -1 in empty slots, ``[*B, H]``, of ``"next"``.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -167,13 +149,7 @@ class GoalCoverage:
         {'goals/named': 2, 'goals/new_per_1000_steps': 1000.0}
     """
 
-    def __init__(
-        self,
-        *,
-        goal_key: NestedKey = ("hindsight", "goal_tokens"),
-        kind_key: NestedKey = ("hindsight", "kind"),
-    ) -> None:
-        self._keys = [unravel_key(("next", key)) for key in (goal_key, kind_key)]
+    def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
@@ -183,7 +159,7 @@ class GoalCoverage:
 
     def add(self, steps: TensorDictBase) -> None:
         """Takes note of the goals that steps of any batch shape reached."""
-        tokens, kinds = (steps[key] for key in self._keys)
+        tokens, kinds = (steps["next", "hindsight", key] for key in ("goal_tokens", "kind"))
         self._take(_fingerprint(tokens[kinds >= 0]).cpu(), steps.numel())
 
     def merge(self, state_dict: dict[str, Tensor | int]) -> None:
@@ -217,11 +193,6 @@ def pace(counters: Mapping[str, float], since: Mapping[str, float]) -> dict[str,
     Args:
         counters: ``"steps"``, ``"updates"`` and ``"seconds"`` of the run so far.
         since: the same at the earlier time.
-
-    Examples:
-        >>> now = {"steps": 300, "updates": 20, "seconds": 12.0}
-        >>> pace(now, {"steps": 100, "updates": 10, "seconds": 7.0})
-        {'updates': 20, 'seconds': 12.0, 'steps_per_second': 40.0, 'updates_per_second': 2.0}
     """
     elapsed = max(counters["seconds"] - since["seconds"], 1e-9)
     return {
@@ -232,17 +203,26 @@ def pace(counters: Mapping[str, float], since: Mapping[str, float]) -> dict[str,
     }
 
 
+def of_replay(rows: TensorDictBase, updates: int, of: str) -> dict[str, float]:
+    """The share of hindsight in some transitions, and how far behind their policy is.
+
+    Args:
+        rows: transitions, with ``"is_hindsight"`` and ``"recorded_at"``.
+        updates: that the policy has had by now.
+        of: what the transitions are, to name the metrics.
+    """
+    hindsight = rows["is_hindsight"].float().mean().item()
+    return {f"hindsight_in_{of}": hindsight, **policy_lag(rows["recorded_at"], updates, of)}
+
+
 def policy_lag(recorded_at: torch.Tensor, updates: int, of: str) -> dict[str, float]:
     """How far behind the policy that made some transitions is (SAC-GLAM, section 2.2).
 
     Args:
-        recorded_at: Updates that the policy had had when each transition was recorded, integers of
+        recorded_at: updates that the policy had had when each transition was recorded, integers of
             any shape.
-        updates: Updates that it has had by now.
-        of: What the transitions are, to name the metrics.
-
-    Returns:
-        Mean and maximum of the number of updates since; the maximum is the age of the oldest.
+        updates: that it has had by now.
+        of: what the transitions are, to name the metrics.
 
     Examples:
         >>> policy_lag(torch.tensor([0, 6]), updates=10, of="batch")

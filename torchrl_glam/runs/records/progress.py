@@ -1,0 +1,93 @@
+"""How far a run has come: its counters, its bar, and the row of metrics of a round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torchrl._utils import timeit
+from tqdm import tqdm
+
+from torchrl_glam.runs.config import RecipeConfig
+from torchrl_glam.runs.divergence import check_rewards
+from torchrl_glam.runs.processes.ranks import Ranks
+from torchrl_glam.runs.records.statistics import EpisodeStatistics, GoalCoverage, pace
+from torchrl_glam.text import EnvDescription
+
+
+class Progress:
+    """Counts the steps, episodes and goals of a run's rounds, and times them.
+
+    Args:
+        config: the run's configuration.
+        game: what the environment says of itself.
+        counters: ``"steps"``, ``"updates"`` and ``"seconds"`` of the run, which it advances.
+        ranks: the processes of the run.
+    """
+
+    def __init__(
+        self, config: RecipeConfig, game: EnvDescription, counters: dict[str, float], ranks: Ranks
+    ) -> None:
+        self._config, self._counters, self._ranks = config, counters, ranks
+        self._records: dict[str, Any] = {
+            "statistics": EpisodeStatistics(game.goal_kinds, success_key=game.success_key)
+        }
+        if getattr(config, "hindsight", None) is True:
+            self._records["coverage"] = GoalCoverage()
+        self._row: dict[str, float] = {}
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint holds of it, by name."""
+        return {"counters": self._counters, **self._records}
+
+    def start(self, name: str, stack: ExitStack) -> None:
+        """Shows the bar, until the stack is left, and starts the clock."""
+        total, before = self._config.total_steps, self._counters["steps"]
+        shown = {"desc": name, "unit": "step", "disable": not self._ranks.first}
+        self._bar = stack.enter_context(tqdm(total=total, initial=before, **shown))
+        self._since = dict(self._counters)
+        self._started = time.perf_counter() - self._counters["seconds"]
+
+    def begin_round(self, steps: TensorDictBase | None) -> None:
+        """Counts what was collected, and notes how many updates its policy had had.
+
+        Raises:
+            FloatingPointError: if rewards are not finite.
+        """
+        if steps is not None:
+            check_rewards(steps, self._counters)
+            for record in self._records.values():
+                record.add(steps)
+            if "recorded_at" not in steps.keys():  # one policy made all of them
+                made_by = torch.full(steps.shape, self._counters["updates"], dtype=torch.int32)
+                steps.set("recorded_at", made_by)
+        self._counters["steps"] += self._config.update_every
+
+    def log(self, metrics: Mapping[str, float], means: Mapping[str, float]) -> None:
+        """Completes this round's metrics; see :meth:`torchrl_glam.runs.run.Run.log`."""
+        self._ranks.hand_over(*self._records.values())
+        self._row = self._ranks.mean(dict(means)) | dict(metrics)
+        for record in self._records.values():
+            self._row |= record.summary()
+        self._row |= pace(self._counters, self._since)
+        self._row |= timeit.todict() | timeit.todict(percall=False, prefix="seconds")
+        timeit.erase()
+        self._since = dict(self._counters)
+        shown = {k: f"{self._row[k]:.2f}" for k in ("success", "entropy") if k in self._row}
+        self._bar.set_postfix(shown)
+
+    def end_round(self) -> dict[str, float]:
+        """Takes the time, and returns the round's metrics, if there are any."""
+        self._counters["seconds"] = time.perf_counter() - self._started
+        self._bar.update(self._config.update_every)
+        row, self._row = self._row, {}
+        return row
+
+    def close(self) -> None:
+        """Takes the bar away."""
+        self._bar.close()
