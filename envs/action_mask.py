@@ -13,9 +13,8 @@ class CandidateActions(Categorical):
     """Index of a candidate action; draws are admissible in the current state.
 
     Collectors without a policy draw from a copy of the environment's spec that they make once, so
-    copies share the mask, which the environment or :class:`CandidateMask` updates. Copies of
-    another shape or device start without a mask. The mask limits what is drawn, not what belongs
-    to the spec: actions of earlier states still do.
+    copies share the mask, which the environment or :class:`CandidateMask` updates; those of another
+    shape or device start without one. The mask limits what is drawn, not what belongs to the spec.
 
     Args:
         n: number of candidates.
@@ -63,12 +62,11 @@ class CandidateActions(Categorical):
 class CandidateMask(ActionMask):
     """Lets the action spec draw admissible actions only, as ``"action_mask"`` says.
 
-    Put it around a ``SerialEnv`` or ``ParallelEnv``, or around an environment of your own, to make
-    collectors without a policy, ``env.rand_action()`` and ``env.rollout(n)`` work;
-    :class:`PlaygroundTextEnv` alone needs none.
+    Put it around a ``SerialEnv`` or ``ParallelEnv``, or around your own environment, to make
+    collectors without a policy, ``env.rand_action()`` and ``env.rollout(n)`` work.
 
     TorchRL's :class:`~torchrl.envs.ActionMask` also takes the masks that a reset returns where
-    nothing was reset, which are out of date or empty, and collectors without a policy ignore it.
+    nothing was reset, and collectors without a policy ignore it.
 
     Args:
         action_key: the action. Default: ``"action"``.

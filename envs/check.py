@@ -27,13 +27,9 @@ def check_text_env(
 ) -> None:
     """Plays an environment and checks that it keeps the text contract.
 
-    It checks
-
-    - what entries hold, and that rewards fit hindsight;
-    - that the same seed and actions give the same episodes: otherwise no run can be resumed;
-    - that instances which TorchRL's partial steps leave out stand still: evaluation leaves out
-      finished episodes;
-    - the specs, by TorchRL's :func:`~torchrl.envs.check_env_specs`.
+    It checks what entries hold, and that rewards fit hindsight; that the same seed and actions give
+    the same episodes; that instances which TorchRL's partial steps leave out stand still; and the
+    specs, by TorchRL's :func:`~torchrl.envs.check_env_specs`.
 
     Args:
         env: the environment, whose seed is set; one instance or a batch.
@@ -89,10 +85,9 @@ def _play(
     policy: Callable[[TensorDictBase], TensorDictBase] | None,
     actions: list[Tensor],
 ) -> Iterator[Rows]:
-    """Plays the actions, or ``steps`` new ones, which it lists there.
+    """Plays the actions, or ``steps`` new ones, which it lists there; yields the rows that count.
 
-    Yields the rows of each state before the next action is taken: all rows after a step, those that
-    were reset after a reset.
+    All rows count after a step, and those that were reset after a reset.
     """
     torch.manual_seed(seed)
     env.set_seed(seed)

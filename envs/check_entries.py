@@ -28,14 +28,7 @@ _ALWAYS = [key for key in _ENTRIES if isinstance(key, str)]
 
 
 class Rows:
-    """The rows of a state that count, in one dimension.
-
-    Args:
-        state: what a reset or step gave.
-        batch: batch shape of the environment.
-        where: ``"reset"`` or ``"step"``, for errors.
-        counts: which rows count, ``bool [*B]``.
-    """
+    """The rows of a reset's or step's state that count, ``bool [*B]``, in one dimension."""
 
     def __init__(
         self, state: TensorDictBase, batch: torch.Size, where: str, counts: Tensor
@@ -78,8 +71,8 @@ def check_types(rows: Rows) -> None:
         if value is None:
             raise missing(key, where)
         ends, types = _ENTRIES[key]
-        shape = f"[{', '.join(('*B', *ends))}], B being {list(batch)}"
-        names = " or ".join(str(kind).removeprefix("torch.") for kind in types)
+        names, shape = _wanted(key)
+        shape = f"{shape}, B being {list(batch)}"
         if not isinstance(value, Tensor):
             raise ValueError(
                 f"{name_of(key)} of the {where} is {type(state[key]).__name__}: it must be a "
@@ -197,9 +190,14 @@ def name_of(key: NestedKey) -> str:
 
 def missing(key: NestedKey, where: str, more: str = "") -> ValueError:
     """The error for an entry that is not there."""
-    ends, types = _ENTRIES.get(key, ((), ()))
-    what = " or ".join(str(kind).removeprefix("torch.") for kind in types)
-    shape = f", {what} [{', '.join(('*B', *ends))}]" if types else ""
+    wanted = f", {' '.join(_wanted(key))}" if key in _ENTRIES else ""
     return ValueError(
-        f"{name_of(key)} is missing from the {where}: the text contract wants it{shape}{more}"
+        f"{name_of(key)} is missing from the {where}: the text contract wants it{wanted}{more}"
     )
+
+
+def _wanted(key: NestedKey) -> tuple[str, str]:
+    """Types and shape of an entry, in words."""
+    ends, types = _ENTRIES[key]
+    names = " or ".join(str(kind).removeprefix("torch.") for kind in types)
+    return names, f"[{', '.join(('*B', *ends))}]"

@@ -33,23 +33,11 @@ class Rules:
 
 
 class PlayedGame:
-    """One game of a wrapper, with the episode that it plays.
-
-    Args:
-        game: has ``reset`` and ``step``.
-        index: its place in the batch, for errors.
-        rules: how it is read.
-
-    Attributes:
-        seed: of the episode; None before the first one.
-        steps: the episode so far.
-        goal, observation, actions, hindsight: texts of the last step.
-        reward, terminated, truncated, success: what the last step gave.
-    """
+    """One game of a wrapper, with the episode that it plays and the texts of its last step."""
 
     def __init__(self, game: Any, index: int, rules: Rules) -> None:
         self.game, self.index, self.rules = game, index, rules
-        self.seed: int | None = None
+        self.seed: int | None = None  # of the episode; None before the first one
 
     @property
     def name(self) -> str:
@@ -104,11 +92,7 @@ class PlayedGame:
     def restore(self, saved: Mapping[str, Any] | None, max_steps: int | None) -> None:
         """Plays a saved episode again, by the texts of its actions.
 
-        Candidates keep their saved order, which the state outside was read in, however the game
-        lists them now.
-
-        Raises:
-            ValueError: if the game then stands elsewhere.
+        Candidates keep the order in which they were read, however the game lists them now.
         """
         if saved is None:
             return
@@ -155,8 +139,7 @@ class PlayedGame:
         self.goal = _text(goal, f"goal[{index}]")
         self.observation = _text(self._find("observation"), f"observation[{index}]")
         told = max(1, len(self.steps) - rules.history)  # the first step is a reset
-        last = [step.action for step in self.steps[told:]]
-        if last:
+        if last := [step.action for step in self.steps[told:]]:
             self.observation = f"Last actions: {', '.join(last)}\n{self.observation}"
         texts = _texts(self._find("actions") or (), f"actions[{index}]")
         self._listed = [text for text in dict.fromkeys(texts) if text.strip()]

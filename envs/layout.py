@@ -19,21 +19,20 @@ from torchrl_glam.text.encoding import End, Strings, cut_text
 class TextLayout:
     """Writes an environment's specs, and packs its strings into the entries that they promise.
 
-    An environment then needs only its game and a few lines: make a layout in ``__init__``,
-    and return what :meth:`pack` gives from ``_reset`` and ``_step``.
+    Make a layout in ``__init__``, and return what :meth:`pack` gives from ``_reset`` and ``_step``.
 
-    Notation: B batch shape of the environment, none or one dimension; A candidate actions, H slots
-    for goals named in hindsight; Lg, Lo, La bytes of goal, observation and action.
+    Notation: A candidate actions, H slots for goals named in hindsight.
 
     Args:
-        env: the environment, whose specs are set, with its batch size and device.
+        env: the environment, whose specs are set, with its batch size (``[]`` or ``[B]``) and
+            device.
         max_actions: A, the most admissible actions of a state.
         max_hindsight: H, the most goals that one step reaches; 0 writes no hindsight. Default: 0.
         success: whether to write ``"success"``, for rewards that are positive on other steps too.
             Default: False.
         goal_kinds: names of the kinds of goals, for statistics. Default: one, ``"goal"``.
         kind_of: index into ``goal_kinds`` of a goal's text. Default: 0 for all.
-        goal_bytes, observation_bytes, action_bytes: Lg, Lo, La. Defaults: 128, 1024, 64.
+        goal_bytes, observation_bytes, action_bytes: widths. Defaults: 128, 1024, 64.
         keep: which end of a longer text is kept, in whole words: ``"head"`` or ``"tail"``.
             Default: None, a longer text is an error.
 
@@ -83,21 +82,17 @@ class TextLayout:
         keep: End | None = None,
     ) -> None:
         if len(env.batch_size) > 1:
-            raise ValueError(
-                f"env has the batch size {list(env.batch_size)}: it must be [] or [B]; more "
-                "dimensions are made by SerialEnv or ParallelEnv"
-            )
+            raise ValueError(f"env has the batch size {list(env.batch_size)}: it must be [] or [B]")
         if keep not in (None, "head", "tail"):
             raise ValueError(f'keep ({keep!r}) must be "head", "tail" or None')
         if isinstance(goal_kinds, str):
             raise ValueError(f"goal_kinds is the string {goal_kinds!r}: it must be a list of names")
         sizes = {"goal": goal_bytes, "observation": observation_bytes, "action": action_bytes}
-        least = {f"{name}_bytes": size for name, size in sizes.items()}
-        for name, value in {"max_actions": max_actions, **least}.items():
-            if value < 1:
-                raise ValueError(f"{name} ({value}) must be at least 1")
-        if max_hindsight < 0:
-            raise ValueError(f"max_hindsight ({max_hindsight}) must be 0, for none, or more")
+        counts = {"max_actions": max_actions, "max_hindsight": max_hindsight}
+        for name, value in {**counts, **{f"{slot}_bytes": n for slot, n in sizes.items()}}.items():
+            least = 0 if name == "max_hindsight" else 1
+            if value < least:
+                raise ValueError(f"{name} ({value}) must be at least {least}")
         self.batch_size, self.device = env.batch_size, env.device
         self._number = env.batch_size.numel()  # 1 where there is no batch
         self.max_actions, self.max_hindsight, self.success = max_actions, max_hindsight, success
@@ -159,10 +154,8 @@ class TextLayout:
     ) -> TensorDict:
         """What ``_reset`` or ``_step`` returns.
 
-        All arguments have one entry for each environment, so one where there is no batch.
-
         Args:
-            goal, observation: texts.
+            goal, observation: a text for each environment, so one where there is no batch.
             actions: for each, a list of at most A admissible actions.
             hindsight: for each, a list of at most H goals that the step reached. Default: none.
             reward: numbers. Default: None, for a reset.

@@ -1,15 +1,4 @@
-"""Text games that others wrote, as environments of the text contract.
-
-Of a game :class:`TextEnvWrapper` needs
-
-- ``reset() -> observation`` or ``(observation, info)``; if it takes ``seed``, or the game has a
-  method ``seed``, every episode gets its own seed, from a private stream of its game;
-- ``step(action) -> (observation, reward, terminated, truncated, info)``, or ``(observation, reward,
-  done, info)`` of older interfaces, where ``info["TimeLimit.truncated"]`` tells time-outs.
-
-A source says where a text is found: a key of ``info`` (or of the observation, if that is a
-mapping), or a function of observation and ``info``.
-"""
+"""Text games that others wrote, as environments of the text contract."""
 
 from __future__ import annotations
 
@@ -31,20 +20,23 @@ from torchrl_glam.text import GameStep
 class TextEnvWrapper(EnvBase):
     """Any game that speaks in strings: Gymnasium's interface, or an object with reset and step.
 
-    Duplicate candidate actions are merged and empty ones left out. A game may list none at the end
-    of an episode: those of the state before are then written again.
+    Of a game it needs
 
-    It takes TorchRL's partial steps: games where ``"_step"`` is False stand still, with reward 0
-    and no goals in hindsight.
+    - ``reset() -> observation`` or ``(observation, info)``; if it takes ``seed``, or the game has a
+      method ``seed``, every episode gets its own seed, from a private stream of its game;
+    - ``step(action) -> (observation, reward, terminated, truncated, info)``, or ``(observation,
+      reward, done, info)``, where ``info["TimeLimit.truncated"]`` tells time-outs.
 
-    Notation: B batch shape, none for one game and ``[len(games)]`` for a list; A candidate actions;
-    H slots for goals named in hindsight. TorchRL's :class:`~torchrl.envs.SerialEnv` and
-    :class:`~torchrl.envs.ParallelEnv` combine several such environments, or run them in processes.
+    A source is a key of ``info`` (or of the observation, if that is a mapping), or a function of
+    observation and ``info``. Duplicate candidate actions are merged and empty ones left out. A game
+    may list none at the end of an episode: those of the state before are then written again. Games
+    where ``"_step"`` is False stand still. ``state_dict`` holds the seeds and actions of unfinished
+    episodes; loading it plays them again.
 
-    ``state_dict`` holds the seeds and actions of unfinished episodes; loading it plays them again.
+    Notation: A candidate actions; H slots for goals named in hindsight.
 
     Args:
-        games: a game, or a list of different instances.
+        games: a game, for a batch size of ``[]``, or a list of different instances.
         max_actions: A, the most candidate actions of a state.
         actions: source of the admissible actions, strings. Default: ``"admissible_commands"``.
         observation: source of the observation's text. Default: None, the observation itself.
@@ -57,13 +49,11 @@ class TextEnvWrapper(EnvBase):
             to 1, such as ``lambda step: float(step.info["won"])``. Default: None, the game's own.
         act: function from an action's text to what the game's ``step`` takes. Default: None, the
             text.
-        history: number of last actions that the observation begins with, for games that do not
-            show what was done. They stand in one line, ``"Last actions: up, down"``, from the
-            second state on. Default: 0.
+        history: number of last actions that the observation begins with, in a line such as ``"Last
+            actions: up, down"``, for games that do not show what was done. Default: 0.
         hindsight: function that gives the texts of the goals which the last step of an episode
-            reached, from the list of its steps so far (:class:`~torchrl_glam.text.GameStep`). For
-            a game that cannot tell, a :class:`~torchrl_glam.models.GoalJudge`. Default: None, no
-            hindsight.
+            reached, from the list of its steps (:class:`~torchrl_glam.text.GameStep`), such as a
+            :class:`~torchrl_glam.models.GoalJudge`. Default: None, no hindsight.
         max_hindsight: H. Default: 8.
         overflow: what to do with more than A candidates: ``"error"``; ``"first"``, keep the first
             A; ``"sample"``, draw A at random. Default: ``"error"``.
@@ -182,10 +172,7 @@ class TextEnvWrapper(EnvBase):
         )
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int:
-        """Gives each game its own stream of episodes, as if it were alone in its environment.
-
-        Episodes therefore do not depend on how games are divided among environments of a
-        ``SerialEnv`` or ``ParallelEnv``.
+        """Gives each game its own stream of episodes, however games are divided into processes.
 
         Returns:
             The seed for the environment after this one.
@@ -245,11 +232,7 @@ class TextEnvWrapper(EnvBase):
         return {"streams": streams, "episodes": [game.saved() for game in self._played]}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Restores the streams and plays the episodes again up to where they stood.
-
-        Raises:
-            ValueError: if a game then stands elsewhere, since it does not follow its seed.
-        """
+        """Restores the streams and plays the episodes again up to where they stood."""
         self._streams = [list(stream) for stream in state["streams"]]
         for played, saved in zip(self._played, state["episodes"], strict=True):
             played.restore(saved, self.max_steps)

@@ -2,8 +2,9 @@
 
 import torch
 from tensordict import TensorDict
-from torchrl.data import Bounded, Categorical, Composite, Unbounded
+from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
+from torchrl.envs.utils import make_composite_from_td
 
 from torchrl_glam.text import encode_text
 
@@ -32,33 +33,17 @@ class Corridor(EnvBase):
         super().__init__(batch_size=[] if num_envs is None else [num_envs])
         self.names_goals, self.step_reward = names_goals, step_reward
         self.tables = [encode_text(texts) for texts in (GOALS, PLACES, ACTIONS)]
-        shape = self.batch_size
-
-        def text(*leading, table):
-            return Unbounded((*shape, *leading, table.shape[-1]), dtype=torch.uint8)
-
-        def flag(*trailing):
-            return Categorical(2, shape=(*shape, *trailing), dtype=torch.bool)
-
-        goals, places, actions = self.tables
-        spec = {
-            "goal": text(table=goals),
-            "observation": text(table=places),
-            "actions": text(3, table=actions),
-            "action_mask": flag(3),
-            "goal_kind": Bounded(0, 1, shape=shape, dtype=torch.int8),
-            "reached": flag(1),
-        }
-        if names_goals:
-            kind = Bounded(-1, 1, shape=(*shape, 1), dtype=torch.int8)
-            spec["hindsight"] = Composite(goal=text(1, table=goals), kind=kind, shape=shape)
-        self.observation_spec = Composite(spec, shape=shape)
-        self.action_spec = Categorical(3, shape=shape)
-        self.reward_spec = Unbounded((*shape, 1))
-        ends = {end: flag(1) for end in ("done", "terminated", "truncated")}
-        self.done_spec = Composite(ends, shape=shape)
-        self.place, self.door, self.steps = torch.zeros((3, *shape), dtype=torch.int64)
         self._set_seed(0)
+        self.place, self.door, self.steps = torch.zeros((3, *self.batch_size), dtype=torch.int64)
+        never = torch.zeros(self.batch_size, dtype=torch.bool)
+        self.observation_spec = make_composite_from_td(
+            self._observe(never, never), unsqueeze_null_shapes=False
+        )
+        self.action_spec = Categorical(3, shape=self.batch_size)
+        self.reward_spec = Unbounded((*self.batch_size, 1))
+        end = Categorical(2, shape=(*self.batch_size, 1), dtype=torch.bool)
+        ends = {name: end.clone() for name in ("done", "terminated", "truncated")}
+        self.done_spec = Composite(ends, shape=self.batch_size)
 
     def _set_seed(self, seed):
         self.generator = torch.Generator().manual_seed(seed)

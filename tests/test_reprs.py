@@ -30,9 +30,9 @@ def test_trunk_and_optimizer():
 
 
 def test_transforms():
-    assert repr(HindsightTransform("failed", strategy="final", goals_per_episode=2)) == (
-        "HindsightTransform(relabel='failed', strategy='final', goals_per_episode=2, "
-        "goals_per_transition=None, reward_scale=(0.0, 1.0))"
+    assert repr(HindsightTransform("none", strategy="final", goals_per_transition=2)) == (
+        "HindsightTransform(relabel='none', strategy='final', goals_per_transition=2, "
+        "reward_scale=(0.0, 1.0))"
     )
     assert repr(SegmentMultiStepTransform(3, 0.9)) == (
         "SegmentMultiStepTransform(n_steps=3, gamma=0.9)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import Any
 
 import gymnasium
@@ -40,9 +41,7 @@ def make_babyai(
         level: name of the level without "BabyAI-" and version, such as ``"GoToObj"`` or
             ``"PickupDist"``. Default: ``"GoToRedBallNoDists"``.
         num_envs: B, games side by side. Default: 1.
-        seed: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
-        device: the same.
-        **kwargs: the others of its arguments.
+        seed, device, **kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
 
     Raises:
         ValueError: if there is no such level.
@@ -71,14 +70,7 @@ def kind_of(goal: str) -> int:
 
 
 class BabyAIText:
-    """A level in words, in Gymnasium's interface.
-
-    Args:
-        level: as in :func:`make_babyai`.
-
-    Raises:
-        ValueError: if there is no such level.
-    """
+    """A level of :func:`make_babyai` in words, in Gymnasium's interface."""
 
     def __init__(self, level: str) -> None:
         names = sorted(name for name in gymnasium.registry if name.startswith("BabyAI-"))
@@ -94,11 +86,9 @@ class BabyAIText:
         """Starts an episode; returns the observation and ``info``."""
         seen, _ = self.game.reset(seed=seed)
         # Missions say "the" of what there is once, at the beginning.
-        self._number: Counter[tuple[str | None, str]] = Counter()
-        for thing in filter(None, self.game.grid.grid):
-            if thing.type in _THINGS:
-                for words in _wordings(thing.color, thing.type):
-                    self._number[words] += 1
+        things = [thing for thing in self.game.grid.grid if thing and thing.type in _THINGS]
+        wordings = (_wordings(thing.color, thing.type) for thing in things)
+        self._number = Counter(chain.from_iterable(wordings))
         self._carried = self.game.carrying
         return self._tell(seen, won=False, reached=[])
 
@@ -154,9 +144,8 @@ def describe(image: Any) -> str:
     """What the agent sees, in words.
 
     Args:
-        image: MiniGrid's encoding ``[W, W, 3]`` of the squares in view, kind, colour and state; the
-            agent stands in the middle of the last row, where what it carries is written, and looks
-            along its column.
+        image: MiniGrid's encoding ``[W, W, 3]`` of the squares in view; the agent stands in the
+            middle of the last row, where what it carries is written, and looks along its column.
 
     Examples:
         >>> import numpy as np

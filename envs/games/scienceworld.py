@@ -25,22 +25,19 @@ def make_scienceworld(
     """A task of ScienceWorld (Wang et al., 2022) as a text environment. It needs Java.
 
     Every episode is a variation of the task. The goal is its description; the observation is the
-    room, what is carried, and what the last action gave. The reward is 1 on the step that completes
-    the task, else 0, or what a step adds to the task's score; the episode also ends where the task
-    has failed. There are hundreds of admissible actions: beyond ``max_actions`` (default 256) some
-    are drawn at random.
+    room, what is carried, and what the last action gave. The episode ends where the task is
+    completed or has failed. There are hundreds of admissible actions: beyond ``max_actions``
+    (default 256) some are drawn at random.
 
     Args:
         task: name of the task. Default: ``"find-non-living-thing"``, one of the shortest.
         fold: variations to play, ``"train"``, ``"dev"`` or ``"test"``. Default: ``"train"``.
         simplifications: as its simulator reads them. Default: ``"easy"``, all of them.
-        reward: ``"success"``, or ``"score"``: what a step adds to the score, which reaches 1 as
-            the task is completed, for steps on the way to it. Default: ``"success"``.
+        reward: ``"success"``, 1 on the step that completes the task, else 0; or ``"score"``, what
+            a step adds to the score, which then reaches 1. Default: ``"success"``.
         num_envs: B, games side by side in one simulator. Default: 1.
         max_steps: steps after which an episode is truncated. Default: 30.
-        seed: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
-        device: the same.
-        **kwargs: the others of its arguments.
+        seed, device, **kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
 
     Raises:
         ValueError: if there is no such task, fold, simplification or reward.
@@ -71,12 +68,7 @@ def make_scienceworld(
 
 
 class ScienceWorldGame:
-    """A task in Gymnasium's interface.
-
-    Args:
-        simulator: what plays it.
-        task, fold, simplifications, reward: as in :func:`make_scienceworld`.
-    """
+    """A task of :func:`make_scienceworld` in Gymnasium's interface, played by ``simulator``."""
 
     def __init__(
         self, simulator: ScienceWorldEnv, task: str, fold: str, simplifications: str, reward: str

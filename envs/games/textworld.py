@@ -53,13 +53,11 @@ def make_textworld(
         num_games: different games. Default: 20.
         first_game: seed of the first of them, the others follow; games of other seeds are held out.
             Default: 0.
-        settings: settings of the challenge, added to the easiest ones, ``{"level": 3}`` for coins,
+        settings: of the challenge, added to the easiest ones, ``{"level": 3}`` for coins,
             ``{"recipe": 1, "take": 1, "go": 1, "split": "train"}`` for meals. Default: none.
         max_steps: steps after which an episode is truncated. Default: 30.
-        seed: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
-        device: the same.
-        **kwargs: the others of its arguments. Of more than ``max_actions`` (default 64) candidates
-            some are drawn at random.
+        seed, device, **kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
+            ``max_actions`` (default 64) candidates some are drawn at random.
 
     Raises:
         ValueError: if there is no such challenge, or ``num_games`` is below 1.
@@ -117,11 +115,7 @@ def _make_game(challenge: str, settings: tuple[tuple[str, Any], ...], seed: int)
 
 
 class TextWorldGame:
-    """Compiled games with one goal each, in Gymnasium's interface.
-
-    Args:
-        files: the games and their goals; each episode plays one that its seed draws.
-    """
+    """Compiled games with their goals, in Gymnasium's interface; the seed draws one to play."""
 
     def __init__(self, files: list[tuple[str, str]]) -> None:
         self.files = files

@@ -38,10 +38,8 @@ def make_textworld_express(
         fold: ``"train"``, ``"dev"`` or ``"test"``. Default: ``"train"``.
         num_envs: B, games side by side in one simulator. Default: 1.
         max_steps: steps after which an episode is truncated. Default: 30.
-        seed: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
-        device: the same.
-        **kwargs: the others of its arguments. Of more than ``max_actions`` (default 64) candidates
-            some are drawn at random.
+        seed, device, **kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
+            ``max_actions`` (default 64) candidates some are drawn at random.
 
     Raises:
         ValueError: if there is no such game, fold or setting.
@@ -73,12 +71,7 @@ def make_textworld_express(
 
 
 class TextWorldExpressGame:
-    """A game in Gymnasium's interface.
-
-    Args:
-        simulator: what plays it.
-        game, params, fold: as in :func:`make_textworld_express`.
-    """
+    """A game of TextWorld-Express in Gymnasium's interface, played by ``simulator``."""
 
     def __init__(self, simulator: TextWorldExpressEnv, game: str, params: str, fold: str) -> None:
         self.simulator, self._fold = simulator, fold

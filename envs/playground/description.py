@@ -28,8 +28,8 @@ _FIRST, _NEXT, _EMPTY = 0, len(_NAMES), 2 * len(_NAMES)
 class Describer:
     """Writes states as text tensors.
 
-    A description is a row of phrases: tables turn a state into phrase numbers, one or none for
-    each object seen, stood on, held and grown, and the phrases' bytes are laid end to end.
+    Tables turn a state into phrase numbers, one or none for each object seen, stood on, held and
+    grown; the phrases' bytes are laid end to end.
 
     Attributes:
         length, action_length: bytes of the longest description and action.
@@ -68,16 +68,7 @@ class Describer:
         self._grown = torch.tensor(grown, device=device)
 
     def observation(self, place: Tensor, scene: Tensor, grown: Tensor) -> Tensor:
-        """Describes states.
-
-        Args:
-            place: ``int64 [B]``, see :mod:`~torchrl_glam.envs.playground.dynamics`.
-            scene: object ids, then ``NOTHING`` and ``GRASPED``, ``int64 [B, N + 2]``.
-            grown: which objects have grown, then ``True``, ``bool [B, N + 1]``.
-
-        Returns:
-            ``uint8 [B, length]``.
-        """
+        """Describes states, given as in ``Dynamics.step``: ``uint8 [B, length]``."""
         standing = scene.gather(1, self._columns.index_select(0, place))
         standing += self._blocks.index_select(0, place)
         # The last column of `grown` stands for nothing, which is only said if it comes first.
@@ -102,11 +93,9 @@ class Describer:
 
 
 def _standing_phrases(dynamics: Dynamics) -> tuple[Tensor, Tensor]:
-    """Tabulates by place the phrases up to the words before what has grown.
+    """The phrases of each place, up to the words before what has grown, ``int64 [P, N + 6]`` each.
 
-    Returns:
-        The column of the scene that each phrase names, and the start of its block in the phrase
-        table, ``int64 [P, N + 6]`` each.
+    First the column of the scene that each names, then the start of its block in the phrase table.
     """
     nothing, none = dynamics.num_objects, dynamics.num_objects + 1
     columns, blocks = [], []

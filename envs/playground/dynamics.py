@@ -27,10 +27,6 @@ _KINDS = len(OBJECTS) + 2  # the objects, NOTHING and GRASPED
 class Dynamics:
     """What every action does in every place, and which event two objects that touch cause.
 
-    Args:
-        num_objects: number of objects of a scene.
-        device: where the tables live. Default: the CPU.
-
     Attributes:
         on, holding: slot that the agent is on, and holds, in each place; -1 for none; ``int64
             [P]``.
@@ -69,10 +65,10 @@ class Dynamics:
         self._grower, self._event = grower.to(device), event.to(device)
 
     def _move(self, holding: int, on: int, action: int) -> tuple[bool, int, int, int, int]:
-        """Returns whether an action is admissible, the place it leads to, and the slots that touch.
+        """Whether an action is admissible, the place it leads to, and the slots that touch.
 
-        The slots are those of the held object and of the one gone to; or of the grasped object and
-        the ``GRASPED`` mark. Slot ``N`` holds ``NOTHING`` and slot ``N + 1`` ``GRASPED``.
+        These are the held object and the one gone to, or the grasped object and the ``GRASPED``
+        mark. Slot ``N`` holds ``NOTHING`` and slot ``N + 1`` ``GRASPED``.
         """
         nothing, grasped = self.num_objects, self.num_objects + 1
         touching = (nothing, nothing)
@@ -98,8 +94,8 @@ class Dynamics:
     def cells(self, place: Tensor, action: Tensor) -> Tensor:
         """Returns the cells of any actions; one that is not allowed for those out of range.
 
-        Standing still takes the place of actions that are too large. An action below 0 is that of
-        the place before (of the last place, by negative index, for place 0).
+        Standing still replaces actions that are too large. An action below 0 is that of the place
+        before.
         """
         return torch.add(action.clamp(-1, self.num_actions), place, alpha=self.num_actions + 1)
 
@@ -113,16 +109,12 @@ class Dynamics:
         return self._choices.take(torch.add(choice, place, alpha=self.num_actions))
 
     def step(self, cell: Tensor, scene: Tensor, grown: Tensor) -> tuple[Tensor, Tensor]:
-        """Takes one admissible action, or stands still, in each environment.
+        """Takes one admissible action, or stands still; gives the next place and the event, [B].
 
         Args:
             cell: ``int64 [B]``.
             scene: object ids, then ``NOTHING`` and ``GRASPED``, ``int64 [B, N + 2]``.
-            grown: which objects have grown, then ``True``, ``bool [B, N + 1]``; what
-                grows is entered in place.
-
-        Returns:
-            The next place and the event, ``int64 [B]`` each.
+            grown: which objects have grown, then True, ``bool [B, N + 1]``; changed in place.
         """
         move = self._moves.index_select(0, cell)
         pair = scene.gather(1, move[:, 1:3])
@@ -134,12 +126,11 @@ class Dynamics:
 
 
 def _contacts() -> tuple[Tensor, Tensor]:
-    """Tabulates pairs of objects that touch.
+    """Tabulates pairs of objects that touch: what grows, and the event.
 
-    Returns:
-        For each pair the column of a move that names the slot that grows, ``int64 [K * K]``:
-        1 for the first of the pair, 2 for the second, 3 for neither. And the event for each pair
-        and whether what would grow has grown before, ``int64 [K * K * 2]``.
+    The first table, ``int64 [K * K]``, has the column of a move that names the slot that grows: 1
+    for the first of the pair, 2 for the second, 3 for neither. The second has the event for each
+    pair and whether what would grow has grown before, ``int64 [K * K * 2]``.
     """
     grower = torch.full((_KINDS, _KINDS), 3)
     event = torch.full((_KINDS, _KINDS, 2), NO_EVENT)

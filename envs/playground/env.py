@@ -33,8 +33,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
     Action Space:
         ``"action"``, ``int64 [B]``, an index into the ``A = num_objects + 2`` candidate actions:
         ``Go to <object>`` for each object in slot order, ``Grasp``, ``Release``. ``Go to`` the held
-        object and ``Release`` with empty hands are masked out, and never drawn at random; around a
-        ``SerialEnv`` or ``ParallelEnv``, :class:`~torchrl_glam.envs.CandidateMask` sees to that.
+        object and ``Release`` with empty hands are masked out.
 
         - ``Go to X``: the agent is on X. If it holds a supply that feeds X, X grows; if X is a
           supply that feeds what it holds, that grows. Water feeds plants and animals, food feeds
@@ -50,8 +49,8 @@ class PlaygroundTextEnv(Rendering, EnvBase):
           ``env.goals.kinds``.
         - ``("hindsight", "goal_id")`` ``int64 [B, H]``, ``("hindsight", "kind")`` ``int8 [B, H]``
           (-1 for none): the goals that the social partner names after this step, see
-          :class:`~torchrl_glam.envs.playground.partner.SocialPartner`. Their texts are those of
-          ``env.goal_texts``; ``env.goals.texts_of(ids)`` looks them up.
+          :class:`~torchrl_glam.envs.playground.partner.SocialPartner`; ``env.goals.texts_of(ids)``
+          gives their texts.
         - ``("state", "objects")`` ``int64 [B, N]``: object ids; ``("state", "on")`` and
           ``("state", "holding")`` ``int64 [B]``: slots, -1 for nothing; ``("state", "grown")``
           ``bool [B, N]``; ``("state", "stage")`` ``int64 [B]``: 1 once the first part of a
@@ -90,15 +89,10 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         Hindsight Relabeling", section 4. Colas et al., 2020, "Language as a Cognitive Tool to
         Imagine Goals in Curiosity-Driven Exploration" (the vocabulary).
 
-    Version History:
-        - v0: first version.
-
     Examples:
-        >>> from torchrl_glam.envs import PlaygroundTextEnv
-        >>> from torchrl_glam.text import decode_text
         >>> env = PlaygroundTextEnv(num_envs=1, num_objects=3, sequential=False, seed=0)
         >>> state = env.reset()
-        >>> print(env.render(ansi=False))
+        >>> print(env.render())
         Goal: Grow blue cow (step 0 of 16)
         You see: blue mouse, red food, blue cow
         You are on: nothing
@@ -314,12 +308,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         return self._wrap(out)
 
     def _check_action(self, action: Tensor, moves: Tensor | None) -> Tensor:
-        """Returns the cells of the actions, see :mod:`~torchrl_glam.envs.playground.dynamics`.
-
-        Raises:
-            ValueError: for the first environment whose action is out of range or masked out, among
-                those that move.
-        """
+        """The cells of the actions; refuses the first that is out of range or masked out."""
         place = self._place
         cell = self.dynamics.cells(place, action)
         allowed = self.dynamics.allowed.take(cell)

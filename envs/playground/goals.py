@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal
 
 import torch
@@ -20,8 +21,6 @@ from torchrl_glam.envs.playground.vocabulary import (
     colour_of,
     feeds,
     is_living,
-    nearest,
-    object_id,
     type_of,
 )
 
@@ -37,14 +36,8 @@ class SimpleGoal:
     name: str
 
     def __str__(self) -> str:
-        return f"{self.verb} {self.description}"
-
-    @property
-    def description(self) -> str:
-        """What the goal says after its verb; ``thing`` comes with a colour: ``any red thing``."""
-        if self.name == "thing":
-            return f"any {self.colour} thing"
-        return f"{self.colour} {self.name}"
+        article = "any " if self.name == "thing" else ""  # "Grasp any red thing"
+        return f"{self.verb} {article}{self.colour} {self.name}"
 
     def reached_by(self, verb: str, object_id: int) -> bool:
         """Says whether doing ``verb`` to an object reaches this goal."""
@@ -90,13 +83,13 @@ class GoalSpace:
 
     A simple goal is ``Grasp <description>`` or ``Grow <description>``. A sequential goal is
     ``<Grow goal a> then <goal b>``, both of the same split and not ending in the same two words.
-    The train split has 8,470 goals, 97.9 % of them sequential; SAC-GLAM (Gaven et al., 2024),
-    section 4, states 8,470 and 98 %. The test split holds out words and combinations.
+    The train split has 8,470 goals, 97.9 % of them sequential, as in SAC-GLAM (Gaven et al., 2024),
+    section 4. The test split holds out words and combinations.
 
     Args:
         split: ``"train"`` or ``"test"``. Default: ``"train"``.
-        sequential: whether sequential goals belong to the space; without them it is the simplified
-            environment of SAC-GLAM, Appendix B. Default: True.
+        sequential: whether there are sequential goals, which Appendix B of SAC-GLAM leaves out.
+            Default: True.
 
     Attributes:
         kinds: ``("grasp", "grow", "grow_then_grasp", "grow_then_grow")``.
@@ -119,8 +112,6 @@ class GoalSpace:
         (8470, 182)
         >>> goals[goals.id_of("Grow green mouse then grasp blue rose")]
         'Grow green mouse then grasp blue rose'
-        >>> [goals[goal] for goal in goals.matches(("Grow", "red cactus"))]
-        ['Grow any red thing']
     """
 
     kinds = ("grasp", "grow", "grow_then_grasp", "grow_then_grow")
@@ -162,7 +153,10 @@ class GoalSpace:
         return len(self.texts)
 
     def __getitem__(self, goal_id: int) -> str:
-        return self.text_of(goal_id)
+        """Returns the text of a goal."""
+        if not 0 <= goal_id < len(self):
+            raise IndexError(f"goal_id must be in [0, {len(self)}), got {goal_id}.")
+        return self.texts[goal_id]
 
     def __repr__(self) -> str:
         return f"GoalSpace(split={self.split!r}, sequential={self.sequential}, goals={len(self)})"
@@ -174,78 +168,43 @@ class GoalSpace:
             ValueError: if the space has no such goal; the message names the nearest one.
         """
         if text not in self._ids:
+            close = get_close_matches(text, self.texts, n=1)
             raise ValueError(
                 f"There is no goal {text!r} in the {self.split} split"
                 f"{'' if self.sequential else ' without sequential goals'}."
-                f"{nearest(text, self.texts)}"
+                + (f" The nearest is {close[0]!r}." if close else "")
             )
         return self._ids[text]
 
-    def text_of(self, goal_id: int) -> str:
-        """Returns the text of a goal.
-
-        Raises:
-            IndexError: if ``goal_id`` is not in ``[0, len(self))``.
-        """
-        if not 0 <= goal_id < len(self):
-            raise IndexError(f"goal_id must be in [0, {len(self)}), got {goal_id}.")
-        return self.texts[goal_id]
-
     def texts_of(self, goal_ids: torch.Tensor) -> str | list:
-        """Returns the texts of many goals.
+        """Returns the texts of many goals, as nested lists of strings.
 
         Args:
-            goal_ids: ids ``[*B]``, -1 for none, such as ``("hindsight", "goal_id")``.
-
-        Returns:
-            Nested lists of strings of shape ``B``, ``""`` where there is no goal.
-
-        Examples:
-            >>> GoalSpace("train").texts_of(torch.tensor([[0, -1], [8469, 181]]))[0]
-            ['Grasp red door', '']
+            goal_ids: ids ``[*B]``, -1 for none (``""``), such as ``("hindsight", "goal_id")``.
         """
 
         def texts(ids: int | list) -> str | list:
             if isinstance(ids, list):
                 return [texts(part) for part in ids]
-            return "" if ids == -1 else self.text_of(ids)
+            return "" if ids == -1 else self[ids]
 
         return texts(goal_ids.tolist())
-
-    def kind_of(self, goal_id: int) -> str:
-        """Returns the kind of a goal, one of ``kinds``."""
-        self.text_of(goal_id)
-        return self.kinds[self.kind_ids[goal_id]]
-
-    def matches(self, event: tuple[str, str]) -> list[int]:
-        """Lists the simple goals that an event reaches, such as ``("Grow", "red lion")``.
-
-        Raises:
-            ValueError: if the verb or the object is unknown.
-        """
-        verb, item = event
-        if verb not in VERBS:
-            raise ValueError(f"The verb of an event must be one of {VERBS}, got {verb!r}.")
-        reached = self.reached_by[:, VERBS.index(verb), object_id(item)]
-        return reached.nonzero().flatten().tolist()
 
     def is_subgoal(self, a: Tensor, b: Tensor) -> Tensor:
         """Says whether goals are sub-goals of others: reaching them is a step of a plan.
 
-        The *steps* of a simple goal are the events that a shortest plan for it can contain. Those
-        of a ``Grasp`` goal are the grasps that reach it; those of a ``Grow`` goal are the growths
-        that reach it, the grasps of what is to grow, and the grasps of what feeds it. Then
+        The *steps* of a ``Grasp`` goal are the grasps that reach it; those of a ``Grow`` goal are
+        the growths that reach it, the grasps of what is to grow, and the grasps of what feeds it.
 
-        - a simple goal is a sub-goal of a simple goal if every event that reaches the first is a
-          step of the second: ``Grasp red lion`` and ``Grasp any food`` of ``Grow any lion``, and
-          ``Grow red lion`` too, but ``Grasp any red thing`` is not;
-        - a simple goal is a sub-goal of ``b1 then b2`` if it is one of ``b1`` or of ``b2``;
+        - A simple goal is a sub-goal of a simple goal if every event that reaches the first is a
+          step of the second: ``Grasp red lion`` and ``Grasp any food`` of ``Grow any lion``, but
+          not ``Grasp any red thing``.
+        - A simple goal is a sub-goal of ``b1 then b2`` if it is one of ``b1`` or of ``b2``.
         - ``a1 then a2`` is a sub-goal of ``b1 then b2`` if every event that reaches ``a1`` reaches
           ``b1``, and ``a2`` is a sub-goal of ``b2``; of a simple goal it is none.
 
-        Every goal is a sub-goal of itself. SAC-GLAM (Gaven et al., 2024) relies on the relation in
-        Appendix G ("aligned" hindsight goals) and says in Appendix E that ``Grasp`` goals are
-        sub-goals of ``Grow`` goals, and these of sequential ones; the definition is ours.
+        SAC-GLAM (Gaven et al., 2024) relies on the relation in Appendix G ("aligned" hindsight
+        goals) without defining it; the definition is ours.
 
         Args:
             a, b: goal ids, of shapes that broadcast.
@@ -284,9 +243,7 @@ class GoalSpace:
 def _relations(reached_by: Tensor) -> tuple[Tensor, Tensor]:
     """Relations between simple goals, bool ``[S, S]``, from ``reached_by``, ``[S, 2, 96]``.
 
-    Returns:
-        Whether every event that reaches the row's goal is a step of the column's, and whether it
-        reaches the column's.
+    Whether every event that reaches the row's goal is a step of the column's, and reaches it.
     """
     items = range(len(OBJECTS))
     feeding = torch.tensor([[feeds(supply, item) for supply in items] for item in items])

@@ -34,13 +34,10 @@ class _State(NamedTuple):
 class OraclePolicy(TensorDictModuleBase):
     """Takes the first action of a shortest plan, from the symbolic state.
 
-    To grow something the agent brings a supply and a living thing together: it holds one and goes
-    to the other. The plan is the cheapest such pair (or object to grasp); before the second part
-    of a sequential goal, cheapest together with what the second part will then cost. Where the
-    goal is out of reach, the action is ``Grasp``.
-
-    From the start of an episode plans take 2 actions for ``Grasp``, 3 for ``Grow``, 4 for
-    ``Grow … then grow …``, and 5 or 6 for ``Grow … then grasp …``.
+    To grow something the agent holds a supply or a living thing and goes to the other. The plan is
+    the cheapest such pair, or object to grasp, together with what the second part of a sequential
+    goal will then cost. Where the goal is out of reach, the action is ``Grasp``. From the start of
+    an episode plans take 2 to 6 actions.
 
     Args:
         goals: the goals of the environment, ``env.goals``.
@@ -84,21 +81,21 @@ class OraclePolicy(TensorDictModuleBase):
     def shortest_plans(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Says which actions begin a shortest plan, and how many steps such a plan takes.
 
-        :meth:`forward` takes one of these actions; there are often several. The time limit is not
-        looked at, nor that a goal has been reached: then it is reached once more.
+        The time limit is not looked at, nor that a goal has been reached: then it is reached once
+        more.
 
         Args:
             tensordict: states, ``[*B]``; see ``in_keys``.
 
         Returns:
-            ``bool [*B, A]``, with ``A`` the number of objects and 2, all ``False`` where the goal
-            is out of reach; and ``int64 [*B]``, -1 where it is.
+            ``bool [*B, A]``, all ``False`` where the goal is out of reach; and ``int64 [*B]``, -1
+            where it is.
 
         Examples:
             >>> from torchrl_glam.envs import PlaygroundTextEnv
             >>> env = PlaygroundTextEnv(1, num_objects=3, sequential=False, seed=1, text=False)
             >>> state = env.reset()
-            >>> print(env.render(ansi=False))
+            >>> print(env.render())
             Goal: Grow red animal (step 0 of 16)
             You see: red chameleon, red sofa, blue water
             You are on: nothing
@@ -151,10 +148,9 @@ class OraclePolicy(TensorDictModuleBase):
         return dynamics.allowed.take(cell).view(-1, count), left.view(-1, count)
 
     def _costs(self, state: _State) -> Tensor:
-        """Steps of the plan that grasps each object, and of that for each pair to bring together.
+        """Steps of the plans that grasp slot u, then of those that hold u and go to slot v.
 
-        Returns:
-            ``int64 [B, N + N * N]``: for grasping slot u, then for holding u and going to slot v.
+        ``int64 [B, N + N * N]``.
         """
         parts, objects, on, holding, grown, stage = state
         slots = torch.arange(objects.shape[1], device=objects.device)

@@ -22,14 +22,7 @@ class SocialPartner:
     completes a new ``a then b`` if ``b`` was not reached after ``a`` first was. A simple goal is
     ``b`` after nothing, and nothing counts as reached at step 0.
 
-    Args:
-        goals: the goals to name.
-        num_objects: number of objects of a scene.
-        max_steps: number of steps of an episode.
-        device: where the tables live. Default: the CPU.
-
-    Attributes:
-        max_names: no step reaches more new goals than this.
+    ``max_names`` bounds the new goals of a step.
     """
 
     def __init__(
@@ -88,8 +81,7 @@ class SocialPartner:
             records: ``int16 [B, R]``.
 
         Returns:
-            One entry per named goal (``int64 [n]``): its place ``env * max_names + slot`` among
-            all names, and its id. The names of an environment take its first slots.
+            The place ``env * max_names + slot`` and the id of each named goal, ``int64 [n]``.
         """
         envs = (event != NO_EVENT).nonzero().squeeze(1)
         event, step = event.index_select(0, envs), step.index_select(0, envs).unsqueeze(1)

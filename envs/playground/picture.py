@@ -51,9 +51,8 @@ def draw_scene(
         >>> draw_scene(["red lion", "blue water"], on=1, title="Grasp red lion").shape
         (220, 312, 3)
     """
-    columns = min(
-        4 if len(objects) <= 4 else math.ceil(math.sqrt(len(objects) * 1.4)), len(objects)
-    )
+    most = 4 if len(objects) <= 4 else math.ceil(math.sqrt(len(objects) * 1.4))
+    columns = min(most, len(objects))
     rows = math.ceil(len(objects) / columns)
     width, height = max(columns, 3) * _CELL, rows * _CELL + _HEAD + _FLOOR
     figure = Figure(figsize=(width / 72, height / 72), dpi=72 * scale)  # a unit is a point
@@ -81,13 +80,8 @@ def draw_scene(
             _draw(axes, DRAWINGS["star"], "star", x - 34, y - 26)
     _draw(axes, DRAWINGS["agent"], "agent", *agent)
     if holding >= 0:
-        _draw_thing(
-            axes,
-            objects[holding],
-            agent[0] + 28 * side,
-            agent[1] - 2,
-            36 if holding in grown else 28,
-        )
+        size = 36 if holding in grown else 28
+        _draw_thing(axes, objects[holding], agent[0] + 28 * side, agent[1] - 2, size)
         if holding in grown:
             _draw(axes, DRAWINGS["star"], "star", agent[0] + 48 * side, agent[1] - 18)
     _write(axes, width / 2, height - 6, caption)

@@ -1,9 +1,8 @@
-"""States for people: as text in ANSI colours, and as pictures."""
+"""States for people, as text and as pictures."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -12,34 +11,6 @@ import numpy as np
 from torchrl_glam._extras import needs
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.text import decode_text
-
-_ANSI = {"red": "\033[31m", "blue": "\033[34m", "green": "\033[32m"}
-_BOLD, _DIM, _RESET = "\033[1m", "\033[2m", "\033[0m"
-# A colour and the word after it: "red lion", and the same in "any red thing".
-_COLOURED = re.compile(rf"\b({'|'.join(_ANSI)}) \w+")
-_TITLE = re.compile(r"^[A-Z][\w ]*:", re.MULTILINE)
-
-
-def render_state(
-    goal: str,
-    observation: str,
-    actions: Sequence[str],
-    admissible: Sequence[bool],
-    progress: str,
-    ansi: bool = True,
-) -> str:
-    """Lays out a state as text; ``progress`` is a note after the goal, such as "step 3 of 16"."""
-    choices = " | ".join(
-        f"{index} {text}"
-        for index, (text, can) in enumerate(zip(actions, admissible, strict=True))
-        if can
-    )
-    text = f"Goal: {goal} ({progress})\n{observation}\nActions: {choices}"
-    if not ansi:
-        return text
-    text = _COLOURED.sub(lambda match: f"{_ANSI[match[1]]}{match[0]}{_RESET}", text)
-    text = text.replace(f"({progress})", f"{_DIM}({progress}){_RESET}")
-    return _TITLE.sub(lambda match: f"{_BOLD}{match[0]}{_RESET}", text)
 
 
 def render_refusal(env: int, index: int, actions: Sequence[str], admissible: Sequence[bool]) -> str:
@@ -56,7 +27,6 @@ class Rendering:
     def render(
         self,
         index: int | None = None,
-        ansi: bool = True,
         *,
         mode: Literal["text", "rgb_array"] = "text",
         scale: float = 1.0,
@@ -68,7 +38,6 @@ class Rendering:
 
         Args:
             index: which environment. Default: all of them as pictures, the first as text.
-            ansi: whether text has ANSI colours. Default: True.
             mode: ``"text"`` or ``"rgb_array"``. Default: ``"text"``.
             scale: size of pictures; an object takes 104 by 104 pixels at 1. Default: 1.
 
@@ -81,12 +50,10 @@ class Rendering:
 
         Examples:
             >>> from torchrl_glam.envs import PlaygroundTextEnv
-            >>> from torchrl.envs import TransformedEnv
-            >>> from torchrl.record import PixelRenderTransform
             >>> env = PlaygroundTextEnv(num_envs=2, num_objects=3)
-            >>> env = TransformedEnv(env, PixelRenderTransform(mode="rgb_array"))
-            >>> env.rollout(2)["pixels"].shape
-            torch.Size([2, 2, 220, 312, 3])
+            >>> _ = env.reset()
+            >>> env.render(mode="rgb_array").shape
+            (2, 220, 312, 3)
         """
         if index is not None and not 0 <= index < self.batch_size[0]:
             raise IndexError(f"index must be in [0, {self.batch_size[0]}), got {index}.")
@@ -98,7 +65,7 @@ class Rendering:
             return np.stack(pictures) if index is None else pictures[0]
         if mode != "text":
             raise ValueError(f"mode must be 'text' or 'rgb_array', got {mode!r}.")
-        return self._describe(index or 0, ansi)
+        return self._describe(index or 0)
 
     def _draw(self, index: int, scale: float) -> np.ndarray:
         with needs("recipes", "A picture"):
@@ -115,15 +82,16 @@ class Rendering:
             scale=scale,
         )
 
-    def _describe(self, index: int, ansi: bool) -> str:
+    def _describe(self, index: int) -> str:
         one = slice(index, index + 1)
-        scene, grown = self._scene[one], self._grown[one]
+        scene, place = self._scene[one], self._place[one]
+        observation = self.describer.observation(place, scene, self._grown[one])[0]
+        actions = decode_text(self.describer.actions(scene)[0])
+        admissible = self.dynamics.admissible[place[0]].tolist()
+        choices = [f"{i} {text}" for i, text in enumerate(actions) if admissible[i]]
         progress = f"step {self._steps[index]} of {self.max_steps}"
-        return render_state(
-            goal=self.goals[int(self._goal_id[index])],
-            observation=decode_text(self.describer.observation(self._place[one], scene, grown)[0]),
-            actions=decode_text(self.describer.actions(scene)[0]),
-            admissible=self.dynamics.admissible[self._place[index]].tolist(),
-            progress=progress + (", first part reached" if self._stage[index] else ""),
-            ansi=ansi,
+        progress += ", first part reached" if self._stage[index] else ""
+        return (
+            f"Goal: {self.goals[int(self._goal_id[index])]} ({progress})\n"
+            f"{decode_text(observation)}\nActions: {' | '.join(choices)}"
         )

@@ -24,11 +24,7 @@ _NEEDS = {
 def sample_goals(
     sampler: GoalSampler | None, num_goals: int, count: int, generator: torch.Generator
 ) -> Tensor:
-    """Draws the goals of new episodes, ``int64 [count]``; uniformly without a sampler.
-
-    Raises:
-        ValueError: if the sampler returns anything else.
-    """
+    """Draws the goals of new episodes, ``int64 [count]``; uniformly without a sampler."""
     if sampler is None:
         return torch.randint(num_goals, (count,), generator=generator, device=generator.device)
     goal_id = torch.as_tensor(sampler(generator, count), device=generator.device)
@@ -47,14 +43,6 @@ class SceneSampler:
     A scene holds an object for each part of the goal, a supply that works for each ``Grow``, and
     random objects; all differ, in random order. One supply serves both parts: water if one of them
     grows a plant, else water or food.
-
-    Args:
-        goals: the goals to draw scenes for.
-        num_objects: number of objects of a scene.
-        device: where the tables live. Default: the CPU.
-
-    Raises:
-        ValueError: if ``num_objects`` is fewer than a goal can need, or more than there are.
 
     Examples:
         >>> goals = GoalSpace("train", sequential=False)
@@ -108,15 +96,7 @@ class SceneSampler:
         self._first_supply = (6 * (grow.unsqueeze(1) & plant)).flatten().to(device)
 
     def sample(self, goal_ids: Tensor, generator: torch.Generator) -> Tensor:
-        """Draws one scene for each goal.
-
-        Args:
-            goal_ids: ``int64 [n]``.
-            generator: where all randomness comes from.
-
-        Returns:
-            Object ids, ``int64 [n, num_objects]``.
-        """
+        """Draws a scene for each goal, ``int64 [n]``: object ids, ``int64 [n, num_objects]``."""
         draw = torch.rand(
             (len(goal_ids), 3 + len(OBJECTS) + self.num_objects),
             generator=generator,

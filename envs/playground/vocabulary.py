@@ -6,8 +6,6 @@ The vocabulary is that of the original Playground (Colas et al., 2020, IMAGINE).
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 COLOURS = ("red", "blue", "green")
 FURNITURE = tuple("door chair desk lamp table cupboard sink window sofa carpet".split())
 PLANTS = tuple("cactus carnivorous flower tree bush grass algae tea rose bonsai".split())
@@ -32,13 +30,7 @@ _OBJECT_IDS = {text: index for index, text in enumerate(OBJECTS)}
 
 
 def object_id(text: str) -> int:
-    """Returns the id of an object, such as ``"green water"``.
-
-    Raises:
-        ValueError: if there is no such object; the message names the nearest one.
-    """
-    if text not in _OBJECT_IDS:
-        raise ValueError(f"There is no object {text!r}.{nearest(text, OBJECTS)}")
+    """Returns the id of an object, such as ``"green water"``."""
     return _OBJECT_IDS[text]
 
 
@@ -62,9 +54,3 @@ def feeds(supply: int, living: int) -> bool:
     if type_of(supply) == "water":
         return is_living(living)
     return type_of(supply) == "food" and type_of(living) in ANIMALS
-
-
-def nearest(text: str, candidates: tuple[str, ...] | list[str]) -> str:
-    """Returns ``" The nearest is '…'."`` for an error message, empty if nothing comes close."""
-    close = get_close_matches(text, candidates, n=1)
-    return f" The nearest is {close[0]!r}." if close else ""

@@ -28,7 +28,7 @@ from torchrl_glam.text import TokenizeText, decode_text
 
 room = PlaygroundTextEnv(num_envs=1, num_objects=3, sequential=False, max_steps=3, seed=0)
 room.reset()
-print(room.render(ansi=False))
+print(room.render())
 
 # %%
 # An episode
@@ -66,7 +66,7 @@ buffer.extend(episode)
 rows = buffer[:]
 for row in rows:
     done = "the end" if row["next", "done"] else ""
-    goal = room.goals.text_of(row["goal_id"].item())
+    goal = room.goals[row["goal_id"].item()]
     print(f"{goal:20} step reward {row['next', 'reward'].item()} {done}")
 
 # %%

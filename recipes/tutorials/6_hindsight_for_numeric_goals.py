@@ -171,7 +171,6 @@ def train(num_bits, num_episodes, seed=0, **changed):
     )
     hindsight = HindsightTransform(
         cfg["relabel"],
-        naming="every",
         goals_per_transition=cfg["goals"],
         goal_key="goal",
         goal_entries=(),

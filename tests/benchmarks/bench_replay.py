@@ -3,12 +3,12 @@
 Run: python tests/benchmarks/bench_replay.py
 
 32 environments, episodes of 16 steps that end one after another, transitions of the size of the
-paper's configuration; then the samplers alone, on buffers that wrap
-around, with 1,000,000 rows for whether the time depends on their number. Prints rows per second of
-processor time on one thread, which a busy machine disturbs less than time on the wall.
+paper's configuration; then the samplers alone, on full buffers of two sizes. Prints rows per second
+of processor time on one thread.
 """
 
 import time
+from itertools import count, cycle
 
 import torch
 from tensordict import TensorDict
@@ -30,7 +30,7 @@ BUDGET = 3.0  # seconds per measurement
 
 def collect(goals_per_episode, generator):
     """Four episodes of all environments as steps [32, 1]; two environments end one at each step."""
-    shape, count = (NUM_ENVS, 1), 4 * EPISODE
+    shape = (NUM_ENVS, 1)
 
     def tokens(*size):
         return torch.randint(1, 30_000, (*shape, *size), dtype=torch.int16, generator=generator)
@@ -42,45 +42,22 @@ def collect(goals_per_episode, generator):
             "action_mask": torch.ones(*shape, ACTIONS, dtype=torch.bool),
         }
 
-    env, every, now, steps = torch.arange(NUM_ENVS), tokens(4, GOAL), state(), []
-    for step in range(count):
+    env, every, steps = torch.arange(NUM_ENVS), tokens(4, GOAL), []
+    for step in range(4 * EPISODE):
         done = ((step + env) % EPISODE == EPISODE - 1).view(*shape, 1)
         goal = every[env, 0, (step + env) // EPISODE % 4].unsqueeze(1)  # again, when it is repeated
         # goals spread over the episode's steps, as many as asked for in all
         share = torch.rand(*shape, SLOTS, generator=generator)
         named = share < goals_per_episode / EPISODE / SLOTS
         goals = {"goal_tokens": goal, "goal_kind": torch.zeros(shape, dtype=torch.int8)}
-        later = state()
-        following = {
-            **later,
-            **goals,
-            "hindsight": {
-                "goal_tokens": tokens(SLOTS, GOAL),
-                "kind": torch.where(named, 0, -1).to(torch.int8),
-            },
-            "reward": torch.zeros(*shape, 1),
-            "done": done,
-            "terminated": torch.zeros_like(done),
-            "truncated": done,
-        }
+        kind = torch.where(named, 0, -1).to(torch.int8)
+        ends = {"done": done, "terminated": torch.zeros_like(done), "truncated": done}
+        ends["reward"] = torch.zeros(*shape, 1)
+        hindsight = {"goal_tokens": tokens(SLOTS, GOAL), "kind": kind}
+        following = {**state(), **goals, **ends, "hindsight": hindsight}
         action = torch.zeros(shape, dtype=torch.int64)
-        steps.append(TensorDict({**now, **goals, "action": action, "next": following}, shape))
-        now = {key: torch.where(_like(done, x), state()[key], x) for key, x in later.items()}
+        steps.append(TensorDict({**state(), **goals, "action": action, "next": following}, shape))
     return steps
-
-
-def _like(done, entry):
-    """Ends [32, 1, 1] as a mask for an entry [32, 1, ...]."""
-    return done.reshape(NUM_ENVS, 1, *[1] * (entry.ndim - 2))
-
-
-def make_buffer():
-    return TensorDictReplayBuffer(
-        storage=LazyTensorStorage(CAPACITY),
-        sampler=HindsightRatioSampler(),
-        transform=Compose(SegmentMultiStepTransform(3, 0.99), HindsightTransform()),
-        batch_size=BATCH,
-    )
 
 
 def repeat(function):
@@ -93,26 +70,21 @@ def repeat(function):
 
 def measure(goals_per_episode):
     """Rows per second relabelled, stored and drawn, for one number of goals named per episode."""
-    stream = collect(goals_per_episode, torch.Generator().manual_seed(0))
-    results = {}
+    stream = cycle(collect(goals_per_episode, torch.Generator().manual_seed(0)))
+    transform = HindsightTransform()
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(CAPACITY),
+        sampler=HindsightRatioSampler(),
+        transform=Compose(SegmentMultiStepTransform(3, 0.99), HindsightTransform()),
+        batch_size=BATCH,
+    )
 
-    def cycle(consume):
-        step = -1
-
-        def call():
-            nonlocal step
-            step += 1
-            return consume(stream[step % len(stream)])
-
-        return call
-
-    def relabel(batch, transform=HindsightTransform()):  # noqa: B008
-        rows = transform.inv(batch)
+    def relabel():
+        rows = transform.inv(next(stream))
         return 0 if rows is None else len(rows)
 
-    results["relabelled"] = repeat(cycle(relabel))
-    buffer = make_buffer()
-    results["stored"] = repeat(cycle(lambda batch: len(buffer.extend(batch))))
+    results = {"relabelled": repeat(relabel)}
+    results["stored"] = repeat(lambda: len(buffer.extend(next(stream))))
     results["drawn"] = repeat(lambda: len(buffer.sample()))
     results["bytes a row"] = buffer[:].bytes() / len(buffer)
     buffer.set_sampler(RandomSampler())
@@ -133,14 +105,12 @@ def measure_sampler(capacity, sampler):
         "goal_tokens": goals[named],
     }
     buffer.extend(TensorDict(columns, [capacity]))
-    cursor = 0
+    starts = count(0, 400)
 
     def note():  # 400 rows of new kinds, at the writer's next place
-        nonlocal cursor
-        index = torch.arange(cursor, cursor + 400) % capacity
+        index = torch.arange(400).add(next(starts)) % capacity
         storage[:]["is_hindsight"][index] = torch.rand(400) < 0.9
         sampler.mark_update(index, storage=storage)
-        cursor = (cursor + 400) % capacity
         return 400
 
     results = {"noted": repeat(note)}

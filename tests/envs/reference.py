@@ -168,10 +168,10 @@ class Episode:
         return new
 
 
-def shortest_plan(goal, objects, state=None, stage=0):
+def shortest_plan(goal, objects):
     """Length of the shortest plan by breadth-first search, ``None`` if there is none."""
     parts = parts_of(goal)
-    start = (state or State(), stage)
+    start = (State(), 0)
     queue, seen = deque([(start, 0)]), {start}
     while queue:
         (state, stage), length = queue.popleft()

@@ -31,13 +31,6 @@ def test_things_stand_in_their_places_in_their_colours():
     assert draw_scene(THINGS, scale=1.5).shape == (330, 468, 3)
 
 
-def test_a_circle_has_its_area():
-    """The pig's head is a circle of radius 18 of 48 units, drawn at 46 of them, less its face."""
-    area = np.pi * (18 * 46 / 48) ** 2
-    drawn = count(draw_scene(["red pig"] * 3), RED, FIRST)
-    assert 0.6 * area < drawn < area
-
-
 def test_what_is_held_is_gone_from_its_place_and_what_has_grown_is_larger():
     before, held = draw_scene(THINGS), draw_scene(THINGS, holding=0)
     assert count(held, RED, FIRST) == 0 and 0 < count(held, RED) < count(before, RED)
@@ -47,18 +40,14 @@ def test_what_is_held_is_gone_from_its_place_and_what_has_grown_is_larger():
     assert count(draw_scene(THINGS, on=0), RED, FIRST) > 0
 
 
-def test_the_agent_goes_to_what_it_is_on():
+def test_the_agent_goes_to_what_it_is_on_with_what_it_holds():
     accent = tuple(bytes.fromhex(DRAWINGS["colours"]["accent"][1:]))
     nowhere, there = draw_scene(THINGS), draw_scene(THINGS, on=1)
     assert count(nowhere, accent, SECOND) == 0 < count(nowhere, accent)
     assert count(there, accent, SECOND) > 100
-
-
-@pytest.mark.parametrize("slot", range(4))
-def test_what_is_held_is_within_the_picture_wherever_the_agent_stands(slot):
     things = ["green desk"] * 4 + ["red lion"]
-    picture, standing = (draw_scene(things, on=on, holding=4) for on in (slot, -1))
-    assert count(picture, RED) == pytest.approx(count(standing, RED), rel=0.1)
+    shown = [count(draw_scene(things, on=slot, holding=4), RED) for slot in range(-1, 4)]
+    assert shown == pytest.approx([shown[0]] * 5, rel=0.1)  # within the picture everywhere
 
 
 @pytest.mark.parametrize("kind", DRAWINGS["things"])
@@ -77,7 +66,6 @@ def test_an_environment_draws_itself():
     env.step(state.set("action", torch.tensor([0, 0])))
     assert not (env.render(0, mode="rgb_array") == pictures[0]).all()
     assert env.render(0, mode="rgb_array", scale=0.5).shape == (110, 156, 3)
-    assert env.render() == env.render(0) and "Goal: " in env.render(ansi=False)
 
 
 @pytest.mark.parametrize(

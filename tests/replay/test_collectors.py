@@ -64,11 +64,10 @@ def test_rows_are_those_of_whole_trajectories(kind, kwargs):
 
 def test_numbers_of_several_collectors_are_not_mistaken_for_one_another():
     """Two workers that count alike, and a row of two trajectories without numbers."""
-    lines = [
-        toy.make_stream([4], ["timeout"], [[]] * 4, first_observation=10 * worker)
+    first, second = (
+        toy.to_batch([toy.make_stream([4], ["timeout"], [[]] * 4, 10 * worker)])
         for worker in range(2)
-    ]
-    first, second = (toy.to_batch([line]) for line in lines)
+    )
     for td in (second, second["next"]):
         td["goal_tokens"] = td["goal_tokens"] + 1
     mixed = [first[:, :2], second[:, :2], first[:, 2:], second[:, 2:]]
@@ -83,23 +82,22 @@ def test_numbers_of_several_collectors_are_not_mistaken_for_one_another():
 
 
 def with_ids(batches, ids):
-    out = []
-    for index, batch in enumerate(batches):
+    """The batches as of collectors that number their trajectories so, in turn."""
+    out = [batch.clone(False) for batch in batches]
+    for index, batch in enumerate(out):
         numbers = torch.full(batch.shape, ids[index % len(ids)])
-        out.append(
-            batch.clone(False).set("collector", TensorDict({"traj_ids": numbers}, batch.shape))
-        )
+        batch["collector"] = TensorDict({"traj_ids": numbers}, batch.shape)
     return out
 
 
 def test_a_trajectory_may_go_on_after_an_end_and_in_any_shape():
-    """Numbers of environments instead of episodes, one step a row, and a key of one's own."""
+    """Numbers of environments instead of episodes, one step a row, and another key."""
     line = toy.make_stream([2, 3, 2], ["success", "timeout", "success"], [[(1, 0)]] * 7, 0)
     batch = toy.to_batch([line])
     batch["env"] = torch.full(batch.shape, 5)
     expected = toy.as_multiset(toy.reference_rows(line))
     for shape in ((7,), (7, 1), (1, 7, 1)):
-        transform = HindsightTransform(trajectory_key="env", step_count_key="step_count")
+        transform = HindsightTransform(trajectory_key="env")
         transform = Compose(SegmentMultiStepTransform(1, 1.0), transform)
         assert toy.as_multiset(rows_of([batch.reshape(shape)], transform)) == expected
         transform[1].clear()
@@ -120,18 +118,14 @@ def test_steps_that_a_collector_did_not_make_are_left_out():
     assert toy.as_multiset(rows_of([padded])) == expected
 
 
-def test_parts_of_trajectories_are_refused():
-    data = collect(Collector, split_trajs=True)
+def test_parts_of_trajectories_and_other_numbers_are_refused():
     with pytest.raises(ValueError, match="leave split_trajs=True out"):
-        rows_of(data)
-
-
-@pytest.mark.parametrize("ids", [torch.zeros(1, 4), torch.zeros(1, 4, 2, dtype=torch.int64)])
-def test_numbers_must_be_one_integer_a_step(ids):
+        rows_of(collect(Collector, split_trajs=True))
     line = toy.make_stream([4], ["timeout"], [[]] * 4, first_observation=0)
-    batch = toy.to_batch([line]).set("collector", TensorDict({"traj_ids": ids}, [1, 4]))
-    with pytest.raises(ValueError, match="must be integers of shape"):
-        rows_of([batch])
+    for ids in (torch.zeros(1, 4), torch.zeros(1, 4, 2, dtype=torch.int64)):
+        batch = toy.to_batch([line]).set("collector", TensorDict({"traj_ids": ids}, [1, 4]))
+        with pytest.raises(ValueError, match="must be integers of shape"):
+            rows_of([batch])
 
 
 def test_trajectories_that_never_end_are_forgotten_with_a_warning():

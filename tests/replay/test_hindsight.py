@@ -59,22 +59,14 @@ def streams(draw, max_envs=4, max_steps=24, number=int, scale=(0.0, 1.0)):
     dtype=st.sampled_from(list(GOALS)),
     n_steps=st.integers(1, 6),
     gamma=st.sampled_from([0.0, 0.5, 0.75, 1.0]),  # exact in float32, as these rewards are
-    relabel=st.sampled_from(["all", "all", "failed", "none"]),
-    strategy=st.sampled_from(["future", "final", "episode"]),
+    relabel=st.sampled_from(["all", "all", "none"]),
+    strategy=st.sampled_from(["future", "final"]),
     scale=st.sampled_from(SCALES),
 )
 def test_equals_reference(data, dtype, n_steps, gamma, relabel, strategy, scale):
     lines, splits = data.draw(streams(number=GOALS[dtype], scale=scale))
-    transform = Compose(
-        SegmentMultiStepTransform(n_steps, gamma),
-        HindsightTransform(
-            relabel,
-            strategy=strategy,
-            naming="every",
-            reward_scale=scale,
-            step_count_key="step_count",
-        ),
-    )
+    hindsight = HindsightTransform(relabel, strategy=strategy, reward_scale=scale)
+    transform = Compose(SegmentMultiStepTransform(n_steps, gamma), hindsight)
     rows = []
     for batch in toy.batches(lines, splits, dtype):
         rows += toy.to_rows(transform.inv(batch))
@@ -86,10 +78,17 @@ def test_equals_reference(data, dtype, n_steps, gamma, relabel, strategy, scale)
     assert toy.as_multiset(rows) == toy.as_multiset(expected)
 
 
+def one_episode(named, outcome="success", goal_dtype=torch.int16, **kwargs):
+    """A batch [1, T] of one episode, in which these goals are named."""
+    line = toy.make_stream([len(named)], [outcome], named, first_observation=10, **kwargs)
+    return toy.to_batch([line], goal_dtype)
+
+
 def test_hand_written_episode():
     """Three steps under goal 100; goal (1, 7) named after the second, the episode runs out."""
-    line = toy.make_stream([3], ["timeout"], [[], [(7, 2)], []], first_observation=10)
-    rows = HindsightTransform().inv(toy.to_batch([line]))
+    batch = one_episode([[], [(7, 2)], []], "timeout")
+    before = batch.clone()
+    rows = HindsightTransform().inv(batch)
     following = rows["next"]
     assert rows["observation"].flatten().tolist() == [10, 11, 12, 10, 11]
     assert following["observation"].flatten().tolist() == [11, 12, 13, 11, 12]
@@ -103,19 +102,15 @@ def test_hand_written_episode():
     assert rows["is_hindsight"].tolist() == [False] * 3 + [True] * 2
     assert not any("hindsight" in key for key in rows.keys(True, True) if isinstance(key, tuple))
     assert rows["goal_tokens"].dtype == torch.int16 and rows["goal_kind"].dtype == torch.int8
-
-
-def test_input_is_left_as_it_was():
-    line = toy.make_stream([2], ["success"], [[(7, 2)], [(8, 1)]], first_observation=0)
-    batch = toy.to_batch([line])
-    before = batch.clone()
-    HindsightTransform().inv(batch)
-    assert set(batch.keys(True, True)) == set(before.keys(True, True))
+    # the batch stays as it was, and the root's ends, which are False everywhere, are left out
     assert (batch == before).all()
+    for key in ("done", "terminated", "truncated"):
+        batch[key] = torch.zeros(1, 3, 1, dtype=torch.bool)
+    assert set(HindsightTransform().inv(batch).keys(True, True)) == set(rows.keys(True, True))
 
 
 def test_memory_grows_with_the_longest_episode_only():
-    """One environment's episode outlasts the ring's size again and again; the other's are short."""
+    """One environment's episode outlasts the log's size again and again; the other's are short."""
     total = 150
     named = [[(t % 9 + 1, t % 4)] if t % 10 == 0 else [] for t in range(total)]
     lines = [
@@ -144,8 +139,7 @@ def test_pending_clear_and_clone():
 
 
 def test_keys_can_be_nested_and_truncated_missing():
-    line = toy.make_stream([2], ["success"], [[(7, 2)], []], first_observation=0)
-    batch = toy.to_batch([line])
+    batch = one_episode([[(7, 2)], []])
     expected = HindsightTransform().inv(batch).exclude(("next", "truncated"))
     names = ["goal_tokens", "goal_kind", "reward", "done", "terminated"]
     for td in (batch, batch["next"], expected, expected["next"]):
@@ -154,16 +148,14 @@ def test_keys_can_be_nested_and_truncated_missing():
                 td.rename_key_(name, ("agent", name))
     del batch["next", "truncated"]
     batch["next"].rename_key_("hindsight", ("agent", "partner"))
+    keys = ("goal_key", "kind_key", "reward_key", "done_key", "terminated_key")
+    order = ("goal_tokens", "goal_kind", "reward", "done", "terminated")
     transform = HindsightTransform(
-        goal_key=("agent", "goal_tokens"),
-        kind_key=("agent", "goal_kind"),
+        **{key: ("agent", name) for key, name in zip(keys, order, strict=True)},
         hindsight_key=("agent", "partner"),
         hindsight_goal_key=("agent", "partner", "goal_tokens"),
         hindsight_kind_key=("agent", "partner", "kind"),
         is_hindsight_key=("agent", "is_hindsight"),
-        reward_key=("agent", "reward"),
-        done_key=("agent", "done"),
-        terminated_key=("agent", "terminated"),
     )
     rows = transform.inv(batch).exclude("hindsight")
     expected.rename_key_("is_hindsight", ("agent", "is_hindsight"))
@@ -188,14 +180,13 @@ def good_batch(num_envs=2, steps=3):
         (("next", "terminated"), "environment"),
         (("next", "hindsight", "goal_tokens"), "social partner"),
         (("next", "hindsight", "kind"), "social partner"),
-        ("step_count", "StepCounter"),
     ],
 )
 def test_missing_entry_is_named_with_its_writer(key, writer):
     batch = good_batch()
     del batch[key]
     with pytest.raises(KeyError, match=writer) as error:
-        HindsightTransform(step_count_key="step_count").inv(batch)
+        HindsightTransform().inv(batch)
     assert repr(key) in str(error.value)
 
 
@@ -226,8 +217,7 @@ def test_strings_are_left_out_with_a_warning():
 @pytest.mark.parametrize("numbered", [True, False])
 def test_single_steps_are_refused_by_name(numbered):
     """A step that ends an episode gives many rows, and ``add`` can store one."""
-    line = toy.make_stream([3], ["success"], [[], [(7, 2)], []], first_observation=0)
-    steps = toy.to_batch([line])[0]
+    steps = one_episode([[], [(7, 2)], []])[0]
     if numbered:
         steps["collector"] = TensorDict({"traj_ids": torch.zeros(3).long()}, [3])
     buffer = TensorDictReplayBuffer(
@@ -247,14 +237,17 @@ def test_single_steps_are_refused_by_name(numbered):
     [
         (lambda b: b[:, 0], r"\[num_envs, num_steps\]"),
         (lambda b: b[:1], "holds 1 environments and earlier calls held 2"),
-        (lambda b: b.clone().set("extra", b["action"]), r"\['extra'\] are new and \[\]"),
+        (lambda b: b.set("extra", b["action"]), r"\['extra'\] are new and \[\]"),
         (lambda b: b.exclude("action"), r"\[\] are new and \['action'\] are missing"),
-        (lambda b: b, r"step count at \[0, 0\] is 0, where 3 was expected"),
-        (lambda b: b.clone().set("action", b["action"].float()), "'action' is torch.float32 of"),
+        (lambda b: b.set("action", b["action"].float()), "'action' is torch.float32 of"),
+        (
+            lambda b: b.set("goal_tokens", b["goal_tokens"][..., :1]),
+            r"is \[2\] a goal and 'goal_tokens' is \[1\]",
+        ),
     ],
 )
 def test_what_does_not_continue_is_refused_and_changes_nothing(change, message):
-    transform = HindsightTransform(step_count_key="step_count")
+    transform = HindsightTransform()
     transform.inv(good_batch())
     before = transform.state_dict()["_extra_state"]
     with pytest.raises((ValueError, KeyError), match=message):
@@ -263,28 +256,23 @@ def test_what_does_not_continue_is_refused_and_changes_nothing(change, message):
     assert tree_equal(before, after)
 
 
-def test_order_is_checked_across_an_end_within_a_batch():
-    line = toy.make_stream([2, 3], ["success", "running"], [[]] * 5, first_observation=0)
-    transform = HindsightTransform(step_count_key="step_count")
-    assert len(transform.inv(toy.to_batch([line]))) == 2
-    wrong = toy.to_batch([line])
-    wrong["step_count"][0, :2] += 3
-    wrong["step_count"][0, 2] = 5
-    with pytest.raises(ValueError, match=r"at \[0, 2\] is 5, where 0 was expected"):
-        transform.inv(wrong)
-
-
-def test_widths_relabel_and_capacity_are_checked():
-    batch = good_batch()
-    batch["goal_tokens"] = batch["goal_tokens"][..., :1]
-    with pytest.raises(ValueError, match=r"is \[2\] a goal and 'goal_tokens' is \[1\]"):
-        HindsightTransform().inv(batch)
-    with pytest.raises(ValueError, match="relabel \\('some'\\)"):
-        HindsightTransform("some")
-    line = toy.make_stream([3], ["timeout"], [[(1, 0)], [(2, 0)], [(3, 0)]], 0)
-    with pytest.raises(ValueError, match=r"9 rows .* capacity \(8\)"):
-        HindsightTransform(capacity=8).inv(toy.to_batch([line]))
-    assert len(HindsightTransform(capacity=9).inv(toy.to_batch([line]))) == 9
+def test_a_batch_beyond_the_capacity_changes_nothing():
+    """Not the steps that were gathered, nor the draws that follow."""
+    named = [[(1, 0)], [(2, 0)], [(3, 0)]]
+    assert len(HindsightTransform(capacity=9).inv(one_episode(named))) == 9
+    line = toy.make_stream([3, 3], ["timeout"] * 2, named * 2, first_observation=0)
+    first, second, third = toy.batches([line], [2, 1, 3])
+    transform = HindsightTransform(goals_per_transition=1, capacity=5, seed=3)
+    transform.inv(first)
+    before = transform.state_dict()["_extra_state"]
+    with pytest.raises(ValueError, match=r"12 rows .* capacity \(5\)"):  # context rows aside
+        transform.inv(torch.cat([second, third], 1))
+    assert tree_equal(before, transform.state_dict()["_extra_state"])
+    transform.capacity = 6
+    unbroken = HindsightTransform(goals_per_transition=1, seed=3)
+    unbroken.inv(first)
+    for batch in (second, third):
+        assert (transform.inv(batch) == unbroken.inv(batch)).all()
 
 
 def test_sampled_batches_pass_through():
@@ -304,31 +292,18 @@ def test_use_in_an_environment_is_refused(transform, wrap):
         env.rollout(2)
 
 
-def test_the_roots_ends_are_left_out():
-    """They belong to the step before, and would be False in every row."""
-    line = toy.make_stream([2], ["success"], [[(7, 2)], []], first_observation=0)
-    batch = toy.to_batch([line])
-    expected = HindsightTransform().inv(batch)
-    for key in ("done", "terminated", "truncated"):
-        batch[key] = torch.zeros(1, 2, 1, dtype=torch.bool)
-    rows = HindsightTransform().inv(batch)
-    assert set(rows.keys(True, True)) == set(expected.keys(True, True))
-
-
-def test_a_refused_batch_changes_nothing():
-    """Not the steps that were gathered, nor the draws that follow."""
-    named = [[(1, 0)], [(2, 0)], [(3, 0)]]
-    line = toy.make_stream([3, 3], ["timeout"] * 2, named * 2, first_observation=0)
-    first, second, third = toy.batches([line], [2, 1, 3])
-    for limit in ("goals_per_transition", "goals_per_episode"):
-        transform = HindsightTransform(**{limit: 1}, capacity=5, seed=3)
-        transform.inv(first)
-        before = transform.state_dict()["_extra_state"]
-        with pytest.raises(ValueError, match=r"capacity \(5\)"):
-            transform.inv(torch.cat([second, third], 1))
-        assert tree_equal(before, transform.state_dict()["_extra_state"])
-        transform.capacity = 6
-        unbroken = HindsightTransform(**{limit: 1}, seed=3)
-        unbroken.inv(first)
-        for batch in (second, third):
-            assert (transform.inv(batch) == unbroken.inv(batch)).all()
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"relabel": "some"}, r"relabel \('some'\)"),
+        ({"strategy": "past"}, r"strategy \('past'\) must be"),
+        ({"goals_per_transition": 0}, r"goals_per_transition \(0\) must be at least 1"),
+        ({"reward_scale": (1.0, 0.0)}, r"reward_scale \(\(1.0, 0.0\)\) must be two finite"),
+        ({"reward_scale": (0.0, 0.0)}, "reward_scale"),
+        ({"reward_scale": (0.0, float("inf"))}, "reward_scale"),
+        ({"reward_scale": (0.0,)}, "reward_scale"),
+    ],
+)
+def test_settings_out_of_range(settings, message):
+    with pytest.raises(ValueError, match=message):
+        HindsightTransform(**settings)

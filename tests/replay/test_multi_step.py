@@ -84,43 +84,28 @@ def test_torchrl_targets_bootstrap_at_time_outs_but_not_at_terminal_states():
     torch.testing.assert_close(target, expected)
 
 
-def test_nothing_to_store_is_passed_on():
-    assert SegmentMultiStepTransform(3, 0.9)._inv_call(None) is None
-
-
 def test_keys_can_be_nested_and_n_steps_changed():
     data = two_episodes()
     data["next"].rename_key_("reward", ("agent", "reward"))
     data["next"].rename_key_("done", ("agent", "done"))
-    transform = SegmentMultiStepTransform(
-        1,
-        0.5,
-        reward_key=("agent", "reward"),
-        done_key=("agent", "done"),
-        steps_to_next_obs_key=("agent", "steps"),
-        gamma_key=("agent", "gamma"),
-    )
+    names = ("reward", "done", "steps_to_next_obs", "gamma")
+    keys = {f"{name}_key": ("agent", name) for name in names}
+    transform = SegmentMultiStepTransform(1, 0.5, **keys)
     transform.n_steps = 2
     rows = transform.inv(data)
     assert rows["next", "agent", "reward"].flatten().tolist() == [0, 0.5, 1, 0, 0, 0]
     assert rows["next", "agent", "done"].flatten().tolist() == [False, True, True] * 2
-    assert rows["agent", "steps"].flatten().tolist() == [2, 2, 1] * 2
+    assert rows["agent", "steps_to_next_obs"].flatten().tolist() == [2, 2, 1] * 2
     assert rows["agent", "gamma"].flatten().tolist() == [0.25, 0.25, 0.5] * 2
 
 
-@pytest.mark.parametrize("n_steps", [0, -1, 1.5])
-def test_n_steps_out_of_range(n_steps):
-    with pytest.raises(ValueError, match=f"n_steps \\({n_steps}\\)"):
-        SegmentMultiStepTransform(n_steps, 0.9)
-
-
-@pytest.mark.parametrize("gamma", [-0.1, 1.1])
-def test_gamma_out_of_range(gamma):
-    with pytest.raises(ValueError, match=f"gamma \\({gamma}\\)"):
-        SegmentMultiStepTransform(3, gamma)
-
-
-def test_layout_is_checked():
+def test_settings_and_layout_are_checked():
+    for n_steps in (0, -1, 1.5):
+        with pytest.raises(ValueError, match=f"n_steps \\({n_steps}\\)"):
+            SegmentMultiStepTransform(n_steps, 0.9)
+    for gamma in (-0.1, 1.1):
+        with pytest.raises(ValueError, match=f"gamma \\({gamma}\\)"):
+            SegmentMultiStepTransform(3, gamma)
     transform = SegmentMultiStepTransform(3, 0.9)
     with pytest.raises(ValueError, match=r"\[2, 3\].*one dimension"):
         transform.inv(two_episodes().reshape(2, 3))

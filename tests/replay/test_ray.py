@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,12 +15,11 @@ from torchrl.envs import Compose
 
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
 from torchrl_glam.runs.processes.async_collection import AsyncCollectors
-from torchrl_glam.runs.processes.ray_pool import RayPool, import_ray
+from torchrl_glam.runs.processes.ray_pool import RayPool
 from torchrl_glam.runs.processes.ray_worker import trained_weights
 
 from . import toy
-from .remote_toy import make_policy, make_toy_collector
-from .toy_env import expected_rows
+from .toy_env import expected_rows, make_policy, make_toy_collector
 
 N_STEPS, GAMMA, BATCHES, KILLED_AFTER = 2, 0.5, 24, 9
 
@@ -62,9 +60,8 @@ def test_rows_of_two_processes_and_the_successor_of_a_killed_one(pool, caplog):
             rows += toy.to_rows(transform.inv(batch.clone()))
             if len(data) == KILLED_AFTER:
                 number = int(data[-1]["collector", "traj_ids"].max()) // 2**32
-                process = re.search(rf"Collector {number} works in process (\d+) on", caplog.text)[
-                    1
-                ]
+                told = rf"Collector {number} works in process (\d+) on"
+                process = re.search(told, caplog.text)[1]
                 os.kill(int(process), signal.SIGKILL)
 
         [warning] = [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
@@ -82,15 +79,8 @@ def test_rows_of_two_processes_and_the_successor_of_a_killed_one(pool, caplog):
             for _ in range(4):
                 collectors.next()
         assert collectors.summary()["collectors_lost"] == 1
-    assert not subprocess.run(
-        ["pgrep", "-P", str(os.getpid()), "raylet"], capture_output=True
-    ).stdout
-
-
-def test_without_ray_it_is_said_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r'pip install "torchrl_glam\[ray\]"'):
-        import_ray()
+    command = ["pgrep", "-P", str(os.getpid()), "raylet"]
+    assert not subprocess.run(command, capture_output=True).stdout
 
 
 def test_a_cluster_that_is_not_there_is_named(monkeypatch):

@@ -5,12 +5,7 @@ import torch
 
 from torchrl_glam.replay import HindsightTransform
 
-from . import toy
-
-
-def one_episode(named, outcome="timeout", goal_dtype=torch.int16, **kwargs):
-    line = toy.make_stream([len(named)], [outcome], named, first_observation=10, **kwargs)
-    return toy.to_batch([line], goal_dtype)
+from .test_hindsight import one_episode
 
 
 @pytest.mark.parametrize(
@@ -39,8 +34,7 @@ def test_a_goal_that_does_not_fit_is_refused(goal_dtype, named_dtype, value, key
         HindsightTransform().inv(batch)
 
 
-@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
-def test_every_entry_that_says_which_goal_is_pursued_is_replaced_or_left_out(strategy):
+def test_every_entry_that_says_which_goal_is_pursued_is_replaced_or_left_out():
     batch = one_episode([[], [(7, 2), None, (8, 1)]])
     named_ids = torch.tensor([[[-1, -1, -1], [70, -1, 80]]])
     batch["next", "hindsight", "goal_id"] = named_ids
@@ -48,10 +42,7 @@ def test_every_entry_that_says_which_goal_is_pursued_is_replaced_or_left_out(str
         td["goal_id"] = torch.full((1, 2), 42)
         td["goal"] = torch.full((1, 2, 5), ord("x"), dtype=torch.uint8)
         td["about"] = torch.full((1, 2), 3)
-    transform = HindsightTransform(
-        strategy=strategy, naming="every", goal_entries=["goal", "goal_id"]
-    )
-    rows = transform.inv(batch)
+    rows = HindsightTransform(goal_entries=["goal", "goal_id"]).inv(batch)
     expected = [42, 42, 70, 70, 80, 80]
     assert rows["goal_id"].tolist() == rows["next", "goal_id"].tolist() == expected
     assert "goal" not in rows.keys() and "goal" not in rows["next"].keys()
@@ -75,20 +66,6 @@ def test_rewards_of_another_scale_are_refused(reward):
     with pytest.raises(ValueError, match=r"reward_scale \(\(0.0, 1.0\)\)"):
         HindsightTransform().inv(batch)
     assert len(HindsightTransform("none").inv(batch)) == 2
-
-
-def test_failed_episodes_are_told_by_the_scale():
-    lost = one_episode([[(1, 0)], []], outcome="failure", scale=(-1.0, 0.0))
-    won = one_episode([[(1, 0)], []], outcome="success", scale=(-1.0, 0.0))
-    transform = HindsightTransform("failed", reward_scale=(-1.0, 0.0))
-    assert int(transform.inv(lost)["is_hindsight"].sum()) == 1
-    assert int(transform.inv(won)["is_hindsight"].sum()) == 0
-
-
-@pytest.mark.parametrize("scale", [(1.0, 0.0), (0.0, 0.0), (0.0, float("inf")), (0.0,)])
-def test_a_scale_is_two_numbers(scale):
-    with pytest.raises(ValueError, match="reward_scale"):
-        HindsightTransform(reward_scale=scale)
 
 
 def test_whole_rewards_need_a_whole_scale():

@@ -99,32 +99,26 @@ def through_checkpoint(buffer, fresh, path):
 
 
 @pytest.mark.parametrize("stop", [1, 2, 9, 20])
-@pytest.mark.parametrize("way", [through_state_dict, through_dumps, through_checkpoint])
-def test_resumed_draws_are_those_of_an_unbroken_run(tmp_path, way, stop):
-    splits = [1, 3, 2] * 7
-    stream = list(toy.batches(make_lines(), splits))
+@pytest.mark.parametrize(
+    ("way", "storage"),
+    [
+        (through_state_dict, LazyTensorStorage),
+        (through_dumps, LazyTensorStorage),
+        (through_dumps, LazyMemmapStorage),
+        (through_checkpoint, LazyTensorStorage),
+    ],
+)
+def test_resumed_draws_are_those_of_an_unbroken_run(tmp_path, way, storage, stop):
+    stream = list(toy.batches(make_lines(), [1, 3, 2] * 7))
     unbroken = drive(make_buffer(capacity=60), stream, [])
-    buffer = make_buffer(capacity=60)
+    buffer = make_buffer(capacity=60, storage=storage)
     draws = drive(buffer, stream[:stop], [])
     if way is through_dumps and not len(buffer):
         pytest.raises(RuntimeError, way, buffer, make_buffer(), tmp_path)  # TorchRL's limit
         return
-    fresh = make_buffer(capacity=60, seed=1)
+    fresh = make_buffer(capacity=60, storage=storage, seed=1)
     way(buffer, fresh, tmp_path)
     drive(fresh, stream[stop:], draws)
     assert len(draws) == len(unbroken)
-    for one, other in zip(draws, unbroken, strict=True):
-        assert (one == other).all()
-
-
-def test_rows_on_disk_draw_the_same_and_resume_through_dumps(tmp_path):
-    splits = [1, 3, 2] * 7
-    stream = list(toy.batches(make_lines(), splits))
-    unbroken = drive(make_buffer(capacity=60), stream, [])
-    buffer = make_buffer(capacity=60, storage=LazyMemmapStorage)
-    draws = drive(buffer, stream[:9], [])
-    fresh = make_buffer(capacity=60, storage=LazyMemmapStorage, seed=1)
-    through_dumps(buffer, fresh, tmp_path)
-    drive(fresh, stream[9:], draws)
     for one, other in zip(draws, unbroken, strict=True):
         assert (one == other).all()

@@ -35,31 +35,26 @@ def test_a_closed_rollout_ends_everywhere_and_the_one_given_does_not():
     assert (rollout == before).all()
 
 
-def test_a_rollout_of_one_environment_ends_once():
-    for shape in ((5,), (1, 5), (2, 1, 5)):
-        no = torch.zeros(*shape, 1, dtype=torch.bool)
-        ends = {"done": no, "terminated": no, "truncated": no}
-        closed = close_rollout(TensorDict({"next": ends}, batch_size=shape))["next"]
-        for key in ("done", "truncated"):
-            assert not closed[key][..., :-1, :].any() and closed[key][..., -1, :].all()
-        assert not closed["terminated"].any()
-
-
-def test_a_rollout_without_truncated_is_closed_by_done_alone():
-    no = torch.zeros(2, 3, 1, dtype=torch.bool)
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1, 3)])
+def test_a_rollout_without_truncated_is_closed_by_done_alone(shape):
+    no = torch.zeros(*shape, 1, dtype=torch.bool)
     ends = {"done": no, "terminated": no}
-    closed = close_rollout(TensorDict({"next": ends}, batch_size=[2, 3]))["next"]
-    assert closed["done"][..., 0].tolist() == [[False, False, True]] * 2
-    assert set(closed.keys()) == {"done", "terminated"}
+    closed = close_rollout(TensorDict({"next": ends}, batch_size=shape))["next"]
+    assert closed["done"].view(-1, 3).tolist() == [[False, False, True]] * (no.numel() // 3)
+    assert set(closed.keys()) == {"done", "terminated"} and not closed["terminated"].any()
+
+
+def test_what_cannot_be_closed_is_named():
+    ends = dict.fromkeys(("done", "terminated"), torch.zeros(2, 3, 1, dtype=torch.bool))
     for key in ends:
-        left = {other: no for other in ends if other != key}
+        left = {other: end for other, end in ends.items() if other != key}
         with pytest.raises(KeyError, match=f"{key}.*environment should write it"):
             close_rollout(TensorDict({"next": left}, batch_size=[2, 3]))
-
-
-def test_a_rollout_without_time_is_refused():
     with pytest.raises(ValueError, match="dimension of time"):
         close_rollout(TensorDict({"next": {}}, batch_size=[]))
+    steps = TensorDict({"next": {"hindsight": {"kind": torch.zeros(2, 1)}}}, batch_size=[2])
+    with pytest.raises(KeyError, match="goal_id"):
+        SubgoalFilter(GOALS.is_subgoal).inv(steps)
 
 
 def test_each_trajectory_of_a_row_is_closed():
@@ -110,9 +105,3 @@ def test_relabelled_rows_follow_from_the_goals_named(aligned):
     assert sorted(zip(*(c.tolist() for c in columns), strict=True)) == sorted(expected)
     assert expected, "random play must reach something for this test to say anything"
     assert torch.equal(found["next", "reward"].flatten(), flags.float())
-
-
-def test_the_filter_names_what_is_missing():
-    steps = TensorDict({"next": {"hindsight": {"kind": torch.zeros(2, 1)}}}, batch_size=[2])
-    with pytest.raises(KeyError, match="goal_id"):
-        SubgoalFilter(GOALS.is_subgoal).inv(steps)

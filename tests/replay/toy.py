@@ -8,12 +8,19 @@ every such goal it walks ahead step by step, with plain loops.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import namedtuple
+from dataclasses import dataclass
 
 import torch
 from tensordict import TensorDict
 
 WIDTH, SLOTS = 2, 3  # tokens of a goal; goals that can be named after one step
+ENDS = ("done", "terminated", "truncated")
+Row = namedtuple(  # one transition in the replay buffer
+    "Row",
+    "observation, following, goal, following_goal, kind, reward, done, terminated, truncated, "
+    "steps, hindsight",
+)
 
 
 @dataclass(frozen=True)
@@ -29,24 +36,6 @@ class Step:
     terminated: bool
     truncated: bool
     named: tuple[tuple[tuple[float, float], int] | None, ...]  # slots: (goal, kind), or empty
-    count: int
-
-
-@dataclass(frozen=True)
-class Row:
-    """One transition in the replay buffer."""
-
-    observation: int
-    next_observation: int
-    goal: tuple[float, float]
-    next_goal: tuple[float, float]
-    kind: int
-    reward: float
-    done: bool
-    terminated: bool
-    truncated: bool
-    steps: int
-    hindsight: bool
 
 
 SUCCESS, FAILURE, TIMEOUT, RUNNING = "success", "failure", "timeout", "running"
@@ -59,15 +48,14 @@ def make_stream(
     """Steps of one environment: episodes of the given lengths, outcomes and named goals.
 
     Args:
-        lengths: Steps of each episode; the last one may stay unfinished, see ``outcomes``.
-        outcomes: Of each episode, one of ``OUTCOMES`` (a failure is terminal without reward; at the
-            time limit, terminated and truncated), or "running".
-        named: Per step (over all episodes) the goals named, as (token, kind) pairs. Token 0 stands
-            for the goal that the episode pursues; None for an empty slot.
-        first_observation: Where to start numbering observations.
-        shaped: Per step the reward of one that does not end in success; None for ``scale[0]``.
-        scale: Reward of a step that does not reach the goal pursued, and of one that does.
-        number: Makes the second number of a goal from its token.
+        lengths: steps of each episode.
+        outcomes: of each episode, one of ``OUTCOMES`` (a failure is terminal without reward; at the
+            time limit, terminated and truncated), or "running" for an unfinished last one.
+        named: per step the goals named, as (token, kind) pairs. Token 0 stands for the goal that
+            the episode pursues; None for an empty slot.
+        shaped: per step the reward of one that does not end in success; None for ``scale[0]``.
+        scale: reward of a step that does not reach the goal pursued, and of one that does.
+        number: makes the second number of a goal from its token.
     """
     steps, named, plain = [], iter(named), type(number(0))
     shaped = iter([scale[0]] * sum(lengths) if shaped is None else shaped)
@@ -91,7 +79,6 @@ def make_stream(
                         goal and ((plain(1), number(goal[0])) if goal[0] else pursued, goal[1])
                         for goal in next(named)
                     ),
-                    count=t,
                 )
             )
             observation += 1
@@ -117,7 +104,6 @@ def to_batch(columns, goal_dtype=torch.int16):
             "action": tensor(lambda s: s.observation % 5),
             "goal_tokens": goal,
             "goal_kind": kind,
-            "step_count": tensor(lambda s: [s.count]),
             "hindsight": {
                 "goal_tokens": torch.zeros(*shape, SLOTS, WIDTH, dtype=goal_dtype),
                 "kind": torch.full((*shape, SLOTS), -1, dtype=torch.int8),
@@ -126,10 +112,7 @@ def to_batch(columns, goal_dtype=torch.int16):
                 "observation": tensor(lambda s: [s.next_observation]),
                 "goal_tokens": goal.clone(),
                 "goal_kind": kind.clone(),
-                "reward": tensor(lambda s: [s.reward]),
-                "done": tensor(lambda s: [s.done]),
-                "terminated": tensor(lambda s: [s.terminated]),
-                "truncated": tensor(lambda s: [s.truncated]),
+                **{end: tensor(lambda s, end=end: [getattr(s, end)]) for end in ("reward", *ENDS)},
                 "hindsight": {
                     "goal_tokens": tensor(lambda s: [goal for goal, _ in slots(s)], goal_dtype),
                     "kind": tensor(lambda s: [kind for _, kind in slots(s)], torch.int8),
@@ -155,8 +138,7 @@ def reference_rows(
     rows = []
     for episode in episodes_of(stream):
         rows += [plain_row(episode, t, n_steps, gamma) for t in range(len(episode))]
-        failed = episode[-1].reward <= scale[0]
-        if relabel == "all" or (relabel == "failed" and failed):
+        if relabel == "all":
             rows += [
                 hindsight_row(episode, t, goal, n_steps, gamma, scale)
                 for t in range(len(episode))
@@ -185,97 +167,57 @@ def goals_to_replay_with(episode, t, strategy):
     """Different goals that a strategy replays transition t with.
 
     "future": states which come from the same episode as the transition and were observed after it.
-    "episode": states coming from the same episode. "final": the final state of the episode, which
-    is, with a partner who does not name something after every step, the last one named.
+    "final": the final state of the episode, which is, with a partner who does not name something
+    after every step, the last one named.
     """
     ends = [s for s, step in enumerate(episode) if reached(step)]
-    steps = {
-        "future": [s for s in ends if s >= t],
-        "episode": ends,
-        "final": [s for s in ends[-1:] if s >= t],
-    }[strategy]
-    return dict.fromkeys(goal for s in steps for goal in reached(episode[s]))
+    later = [s for s in (ends if strategy == "future" else ends[-1:]) if s >= t]
+    return dict.fromkeys(goal for s in later for goal in reached(episode[s]))
 
 
 def plain_row(episode, t, n_steps, gamma):
     """The n-step transition from step t on, as it was."""
-    window = episode[t : t + n_steps]
-    end = window[-1]
-    return Row(
-        observation=episode[t].observation,
-        next_observation=end.next_observation,
-        goal=episode[t].goal,
-        next_goal=end.goal,
-        kind=episode[t].kind,
-        reward=sum(gamma**k * step.reward for k, step in enumerate(window)),
-        done=end.done,
-        terminated=end.terminated,
-        truncated=end.truncated,
-        steps=len(window),
-        hindsight=False,
-    )
+    window, first = episode[t : t + n_steps], episode[t]
+    end, total = window[-1], sum(gamma**k * step.reward for k, step in enumerate(window))
+    moved = (first.observation, end.next_observation, first.goal, end.goal, first.kind)
+    ends = (getattr(end, key) for key in ENDS)
+    return Row(*moved, total, *ends, steps=len(window), hindsight=False)
 
 
 def hindsight_row(episode, t, goal, n_steps, gamma, scale):
-    """The n-step transition from step t on, had ``goal`` been pursued.
-
-    Under a goal, an episode ends with the step that reaches it. If none does, it ends where the
-    real one ended; a terminal state is one under every goal, unless it is that of a success, which
-    goes on under another goal.
-    """
-    unreached, reward, total = scale[0], scale[1], 0.0
+    """The n-step transition from step t on, had ``goal`` been pursued: reaching it ends it."""
+    total = 0.0
     for steps, step in enumerate(episode[t : t + n_steps], start=1):
         success = goal in reached(step)
-        total += gamma ** (steps - 1) * (reward if success else unreached)
-        if success or step.done:
+        total += gamma ** (steps - 1) * scale[success]
+        if success:
             break
-    failed = step.done and step.terminated and step.reward <= unreached
-    later = [other for other in episode[t:] if goal in reached(other)]
-    kind = (
-        reached(later[0])[goal]
-        if later
-        else next(reached(other)[goal] for other in reversed(episode) if goal in reached(other))
-    )
-    return Row(
-        observation=episode[t].observation,
-        next_observation=step.next_observation,
-        goal=goal,
-        next_goal=goal,
-        kind=kind,
-        reward=total,
-        done=success or step.done,
-        terminated=success or failed,
-        truncated=step.done and not success and not failed,
-        steps=steps,
-        hindsight=True,
-    )
+    kind = next(reached(later)[goal] for later in episode[t:] if goal in reached(later))
+    moved = (episode[t].observation, step.next_observation, goal, goal, kind)
+    return Row(*moved, total, success, success, False, steps=steps, hindsight=True)
 
 
 def to_rows(data):
-    """Rows of a stored or let-out tensordict [M]; rewards rounded to six digits."""
+    """Rows of a stored or let-out tensordict [M]."""
     if data is None:
         return []
     following = data["next"]
-    columns = {
-        "observation": data["observation"],
-        "next_observation": following["observation"],
-        "goal": data["goal_tokens"],
-        "next_goal": following["goal_tokens"],
-        "kind": data["goal_kind"],
-        "reward": following["reward"],
-        "done": following["done"],
-        "terminated": following["terminated"],
-        "truncated": following["truncated"],
-        "steps": data["steps_to_next_obs"],
-        "hindsight": data["is_hindsight"],
-    }
-    lists = {
-        name: [tuple(v) for v in value.tolist()] if "goal" in name else value.flatten().tolist()
-        for name, value in columns.items()
-    }
-    return [Row(*values) for values in zip(*lists.values(), strict=True)]
+    columns = [
+        *(td[key] for key in ("observation", "goal_tokens") for td in (data, following)),
+        data["goal_kind"],
+        *(following[key] for key in ("reward", *ENDS)),
+        data["steps_to_next_obs"],
+        data["is_hindsight"],
+    ]
+    lists = [
+        [tuple(v) for v in value.tolist()]
+        if value.shape[1:] == (WIDTH,)
+        else value.flatten().tolist()
+        for value in columns
+    ]
+    return [Row(*values) for values in zip(*lists, strict=True)]
 
 
 def as_multiset(rows):
     """Rows in an order of their own, with rewards rounded, to be compared."""
-    return sorted(tuple(vars(replace(row, reward=round(row.reward, 5))).values()) for row in rows)
+    return sorted(tuple(row._replace(reward=round(row.reward, 5))) for row in rows)

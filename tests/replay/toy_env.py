@@ -2,8 +2,12 @@
 
 import torch
 from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl.collectors import Collector
 from torchrl.data import Binary, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
+from torchrl.envs.utils import make_composite_from_td
 
 from . import toy
 
@@ -23,29 +27,15 @@ class ToyEnv(EnvBase):
     def __init__(self, first=0):
         super().__init__(batch_size=[NUM_ENVS])
         self.first = first
-        goal = Unbounded((NUM_ENVS, toy.WIDTH), dtype=torch.int16)
-        kind = Unbounded((NUM_ENVS,), dtype=torch.int8)
-        slots = (NUM_ENVS, toy.SLOTS)
-        self.observation_spec = Composite(
-            observation=Unbounded((NUM_ENVS, 1), dtype=torch.int64),
-            goal_tokens=goal,
-            goal_kind=kind,
-            hindsight=Composite(
-                goal_tokens=Unbounded((*slots, toy.WIDTH), dtype=torch.int16),
-                kind=Unbounded(slots, dtype=torch.int8),
-                shape=[NUM_ENVS],
-            ),
-            shape=[NUM_ENVS],
-        )
-        self.action_spec = Categorical(5, shape=(NUM_ENVS,))
-        self.reward_spec = Unbounded((NUM_ENVS, 1))
-        flag = Binary(1, (NUM_ENVS, 1), dtype=torch.bool)
-        self.done_spec = Composite(
-            done=flag, terminated=flag.clone(), truncated=flag.clone(), shape=[NUM_ENVS]
-        )
         self.env_index = torch.arange(NUM_ENVS)
         self.episode = torch.full((NUM_ENVS,), -1)
         self.step_index = torch.zeros(NUM_ENVS, dtype=torch.int64)
+        self.observation_spec = make_composite_from_td(TensorDict(self._observe(), [NUM_ENVS]))
+        self.action_spec = Categorical(5, shape=(NUM_ENVS,))
+        self.reward_spec = Unbounded((NUM_ENVS, 1))
+        flag = Binary(1, (NUM_ENVS, 1), dtype=torch.bool)
+        ends = {end: flag.clone() for end in toy.ENDS}
+        self.done_spec = Composite(ends, shape=[NUM_ENVS])
 
     def _observe(self):
         goal = torch.stack([self.episode + 1, torch.zeros_like(self.episode)], -1)
@@ -87,7 +77,7 @@ def expected_rows(data, **returns):
         steps = batch.reshape(-1)
         for step in steps[steps["collector", "mask"]] if mask_of(batch) else steps:
             number, following = int(step["observation"]), step["next"]
-            end = [bool(following[key]) for key in ("done", "terminated", "truncated")]
+            end = [bool(following[key]) for key in toy.ENDS]
             named = following["hindsight"]
             slots = zip(named["goal_tokens"].tolist(), named["kind"].tolist(), strict=True)
             episodes.setdefault(number // 100, {})[number] = toy.Step(
@@ -98,7 +88,6 @@ def expected_rows(data, **returns):
                 float(following["reward"]),
                 *end,
                 tuple((tuple(goal), kind) if kind >= 0 else None for goal, kind in slots),
-                number % 100,
             )
     lines = [[steps[number] for number in sorted(steps)] for steps in episodes.values()]
     return [row for line in lines for row in toy.reference_rows(line, **returns)]
@@ -106,3 +95,31 @@ def expected_rows(data, **returns):
 
 def mask_of(batch):
     return ("collector", "mask") in batch.keys(True)
+
+
+class Constant(nn.Module):
+    """Always the action that its one trained weight says; the other weight is its own."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.action = nn.Parameter(torch.tensor(-1.0))
+        self.number = nn.Parameter(torch.tensor(float(number)), requires_grad=False)
+
+    def forward(self, observation):
+        assert self.number >= 0
+        return self.action.round().long().expand(observation.shape[:-1])
+
+
+def make_policy(number):
+    return TensorDictModule(Constant(number), in_keys=["observation"], out_keys=["action"])
+
+
+def make_toy_collector(number):
+    """A collector for a process elsewhere, which imports this module."""
+    return Collector(
+        ToyEnv(first=NUM_ENVS * number),
+        make_policy(number),
+        frames_per_batch=2 * NUM_ENVS,
+        total_frames=-1,
+        trust_policy=True,
+    )

@@ -54,12 +54,9 @@ def test_a_trunk_refuses_a_tokenizer_with_a_stray_leading_piece(family):
         make_trunk(make_model(family, tokenizer), tokenizer)
 
 
-def test_states_are_refused_that_do_not_compose():
+def test_states_are_refused_that_do_not_compose_by_tokenizer_or_template():
     with pytest.raises(ValueError, match="does not compose"):
         TokenizeText(stray_piece())(state())
-
-
-def test_a_template_that_does_not_compose_is_refused_by_the_first_states():
     glued = PromptTemplate("Goal: {goal}\n{observation}Action:")
     transform = TokenizeText(load_tokenizer("tiny"), template=glued)
     with pytest.raises(ValueError, match="does not compose"):
@@ -76,38 +73,24 @@ def test_an_empty_goal_keeps_its_lead_in(goal, observation):
     assert tokens[0, mask[0]].tolist() == whole
 
 
-@pytest.fixture
-def line_ends():
+def test_a_kind_of_prompt_that_does_not_compose_is_refused_when_it_comes():
     """Two line ends are one token of this tokenizer, and stand there if nothing is between."""
     words = ["\n\n", "\n", " ", "Goal:", "Sing", "See", "Action:"]
-    pre_tokenizer = pre_tokenizers.Split("\n\n", "isolated")
-    pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizer, pre_tokenizers.Split(" ", "isolated"), single_line_ends()]
-    )
-    return TokenizeText(make_tokenizer(pre_tokenizer, words))
-
-
-def test_a_kind_of_prompt_that_does_not_compose_is_refused_when_it_comes(line_ends):
-    line_ends(state("Sing", "See"))
-    line_ends(state("", "See"))
-    with pytest.raises(ValueError, match="does not compose"):
-        line_ends(state("Sing", ""))
-
-
-def test_what_a_reset_leaves_empty_elsewhere_is_no_prompt(line_ends):
+    isolated = ["\n\n", " ", Regex(r"(?<!\n)\n(?!\n)")]
+    splits = [pre_tokenizers.Split(pattern, "isolated") for pattern in isolated]
+    transform = TokenizeText(make_tokenizer(pre_tokenizers.Sequence(splits), words))
+    transform(state("Sing", "See"))
+    transform(state("", "See"))
+    # what a reset leaves empty elsewhere is no prompt
     states = torch.cat([state("Sing", "See"), state("Sing", "See")])
     states["observation"][1] = 0
-    for reset, refused in (([True, False], False), ([True, True], True)):
-        mask = TensorDict({"_reset": torch.tensor(reset).unsqueeze(1)}, batch_size=[2])
-        if refused:
-            with pytest.raises(ValueError, match="does not compose"):
-                line_ends._reset(mask, states.clone())
-        else:
-            line_ends._reset(mask, states.clone())
-
-
-def single_line_ends():
-    return pre_tokenizers.Split(Regex(r"(?<!\n)\n(?!\n)"), "isolated")
+    masks = [
+        TensorDict({"_reset": torch.tensor([[True], [last]])}, batch_size=[2])
+        for last in (False, True)
+    ]
+    transform._reset(masks[0], states.clone())
+    with pytest.raises(ValueError, match="does not compose"):
+        transform._reset(masks[1], states.clone())
 
 
 def test_empty_actions_and_hindsight_goals_stay_empty():

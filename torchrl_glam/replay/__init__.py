@@ -21,16 +21,13 @@ Examples:
     ... )
 
 ``buffer.extend`` then takes a collector's batches as they come; those of several collectors that
-know nothing of one another go through :func:`number_trajectories` first. ``buffer.state_dict()``
-holds all that a resumed run needs: rows, cursor, sampler, generator and steps of unfinished
-episodes. With :class:`torchrl.checkpoint.Checkpoint`, register the buffer with
-``StateDictCheckpointAdapter()``: the default, ``buffer.dumps``, fails before the first episode has
-ended and uses pickle.
+count alike go through :func:`number_trajectories` first. ``buffer.state_dict()`` holds all that a
+resumed run needs. With :class:`torchrl.checkpoint.Checkpoint`, register the buffer with
+``StateDictCheckpointAdapter()``: the default fails before the first episode has ended.
 
-Goal strategies are functions in :mod:`torchrl_glam.replay.strategies`, samplers classes in
-:mod:`torchrl_glam.replay.samplers`. TorchRL's HERReplayBuffer relabels when it samples, one step
-with one achieved goal: it cannot be followed by n-step returns, leaves ``terminated`` False on
-relabelled successes, and knows no social partner.
+TorchRL's HERReplayBuffer relabels when it samples, one step with one achieved goal: it cannot be
+followed by n-step returns, leaves ``terminated`` False on relabelled successes, and knows no social
+partner.
 """
 
 from torchrl_glam.replay.goal_sampler import GoalBalancedSampler

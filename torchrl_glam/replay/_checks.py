@@ -1,8 +1,4 @@
-"""What the replay transforms refuse: settings out of range, and data that is not as it must be.
-
-Each raises ValueError, or KeyError for a missing entry, that names the argument or entry, its value
-and what was expected.
-"""
+"""What the replay transforms refuse: settings out of range, and data that is not as it must be."""
 
 from __future__ import annotations
 
@@ -13,46 +9,28 @@ from collections.abc import Callable, Mapping
 import torch
 from tensordict import NestedKey, TensorDictBase, is_leaf_nontensor
 
-from torchrl_glam.replay._rows import REWARD_SLACK
 from torchrl_glam.replay.strategies import STRATEGIES
+
+REWARD_SLACK = 1e-4  # of the distance between the two rewards of a scale
 
 
 def check_settings(
     relabel: str,
     strategy: str | Callable,
-    goals_per_episode: int | None,
     goals_per_transition: int | None,
-    naming: str,
     scale: tuple[float, float],
 ) -> None:
-    """Refuses unknown names, numbers out of range, two limits at once, and false failures."""
-    if relabel not in ("all", "failed", "none"):
-        raise ValueError(f'relabel ({relabel!r}) must be "all", "failed" or "none".')
+    """Refuses unknown names and numbers out of range."""
+    if relabel not in ("all", "none"):
+        raise ValueError(f'relabel ({relabel!r}) must be "all" or "none".')
     if strategy not in STRATEGIES and not callable(strategy):
         raise ValueError(
             f"strategy ({strategy!r}) must be one of {list(STRATEGIES)}, or a function like them."
         )
-    if naming not in ("first", "every"):
-        raise ValueError(f'naming ({naming!r}) must be "first" or "every".')
-    if strategy == "episode" and naming == "first" and relabel != "none":
+    if goals_per_transition is not None and goals_per_transition < 1:
         raise ValueError(
-            'strategy ("episode") takes a goal that is not named again for not reached again, '
-            'which is false where a goal is named once an episode (naming="first", as in '
-            'PlaygroundTextEnv): use "future" or "final", or an environment that names a goal '
-            'after every step that reaches it, and naming="every".'
-        )
-    for name, value in (
-        ("goals_per_episode", goals_per_episode),
-        ("goals_per_transition", goals_per_transition),
-    ):
-        if value is not None and value < 1:
-            raise ValueError(
-                f'{name} ({value}) must be at least 1; relabel="none" goes without hindsight.'
-            )
-    if goals_per_episode is not None and goals_per_transition is not None:
-        raise ValueError(
-            f"goals_per_episode ({goals_per_episode}) and goals_per_transition "
-            f"({goals_per_transition}) must not both be given: choose one limit."
+            f"goals_per_transition ({goals_per_transition}) must be at least 1; "
+            'relabel="none" goes without hindsight.'
         )
     if len(scale) != 2 or not -math.inf < scale[0] < scale[1] < math.inf:
         raise ValueError(
@@ -76,10 +54,9 @@ def check_same_goal(goals: torch.Tensor, first: torch.Tensor, goal_key: NestedKe
         step = int(changes.nonzero()[0]) + 1
         raise ValueError(
             f"{goal_key!r} changes from {goals[step - 1].tolist()} to {goals[step].tolist()} "
-            f"between two steps of one trajectory without an end, so these are of two episodes. "
-            "Give every trajectory a number of its own in trajectory_key, as TorchRL's collectors "
-            "do (several collectors count alike), or clear() the transform where environments are "
-            "reset in mid-episode."
+            "between two steps of one trajectory without an end: number trajectories apart in "
+            "trajectory_key (several collectors count alike), or clear() the transform where "
+            "environments are reset in mid-episode."
         )
 
 
@@ -96,13 +73,9 @@ def check_named(
     key: NestedKey,
     named_key: NestedKey,
 ) -> None:
-    """Refuses what is named if it cannot stand where it is to replace what is pursued.
+    """Refuses goals named, [K, H, ...], that cannot replace those pursued, [K, ...].
 
-    Args:
-        pursued: entry of the goal pursued, [K, ...].
-        named: the same of the goals named, [K, H, ...].
-        kinds: kinds of the goals named, [K, H]; slots below 0 do not count.
-        key, named_key: their names.
+    Slots whose kind, [K, H], is below 0 do not count.
     """
     if named.shape[2:] != pursued.shape[1:]:
         raise ValueError(
@@ -122,21 +95,16 @@ def check_named(
 
 
 def check_rewards(reward: torch.Tensor, scale: tuple[float, float]) -> None:
-    """Refuses rewards of the environment that are not of the scale of relabelled steps.
-
-    ``scale`` is the reward of a step that does not reach its goal, and of one that does.
-    """
+    """Refuses rewards of the environment that are not on the scale of relabelled steps."""
     unreached, reached = scale
     exact = reward if reward.is_floating_point() else reward.double()
     low, high = (float(x) for x in exact.aminmax()) if reward.numel() else scale
     slack = REWARD_SLACK * (reached - unreached)
     if not unreached - slack <= low <= high <= reached + slack:
         raise ValueError(
-            f"The environment's rewards are from {low:g} to {high:g}, and reward_scale ({scale}) "
-            "says that a step gets the first number, or the second where it reaches its goal, or "
-            "one between: relabelled steps would be rewarded on another scale. Rescale the "
-            "environment's rewards (TextEnvWrapper takes reward=...), or give HindsightTransform "
-            "their reward_scale."
+            f"The environment's rewards are from {low:g} to {high:g}, outside of reward_scale "
+            f"({scale}), by which relabelled steps are rewarded: rescale them (TextEnvWrapper: "
+            "reward=...), or give HindsightTransform their reward_scale."
         )
     if not reward.is_floating_point() and scale != tuple(map(int, scale)):
         raise ValueError(f"reward_scale ({scale}) must be whole numbers, as rewards are.")
@@ -146,9 +114,8 @@ def check_capacity(rows: int, capacity: int | None) -> None:
     """Refuses more rows in one call than the replay buffer holds; None for no limit."""
     if capacity is not None and rows > capacity:
         raise ValueError(
-            f"The episodes that ended give {rows} rows with their hindsight, more than the "
-            f"replay buffer's capacity ({capacity}): part of them would be overwritten at "
-            "once. Enlarge the buffer, use fewer environments, or relabel fewer episodes."
+            f"The episodes that ended give {rows} rows with their hindsight, more than the replay "
+            f"buffer's capacity ({capacity}): enlarge it, or use fewer environments."
         )
 
 
@@ -161,14 +128,14 @@ def check_same_entries(
         new, missing = given.keys() - held.keys(), held.keys() - given.keys()
         raise KeyError(
             f"The data's entries changed between calls: {sorted(map(str, new))} are new and "
-            f"{sorted(map(str, missing))} are missing. Every call must bring the same entries."
+            f"{sorted(map(str, missing))} are missing."
         )
     for key, value in given.items():
         dtype, shape = held[key]
         if (value.dtype, value.shape[1:]) != (dtype, shape):
             raise ValueError(
                 f"Entry {key!r} is {value.dtype} of shape {list(value.shape[1:])} a row, and was "
-                f"{dtype} of shape {list(shape)} in the first call: entries must keep their layout."
+                f"{dtype} of shape {list(shape)} in the first call."
             )
 
 
@@ -179,6 +146,6 @@ def warn_of_strings(batch: TensorDictBase) -> None:
     if strings:
         warnings.warn(
             f"The entries {strings} hold no tensors and are left out of the replay buffer: encode "
-            "what is to be stored as numbers (text as bytes), or drop them with ExcludeTransform.",
+            "them as numbers (text as bytes), or drop them with ExcludeTransform.",
             stacklevel=7,
         )

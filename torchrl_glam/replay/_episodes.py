@@ -36,15 +36,14 @@ class Episodes(NamedTuple):
 class StepLog:
     """Steps of unfinished episodes, in the order in which they came.
 
-    Every step belongs to a trajectory; an episode is what a trajectory holds up to a ``done``, so
-    one that goes on after it begins another episode. New steps are written behind the others; when
-    the log is full, those that are still pending move to its front, or into one four times their
-    number. So a call costs what its own steps cost, amortised, and their bookkeeping some integers
-    a pending step. Entries are kept as plain tensors, {key: [S, ...]}: for a few dozen steps a
-    call, most of a tensordict's cost is in handling its nesting.
+    An episode is what a trajectory holds up to a ``done``; after it the trajectory begins another.
+    New steps are written behind the others; when the log is full, those that are still pending move
+    to its front, or into one four times their number, so a call costs what its own steps cost.
+    Entries are plain tensors, {key: [S, ...]}: for a few dozen steps a call, most of a tensordict's
+    cost is in handling its nesting.
 
     A trajectory that nothing was added to in 256 calls has been cut by a reset. It is forgotten,
-    and a warning says so.
+    with a warning.
     """
 
     def __init__(self) -> None:
@@ -71,11 +70,10 @@ class StepLog:
     def append(
         self, steps: dict[NestedKey, torch.Tensor], track: torch.Tensor, done: torch.Tensor
     ) -> None:
-        """Adds the steps of a call; those of a trajectory stand in the order of time.
+        """Adds the steps of a call, entries [K, ...], in the order of time within a trajectory.
 
-        Entries, each [K, ...], keep keys, shapes and types in every call, or nothing is added and
-        ValueError or KeyError raised. ``track`` is the trajectory of each step, int64 [K], at least
-        0, and ``done`` whether its episode ends there, bool [K].
+        ``track`` is the trajectory of each step, int64 [K], at least 0, and ``done`` whether its
+        episode ends there, bool [K].
         """
         if self.steps:
             held = {key: (value.dtype, value.shape[1:]) for key, value in self.steps.items()}
@@ -94,8 +92,11 @@ class StepLog:
         if not ends.numel():
             return None
         track = self._track[: self.length]
-        touched = torch.isin(track, track[ends]).nonzero().squeeze(-1)
-        line, closes = self._by_episode(touched)
+        line = torch.isin(track, track[ends]).nonzero().squeeze(-1)
+        line = line[track[line].argsort(stable=True)]  # by trajectory, in order of time
+        closes = self._done[line]
+        closes[:-1] |= track[line[1:]] != track[line[:-1]]
+        closes[-1:] = True
         last = closes.nonzero().squeeze(-1)
         first = torch.cat([last.new_zeros(1), last[:-1] + 1])
         order = line[last]
@@ -106,17 +107,6 @@ class StepLog:
         episode, place = spans.places()
         after = spans.lengths.cumsum(0)
         return Episodes(line[place], episode, Spans(after - spans.lengths, after - 1))
-
-    def end_all(self, done_key: NestedKey, truncated_key: NestedKey) -> None:
-        """Ends every pending episode with its last step, as a time limit would."""
-        self.load_state_dict(self.state_dict())  # without what was let out before
-        slots, closes = self._by_episode(self._alive())
-        ends = slots[closes]
-        self._done[ends] = True
-        for key in (done_key, truncated_key):
-            if key in self.steps:
-                self.steps[key][ends] = True
-        self._begin = 0
 
     def take_back(self) -> None:
         """Removes the steps of this call."""
@@ -133,27 +123,8 @@ class StepLog:
         self.forget(slots)
         return slots.shape[0]
 
-    def places(self) -> torch.Tensor:
-        """Place of each step of this call in its episode, from 0, int64 [K]."""
-        slots, closes = self._by_episode(self._alive())
-        line = torch.arange(slots.shape[0], device=slots.device)
-        begins = torch.zeros_like(line)
-        begins[1:] = torch.where(closes[:-1], line[1:], 0)
-        place = torch.zeros_like(self._track[: self.length])
-        place[slots] = line - begins.cummax(0).values
-        return place[self._begin :]
-
     def _alive(self) -> torch.Tensor:
         return (self._track[: self.length] >= 0).nonzero().squeeze(-1)
-
-    def _by_episode(self, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sorts slots by episode, in order of time, and marks the last of each that there is."""
-        slots = slots[self._track[slots].argsort(stable=True)]
-        track = self._track[slots]
-        closes = self._done[slots]
-        closes[:-1] |= track[1:] != track[:-1]
-        closes[-1:] = True
-        return slots, closes
 
     def _make_room(self, steps: dict[NestedKey, torch.Tensor], track: torch.Tensor) -> None:
         """Moves pending steps together, or into a larger log, so that more steps fit."""
@@ -189,9 +160,8 @@ class StepLog:
         if old.any():
             warnings.warn(
                 f"{int(old.sum())} steps of {track[old].unique().numel()} trajectories that never "
-                f"ended are left out: nothing was added to them in {_PATIENCE} calls, so their "
-                "environments were reset in mid-episode. To keep what such a reset cuts off, end "
-                "it: set_truncated=True in TorchRL's collectors.",
+                f"ended are left out, as nothing was added to them in {_PATIENCE} calls. To keep "
+                "what a reset cuts off: set_truncated=True in TorchRL's collectors.",
                 stacklevel=2,
             )
             track[old] = -1

@@ -19,13 +19,9 @@ from torchrl_glam.replay._row_groups import RowGroups
 class GroupSampler(Sampler):
     """Draws batches group by group; subclasses name the groups and how many rows to take of each.
 
-    Rows are drawn uniformly and with replacement within a group, and a batch is in random order.
-    Storing k rows costs O(k) and drawing a batch O(B), whatever the size of the buffer. If rows
-    were written that the sampler was not told of (``buffer[index] = rows``, or while another
+    Rows are drawn uniformly and with replacement within a group, and a batch is in random order. If
+    rows were written that the sampler was not told of (``buffer[index] = rows``, or while another
     sampler was in use), it reads them all once, O(M). The generator is the replay buffer's.
-
-    Args:
-        num_groups: number of groups G.
     """
 
     def __init__(self, num_groups: int) -> None:
@@ -37,19 +33,11 @@ class GroupSampler(Sampler):
         """Group of the rows given, int64 [k]: integers [k] from 0 to G - 1, or -1 for refused."""
 
     def _refuse(self, storage: Storage, rows: torch.Tensor) -> None:
-        """Raises an error that says why these rows, int64 [k], have no group.
-
-        They are in the storage by then, and are never drawn.
-        """
+        """Raises an error that says why these rows, int64 [k], which are stored, have no group."""
 
     @abstractmethod
     def _counts(self, batch_size: int, sizes: list[int]) -> list[int]:
-        """Rows of each group in a batch; none of a group that is empty.
-
-        Args:
-            batch_size: sum of the counts.
-            sizes: stored rows of each group, G numbers, not all 0.
-        """
+        """Rows of each group in a batch, from the stored rows of each, G numbers, not all 0."""
 
     def _sides(self, batch_size: int, ratio: float, stored: list[int]) -> list[int]:
         """Original and hindsight rows of a batch, by their ratio where both are stored."""

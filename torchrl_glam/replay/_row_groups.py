@@ -11,14 +11,11 @@ import torch
 class RowGroups:
     """Lists the rows of each group of a storage, for uniform draws from a group.
 
-    A group's rows stand in no particular order in a line of its own; all lines share one memory.
-    A row that leaves a group is replaced by one from the end of the line, and a line that has no
-    room left moves to one twice as long, so changing k rows takes O(k) time, amortised, and drawing
-    k rows O(k), whatever the size of the storage and the number of groups.
+    A group's rows stand in a line of its own; all lines share one memory. A row that leaves a group
+    is replaced by one from the end of the line, and a line that has no room left moves to one twice
+    as long, so changing or drawing k rows takes O(k) time, amortised.
 
-    Args:
-        num_groups: Number of groups G; :meth:`assign` adds groups as it meets them.
-        capacity: Number of rows of the storage.
+    :meth:`assign` adds groups as it meets them; ``capacity`` is that of the storage.
 
     Examples:
         >>> groups = RowGroups(num_groups=2, capacity=8)

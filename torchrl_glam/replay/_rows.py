@@ -8,9 +8,6 @@ from typing import NamedTuple
 import torch
 from tensordict import NestedKey, TensorDictBase, unravel_key
 
-# of the distance between the rewards of a step that reaches its goal and one that does not
-REWARD_SLACK = 1e-4
-
 
 def under_next(key: NestedKey) -> NestedKey:
     """The same key under ``"next"``."""
@@ -46,12 +43,9 @@ class Layout(NamedTuple):
     ) -> Layout:
         """Decides it.
 
-        Args:
-            given: the batch's entries.
-            left_out: entries and groups of them that rows do not hold.
-            goals: entries that say which goal is pursued, each with the entry of the goals named
-                that replaces it, at the root and under ``"next"``. Where that is not given, the
-                entry is left out.
+        ``left_out`` are entries, and groups of them, that rows do not hold. ``goals`` are entries
+        that say which goal is pursued, at the root or under ``"next"``, each with the entry of the
+        goals named that replaces it; where that is not given, the entry is left out.
 
         Examples:
             >>> layout = Layout.of(
@@ -90,44 +84,17 @@ class EndKeys(NamedTuple):
 
 
 def write_ends(
-    rows: TensorDictBase,
-    begin: int,
-    last: torch.Tensor,
-    reaches: torch.Tensor,
-    scale: tuple[float, float],
-    keys: EndKeys,
+    rows: TensorDictBase, begin: int, last: torch.Tensor, scale: tuple[float, float], keys: EndKeys
 ) -> None:
-    """Writes rewards and ends of the steps that were repeated under other goals.
+    """Writes rewards and ends of the steps that were repeated under other goals, in place.
 
-    Args:
-        rows: rows [M], changed in place.
-        begin: first row of a repeated step; all that follow are.
-        last: last row of each copy, int64 [C].
-        reaches: whether it reaches the copy's goal, bool [C]. The others are terminated if the
-            episode failed there, else truncated.
-        scale: reward of a step that does not reach its goal, and of one that does.
-        keys: entries to write.
+    These are the rows from ``begin`` on; ``last``, int64 [C], are those that reach their goals.
     """
-    reached, rest = last[reaches], last[~reaches]
-    reward, terminated = rows.get(keys.reward), rows.get(keys.terminated)
-    # the end of an episode that reached its own goal is no end under another goal
-    failed = terminated[rest] & without_success(reward[rest], scale).view_as(terminated[rest])
+    reward = rows.get(keys.reward)
     reward[begin:] = scale[0]
-    reward[reached] = scale[1]
-    for key, where, value in (
-        (keys.done, last, True),
-        (keys.terminated, reached, True),
-        (keys.truncated, rest, ~failed),
-    ):
+    reward[last] = scale[1]
+    for key, value in ((keys.done, True), (keys.terminated, True), (keys.truncated, False)):
         entry = rows.get(key, None)
         if entry is not None:
             entry[begin:] = False
-            entry[where] = value
-    if rest.numel():
-        terminated[rest] = failed
-
-
-def without_success(reward: torch.Tensor, scale: tuple[float, float]) -> torch.Tensor:
-    """Whether rewards [k, 1] are no more than those of a step that reaches nothing, bool [k]."""
-    unreached, reached = scale
-    return reward.reshape(-1) <= unreached + REWARD_SLACK * (reached - unreached)
+            entry[last] = value

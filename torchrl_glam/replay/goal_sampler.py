@@ -16,14 +16,13 @@ from torchrl_glam.replay.samplers import GoalKindSampler
 class GoalBalancedSampler(GoalKindSampler):
     """Draws hindsight transitions of each goal as often as of any other goal of its kind.
 
-    Goals that are reached by chance, or on the way, are named in nearly every episode, and those
-    that the environment asks for seldom: under a :class:`~torchrl_glam.replay.GoalKindSampler` a
-    critic sees many successes of a few goals. Here a hindsight row of a kind is drawn by its goal,
-    uniformly among the goals that have rows, and then uniformly among the goal's rows. Original
-    rows are drawn as there, and so are the numbers of rows of each kind and side. SAC-GLAM (Gaven
-    et al., 2024, Appendix E) balances kinds only.
+    Goals that are reached by chance, or on the way, are named in nearly every episode: under a
+    :class:`~torchrl_glam.replay.GoalKindSampler` a critic sees many successes of a few goals. Here
+    a hindsight row of a kind is drawn by its goal, uniformly among the goals that have rows, and
+    then uniformly among the goal's rows. The rest is as there. SAC-GLAM (Gaven et al., 2024,
+    Appendix E) balances kinds only.
 
-    Storing k rows costs O(k), amortised, and drawing B of them O(B + number of different goals).
+    Storing k rows costs O(k), and drawing B of them O(B + number of different goals).
 
     Args:
         prior: weight of each goal kind, K numbers.

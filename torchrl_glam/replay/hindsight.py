@@ -23,17 +23,16 @@ from torchrl_glam.replay._checks import (
     warn_of_strings,
 )
 from torchrl_glam.replay._episodes import Episodes, StepLog
-from torchrl_glam.replay._rows import EndKeys, Layout, under_next, without_success, write_ends
+from torchrl_glam.replay._rows import EndKeys, Layout, under_next, write_ends
 from torchrl_glam.replay.strategies import (
     STRATEGIES,
     Copies,
     Spans,
     Strategy,
     draw_from_each,
-    draw_goals,
     named_goals,
 )
-from torchrl_glam.replay.trajectories import check_order, mask_key, trajectories
+from torchrl_glam.replay.trajectories import mask_key, trajectories
 
 
 class HindsightTransform(Transform):
@@ -56,17 +55,13 @@ class HindsightTransform(Transform):
     one: they do not expect the None of unfinished episodes.
 
     Args:
-        relabel: ``"all"`` episodes (the paper), ``"failed"`` ones, whose last reward is that of a
-            step that reaches nothing, or ``"none"``. Default: ``"all"``.
-        strategy: ``"future"`` (the paper), ``"final"`` or ``"episode"``, or a function like those
-            of :mod:`torchrl_glam.replay.strategies`. Default: ``"future"``.
-        goals_per_episode: most goals of an episode, drawn at random. Default: None, all.
+        relabel: ``"all"`` episodes or ``"none"``. Default: ``"all"``.
+        strategy: ``"future"`` (the paper), ``"final"``, or a function like those of
+            :mod:`torchrl_glam.replay.strategies`. Default: ``"future"``.
         goals_per_transition: most goals of a transition, drawn at random; the other rows come with
             ``is_context`` set, for the n-step windows of these. Default: None, all.
-        seed: of the generator that draws both of these. Default: 0.
+        seed: of the generator that draws them. Default: 0.
         capacity: of the replay buffer, to refuse a larger batch. Default: None, no check.
-        naming: whether goals are named once an episode (``"first"``) or after ``"every"`` step that
-            reaches them, which the "episode" strategy needs. Default: ``"first"``.
         reward_scale: reward of a relabelled step that misses its goal, and of one that reaches it;
             the environment's must lie between. Default: ``(0.0, 1.0)``.
         goal_key, kind_key: goal pursued, and its kind. Default: ``"goal_tokens"``, ``"goal_kind"``.
@@ -79,7 +74,6 @@ class HindsightTransform(Transform):
         reward_key, done_key, terminated_key, truncated_key: under ``"next"``. Default: these names.
         trajectory_key: integers ``[*B]``, -1 for none, and a ``"mask"`` beside it. Default:
             ``("collector", "traj_ids")``.
-        step_count_key: steps since the last reset, to find missing ones. Default: None, no check.
 
     Raises:
         ValueError: on settings out of range, and on a batch that is not as said above, which
@@ -107,14 +101,12 @@ class HindsightTransform(Transform):
 
     def __init__(
         self,
-        relabel: Literal["all", "failed", "none"] = "all",
+        relabel: Literal["all", "none"] = "all",
         *,
-        strategy: Literal["future", "final", "episode"] | Strategy = "future",
-        goals_per_episode: int | None = None,
+        strategy: Literal["future", "final"] | Strategy = "future",
         goals_per_transition: int | None = None,
         seed: int = 0,
         capacity: int | None = None,
-        naming: Literal["first", "every"] = "first",
         reward_scale: tuple[float, float] = (0.0, 1.0),
         goal_key: NestedKey = "goal_tokens",
         kind_key: NestedKey = "goal_kind",
@@ -129,16 +121,12 @@ class HindsightTransform(Transform):
         terminated_key: NestedKey = "terminated",
         truncated_key: NestedKey = "truncated",
         trajectory_key: NestedKey = ("collector", "traj_ids"),
-        step_count_key: NestedKey | None = None,
     ) -> None:
         super().__init__()
-        check_settings(
-            relabel, strategy, goals_per_episode, goals_per_transition, naming, reward_scale
-        )
+        check_settings(relabel, strategy, goals_per_transition, reward_scale)
         self.relabel = relabel
         self.strategy = strategy
         self._copies_of = STRATEGIES.get(strategy, strategy)
-        self.goals_per_episode = goals_per_episode
         self.goals_per_transition = goals_per_transition
         self._rng = torch.Generator().manual_seed(seed)
         self.capacity = capacity
@@ -153,7 +141,6 @@ class HindsightTransform(Transform):
         ends = (done_key, terminated_key, truncated_key)
         self.end_keys = EndKeys(*map(under_next, (reward_key, *ends)))
         self.trajectory_key = unravel_key(trajectory_key)
-        self.step_count_key = step_count_key
         mask = [] if (key := mask_key(trajectory_key)) is None else [key]
         self._left_out = [hindsight_key, under_next(hindsight_key), *ends, *mask]
         # by which entry of the goals named each entry of the pursued one is replaced
@@ -178,8 +165,6 @@ class HindsightTransform(Transform):
         if self.relabel != "none":
             written[self.hindsight_goal_key] = f"the social partner, through {tokenizer},"
             written[self.hindsight_kind_key] = "the environment's social partner"
-        if self.step_count_key is not None:
-            written[self.step_count_key] = "a StepCounter transform in the environment"
         return written
 
     @property
@@ -195,23 +180,6 @@ class HindsightTransform(Transform):
     def forget(self, trajectories: torch.Tensor) -> int:
         """Drops the pending steps of trajectories that nobody continues; returns how many."""
         return self._log.drop(trajectories)
-
-    def cut_off(self) -> TensorDictBase | None:
-        """Ends the pending episodes as by a time limit, so that no step is lost.
-
-        Call it when the environments will not continue them.
-
-        Returns:
-            Rows [M], as they would go into the buffer, or None if nothing is pending.
-        """
-        if not self.pending:
-            return None
-        if self._layout is None:  # restored, and not called since
-            self._layout = Layout.of(self._log.steps.keys(), self._left_out, self._replaced)
-        self._log.end_all(self.end_keys.done, self.end_keys.truncated)
-        rows = self._rows_of(self._log.finished())
-        self.clear()
-        return rows
 
     def clone(self) -> HindsightTransform:
         """A transform with the same settings and a copy of the pending steps and generator."""
@@ -233,8 +201,7 @@ class HindsightTransform(Transform):
         self._log.load_state_dict(state)
 
     def __repr__(self) -> str:
-        limits = ("goals_per_episode", "goals_per_transition")
-        names = ("relabel", "strategy", *limits, "reward_scale")
+        names = ("relabel", "strategy", "goals_per_transition", "reward_scale")
         settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"{type(self).__name__}({settings})"
 
@@ -268,9 +235,8 @@ class HindsightTransform(Transform):
         num_envs = batch.shape[0] if batch.get(self.trajectory_key, None) is None else None
         if None not in (self._num_envs, num_envs) and num_envs != self._num_envs:
             raise ValueError(
-                f"The data holds {num_envs} environments and earlier calls held {self._num_envs}, "
-                "so steps cannot be told apart. Use one replay buffer transform per collector, or "
-                "clear() it first, which forgets the pending steps."
+                f"The data holds {num_envs} environments and earlier calls held {self._num_envs}: "
+                "use one transform per collector, or clear() it, which forgets the pending steps."
             )
         entries = dict(batch.items(True, True))
         if self._layout is None or self._layout.given != entries.keys():
@@ -290,9 +256,6 @@ class HindsightTransform(Transform):
                 for key in places:
                     check_named(steps[key], steps[named], kinds, key, named)
         self._log.append(steps, track, done)
-        if self.step_count_key is not None:
-            step_count = batch.get(self.step_count_key)
-            check_order(step_count, counted, self._log.places(), batch.shape)
         self._num_envs = num_envs
 
     def _rows_of(self, episodes: Episodes) -> TensorDictBase:
@@ -304,29 +267,21 @@ class HindsightTransform(Transform):
         if self.relabel == "none":
             return self._copy(slots, slots.shape[0])
         filled = steps[self.hindsight_kind_key].index_select(0, slots) >= 0
-        if self.relabel == "failed":
-            end = steps[self.end_keys.reward][slots[spans.last]]
-            filled &= without_success(end, self.reward_scale)[episode].unsqueeze(-1)
         step, slot = filled.nonzero(as_tuple=True)
         goals = steps[self.hindsight_goal_key][slots[step], slot].to(pursued.dtype)
         other = rows_differ(goals, pursued[step])
         step, slot = step[other], slot[other]
         named = named_goals(spans, episode[step], step, goals[other])
         copies = self._copies_of(named, spans)
-        if self.goals_per_episode is not None:
-            copies = draw_goals(copies, named, self.goals_per_episode, self._rng)
         source = named.source[copies.goal]
         return self._relabel(slots, copies, (slots[step[source]], slot[source]))
 
     def _relabel(
         self, slots: torch.Tensor, copies: Copies, named_at: tuple[torch.Tensor, torch.Tensor]
     ) -> TensorDictBase:
-        """Rows of episodes and of copies of parts of them under other goals.
+        """Rows of episodes, whose steps are in these slots of the log [R], and of copies of parts.
 
-        Args:
-            slots: where in the log the episodes' steps are, int64 [R].
-            copies: parts to repeat, C of them.
-            named_at: where the log has the goal of each, step and slot, each int64 [C].
+        ``named_at`` says where the log has the goal of each copy: step and slot, each int64 [C].
         """
         spans = Spans(copies.first, copies.last)
         copy, place = spans.places()
@@ -344,7 +299,7 @@ class HindsightTransform(Transform):
             for entry in map(rows.get, replaced):
                 entry[begin:] = values.to(entry.dtype)
         last = begin + spans.lengths.cumsum(0) - 1
-        write_ends(rows, begin, last, copies.reaches, self.reward_scale, self.end_keys)
+        write_ends(rows, begin, last, self.reward_scale, self.end_keys)
         return rows if is_context is None else rows.set(self.is_context_key, is_context)
 
     def _copy(self, slots: torch.Tensor, begin: int) -> TensorDict:

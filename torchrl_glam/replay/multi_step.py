@@ -13,14 +13,10 @@ from torchrl.envs.transforms import MultiStepTransform
 
 
 def window_lengths(done: torch.Tensor, n_steps: int) -> torch.Tensor:
-    """Number of steps that the n-step window of each row spans.
+    """Number of steps that the n-step window of each row spans, int64 [M].
 
-    Args:
-        done: Last row of a segment, bool [M]; the last entry must be True.
-        n_steps: Longest window, at least 1.
-
-    Returns:
-        min(n_steps, rows left in the segment, this one included), int64 [M].
+    The smaller of ``n_steps`` and the rows left in the segment, this one included. ``done``, bool
+    [M], marks the last row of each segment; its last entry must be True.
 
     Examples:
         >>> window_lengths(torch.tensor([False, False, False, True, True]), n_steps=3)
@@ -34,13 +30,7 @@ def window_lengths(done: torch.Tensor, n_steps: int) -> torch.Tensor:
 def discounted_sums(reward: torch.Tensor, steps: torch.Tensor, gamma: float) -> torch.Tensor:
     """Discounted sum of rewards over each row's window, the first term of equation 3.
 
-    Args:
-        reward: Reward of each row, [M, ...].
-        steps: Window lengths, int64 [M], as :func:`window_lengths` gives them.
-        gamma: Discount factor.
-
-    Returns:
-        The sum over k < steps[i] of gamma^k reward[i + k], shaped as ``reward``.
+    The sum over k < steps[i] of gamma^k reward[i + k], shaped as ``reward``, [M, ...].
 
     Examples:
         >>> discounted_sums(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 2, 1]), gamma=0.5)
@@ -64,16 +54,13 @@ class SegmentMultiStepTransform(MultiStepTransform):
     - every other entry of ``"next"``, ends included, as it is after the window's last step: windows
       that reach a terminal state do not bootstrap, those that end with a time-out do (equation 3 of
       SAC-GLAM, Gaven et al., 2024);
-    - ``"steps_to_next_obs"`` int64 [M, 1]: steps in the window, at most ``n_steps`` and fewer
-      where the segment ends first, which TorchRL's value estimators read, and ``"gamma"`` float32
-      [M, 1]: ``gamma ** steps_to_next_obs``.
+    - ``"steps_to_next_obs"`` int64 [M, 1]: steps in the window, which TorchRL's value estimators
+      read, and ``"gamma"`` float32 [M, 1]: ``gamma ** steps_to_next_obs``.
 
-    TorchRL's :class:`~torchrl.envs.transforms.MultiStepTransform`, whose computation it replaces,
-    leaves the ends at step t by default, so that windows that reach a terminal state bootstrap,
-    holds the last ``n_steps`` rows of a call back where no checkpoint finds them, and takes time
-    proportional to segments times rows; here it is rows times ``n_steps``. In a
-    :class:`~torchrl.envs.transforms.Compose`, put it before the hindsight transform, as inverse
-    transforms run from last to first.
+    TorchRL's :class:`~torchrl.envs.transforms.MultiStepTransform` leaves the ends at step t, so
+    that windows that reach a terminal state bootstrap, and holds the last rows of a call back where
+    no checkpoint finds them. In a :class:`~torchrl.envs.transforms.Compose`, put this one before
+    the hindsight transform: inverse transforms run from last to first.
 
     Args:
         n_steps: longest window, at least 1; can be changed later through the attribute.
@@ -158,15 +145,13 @@ class SegmentMultiStepTransform(MultiStepTransform):
         """Checks the layout and returns the ends of segments, [M]."""
         if tensordict.ndim != 1:
             raise ValueError(
-                f"The data's batch size ({list(tensordict.shape)}) must have one dimension: rows "
-                "of consecutive episodes, as HindsightTransform lets them out. In a Compose, put "
-                "SegmentMultiStepTransform before it; inverse transforms run from last to first."
+                f"The data's batch size ({list(tensordict.shape)}) must have one dimension: in a "
+                "Compose, put SegmentMultiStepTransform before HindsightTransform."
             )
         done = tensordict.get(("next", self.done_key)).flatten()
         if not done[-1]:
             raise ValueError(
                 f"The last row of {('next', self.done_key)} is False: every segment must be "
-                "complete, as windows do not reach into a later call. Let HindsightTransform "
-                "gather whole episodes first."
+                "complete, as HindsightTransform gathers them."
             )
         return done

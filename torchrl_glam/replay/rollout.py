@@ -1,10 +1,7 @@
-"""Rollouts of on-policy methods as rows of finished runs, with or without hindsight.
+"""Rollouts of on-policy methods as rows of finished runs, for PPO with hindsight.
 
-:func:`close_rollout` and then :class:`~torchrl_glam.replay.HindsightTransform` turn a collector's
-batch into rows that all come from one policy, for PPO with hindsight (SAC-GLAM, Gaven et al., 2024,
-Appendix G).
 With ``to_rows = Compose(HindsightTransform(), SubgoalFilter(is_subgoal))`` the rows are
-``to_rows.inv(close_rollout(rollout))``: inverse transforms run from last to first.
+``to_rows.inv(close_rollout(rollout))`` (SAC-GLAM, Gaven et al., 2024, Appendix G).
 """
 
 from __future__ import annotations
@@ -12,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from tensordict import NestedKey, TensorDictBase, unravel_key
+from tensordict import NestedKey, TensorDictBase
 from torchrl.envs.transforms import Transform
 
 from torchrl_glam.replay._checks import check_entries
@@ -29,8 +26,8 @@ def close_rollout(
 ) -> TensorDictBase:
     """Marks the last step of every trajectory as an end, truncated if its episode would go on.
 
-    An estimator of advantages bootstraps there as it does where a rollout is cut, and the
-    hindsight transform keeps no step back for the next rollout, which another policy makes.
+    An estimator of advantages then bootstraps there, and the hindsight transform keeps no step back
+    for the next rollout, which another policy makes.
 
     Args:
         rollout: a collector's batch, ``[*B, T]``; ``[T]`` is one environment's.
@@ -58,8 +55,8 @@ def close_rollout(
         raise ValueError(
             "The rollout's batch size ([]) must have a last dimension of time, [*B, T]."
         )
-    writer = "the environment"
-    check_entries(rollout, {under_next(done_key): writer, under_next(terminated_key): writer})
+    ends = (done_key, terminated_key)
+    check_entries(rollout, dict.fromkeys(map(under_next, ends), "the environment"))
     closed = rollout.clone(recurse=False)
     following = closed["next"]
     done = following[done_key].clone()
@@ -80,8 +77,8 @@ def close_rollout(
 class SubgoalFilter(Transform):
     """Leaves the goals named in hindsight out unless they are sub-goals of the pursued one.
 
-    The "aligned" goals of SAC-GLAM (Gaven et al., 2024), Appendix G.1. A replay-buffer transform
-    that works before :class:`~torchrl_glam.replay.HindsightTransform`: put it after that one in a
+    The "aligned" goals of SAC-GLAM (Gaven et al., 2024), Appendix G.1. Put it after
+    :class:`~torchrl_glam.replay.HindsightTransform` in a
     :class:`~torchrl.envs.transforms.Compose`. It writes kind -1, an empty slot, for the others.
 
     Args:
@@ -120,8 +117,8 @@ class SubgoalFilter(Transform):
         super().__init__()
         self.is_subgoal = is_subgoal
         self.goal_id_key = goal_id_key
-        self.hindsight_goal_id_key = unravel_key(("next", hindsight_goal_id_key))
-        self.hindsight_kind_key = unravel_key(("next", hindsight_kind_key))
+        self.hindsight_goal_id_key = under_next(hindsight_goal_id_key)
+        self.hindsight_kind_key = under_next(hindsight_kind_key)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(is_subgoal={self.is_subgoal})"

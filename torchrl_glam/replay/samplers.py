@@ -18,17 +18,13 @@ class HindsightRatioSampler(GroupSampler):
     """Draws batches with an exact share of hindsight transitions.
 
     A batch of B rows holds round(ratio * B) hindsight transitions and for the rest original ones,
-    each drawn uniformly and with replacement among the stored rows of its kind, in random order
-    ("HER + ratio" of SAC-GLAM, Gaven et al., 2024, section 2.3 and Appendix E). While a kind has
-    no rows at all, the other fills the batch, and a warning says so once.
-
-    Storing k rows costs O(k) and drawing a batch O(B), whatever the size of the buffer. The
-    generator is the replay buffer's. Uniform sampling over all rows is TorchRL's
-    :class:`~torchrl.data.RandomSampler`.
+    each drawn uniformly and with replacement, in random order ("HER + ratio" of SAC-GLAM, Gaven et
+    al., 2024, section 2.3 and Appendix E). While a kind has no rows at all, the other fills the
+    batch, and a warning says so once. Storing k rows costs O(k) and drawing a batch O(B).
 
     Args:
-        ratio: Share of hindsight transitions in a batch, in [0, 1]. Default: 0.5.
-        is_hindsight_key: Entry that tells the kinds apart, bool [M] or [M, 1]. Default:
+        ratio: share of hindsight transitions in a batch, in [0, 1]. Default: 0.5.
+        is_hindsight_key: entry that marks hindsight transitions, bool [M] or [M, 1]. Default:
             ``"is_hindsight"``.
 
     Raises:
@@ -69,22 +65,20 @@ class GoalKindSampler(GroupSampler):
     Of a batch of B rows, B times ``prior[k]`` have a goal of kind k, rounded down or up at random
     so that this is their mean ("HER + prior" of SAC-GLAM, Gaven et al., 2024, Appendix E): a
     social partner names easy goals more often than the environment asks for them. With ``ratio``,
-    round(ratio * B) of them are hindsight transitions, and the kinds follow the prior among these
-    and among the original ones.
+    round(ratio * B) rows are hindsight transitions, and the kinds follow the prior among these and
+    among the original ones.
 
-    Rows are drawn uniformly and with replacement among the stored ones of their kind. What has no
-    rows is replaced, and a warning says so once: a kind by the others, in proportion to their
-    prior, or by any that there are if none of these has rows; hindsight transitions by original
-    ones, and the other way round. Costs are those of :class:`HindsightRatioSampler`.
+    Rows are drawn uniformly and with replacement within a kind. What has no rows is replaced, and a
+    warning says so once: a kind by the others, in proportion to their prior; hindsight transitions
+    by original ones, and the other way round.
 
     Args:
-        prior: Weight of each goal kind, K numbers of at least 0 that are not all 0; they need not
-            add up to 1.
-        ratio: Share of hindsight transitions in a batch, in [0, 1]. Default: None: hindsight
-            and original transitions are drawn alike.
-        goal_kind_key: Entry with the kind of a row's goal, integers [M] from 0 to K - 1. Default:
+        prior: weight of each goal kind, K numbers of at least 0 that are not all 0.
+        ratio: share of hindsight transitions in a batch, in [0, 1]. Default: None, both are drawn
+            alike.
+        goal_kind_key: entry with the kind of a row's goal, integers [M] from 0 to K - 1. Default:
             ``"goal_kind"``.
-        is_hindsight_key: Entry that marks hindsight transitions, bool [M] or [M, 1]. Default:
+        is_hindsight_key: entry that marks hindsight transitions, bool [M] or [M, 1]. Default:
             ``"is_hindsight"``.
 
     Raises:

@@ -21,8 +21,7 @@ def number_trajectories(
 ) -> TensorDictBase:
     """Numbers a collector's trajectories so that no two collectors share a number.
 
-    Collectors in processes of their own, as Ray's are, each count their trajectories from 0:
-    :class:`~torchrl_glam.replay.HindsightTransform` would join steps of different ones.
+    Independent collectors, as Ray's are, each count their trajectories from 0.
 
     Args:
         batch: what the collector gave, ``[*B]``; changed in place.
@@ -88,36 +87,24 @@ def unfinished_trajectories(
 def trajectories(
     batch: TensorDictBase, trajectory_key: NestedKey, done: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The trajectory of each step.
+    """The trajectory of each step, int64 [K], and which steps count, bool [K], or None for all.
 
     TorchRL's collectors number trajectories. Without numbers, a row of [N, T] is one environment,
     which the same row of the next batch continues. A step that the collector did not make is
-    numbered -1, or False in the ``"mask"`` beside the numbers.
-
-    Args:
-        batch: what a collector gave, [*B].
-        trajectory_key: the numbers, integers [*B]; they need not exist.
-        done: whether an episode ends with the step, bool [K].
-
-    Returns:
-        Trajectories, int64 [K], in row-major order; and which steps count, bool [K], or None for
-        all. On the device of ``done``: collectors may leave their numbers in main memory.
-
-    Raises:
-        ValueError: if steps cannot be told apart, or there is a single one without a batch.
+    numbered -1, or False in the ``"mask"`` beside the numbers. Results are on the device of
+    ``done``, bool [K]: collectors may leave their numbers in main memory.
     """
     if not batch.ndim:
         raise ValueError(
-            "The data's batch size ([]) must have a dimension: a step may end an episode of many "
-            "rows, so use buffer.extend(step.unsqueeze(0)) instead of buffer.add(step)."
+            "The data's batch size ([]) must have a dimension: use "
+            "buffer.extend(step.unsqueeze(0)) instead of buffer.add(step)."
         )
     ids = batch.get(trajectory_key, None)
     if ids is None:
         if batch.ndim != 2:
             raise ValueError(
                 f"The data's batch size ({list(batch.shape)}) must be [num_envs, num_steps] where "
-                f"there is no entry {trajectory_key!r}, as TorchRL's collectors write it, to tell "
-                "trajectories apart; add a dimension of size 1 where one is missing."
+                f"there is no entry {trajectory_key!r}, as TorchRL's collectors write it."
             )
         row = torch.arange(batch.shape[0], device=done.device).unsqueeze(1)
         return row.expand(batch.shape).reshape(-1), None
@@ -142,39 +129,10 @@ def mask_key(trajectory_key: NestedKey) -> NestedKey | None:
     return None if isinstance(key, str) else (*key[:-1], "mask")
 
 
-def check_order(
-    step_count: torch.Tensor,
-    counted: torch.Tensor | None,
-    expected: torch.Tensor,
-    shape: torch.Size,
-) -> None:
-    """Refuses steps whose ``step_count`` since the last reset, [*B] or [*B, 1], is not as expected.
-
-    ``expected`` is the place in their episodes of those steps that are counted, bool [K], or None
-    for all.
-    """
-    given = step_count.reshape(-1)
-    place = torch.arange(given.shape[0], device=given.device)
-    place = place if counted is None else place[counted]
-    wrong = (given[place] != expected).nonzero()
-    if wrong.numel():
-        step = int(wrong[0])
-        where = [int(i) for i in torch.unravel_index(place[step], shape)]
-        raise ValueError(
-            f"The step count at {where} is {given[place[step]]}, where {expected[step]} was "
-            "expected: steps are missing, repeated or out of order, or the environment was "
-            "reset in mid-episode (then clear() the transform first)."
-        )
-
-
 def _check_padded(
     batch: TensorDictBase, ids: torch.Tensor, mask: torch.Tensor, done: torch.Tensor
 ) -> None:
-    """Refuses padded rows that are parts of episodes.
-
-    ``split_trajs=True`` gives such rows, and in multi-process collectors it numbers the parts of
-    one trajectory differently from call to call.
-    """
+    """Refuses padded rows that are parts of episodes, as ``split_trajs=True`` gives them."""
     if not (~mask & (ids >= 0)).any():
         return
     held = mask.reshape(-1, batch.shape[-1])
@@ -183,7 +141,6 @@ def _check_padded(
     if not whole.all():
         row = int((~whole).nonzero()[0])
         raise ValueError(
-            f"Row {row} of the data is padded and its last step does not end an episode, so it is "
-            "a part of one that cannot be joined to the others: leave split_trajs=True out of the "
-            "collector, or use trajs_per_batch, which gives whole episodes."
+            f"Row {row} of the data is padded and its last step does not end an episode: leave "
+            "split_trajs=True out of the collector, or use trajs_per_batch."
         )

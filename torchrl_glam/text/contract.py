@@ -50,8 +50,7 @@ class GameStep(NamedTuple):
     """A step of a game's episode, from which hindsight tells the goals that were reached.
 
     Attributes:
-        observation: what the game returned.
-        info: the same, ``{}`` where it returns none.
+        observation, info: what the game returned; ``{}`` where it returns no ``info``.
         action: the action that led here, a string; None after a reset.
         reward: the reward of that action.
     """
@@ -64,14 +63,11 @@ class GameStep(NamedTuple):
 
 @dataclass(frozen=True)
 class EnvDescription:
-    """What an environment says of itself beyond its tensors.
-
-    The first two fields come from the environment's specs, the others from its attributes of the
-    same names.
+    """What an environment says of itself beyond its tensors, by attributes of the same names.
 
     Attributes:
-        num_actions: candidate actions of a state, admissible or not (A).
-        entries: keys of what it writes, nested ones as tuples.
+        num_actions: candidate actions of a state, admissible or not (A), from its specs.
+        entries: keys of what it writes, nested ones as tuples, from its specs.
         goal_kinds: names of the goal kinds, which ``"goal_kind"`` indexes. Default: one kind,
             ``"goal"``.
         goal_kind_prior: how often new episodes pursue each kind, as weights of at least 0 that
@@ -81,9 +77,8 @@ class EnvDescription:
         goal_texts: the texts that ``("hindsight", "goal_id")`` indexes. Default: None, goals are
             written as text.
         max_steps: steps after which an episode is cut off. Default: None, unknown.
-        longest_texts: texts for ``"goal"``, ``"observation"`` and ``"action"`` among which is the
-            longest one for any tokenizer; see :func:`token_lengths`. Keys may be missing. Default:
-            None, unknown.
+        longest_texts: texts for ``"goal"``, ``"observation"`` and ``"action"``, where known, among
+            which is the longest one for any tokenizer; see :func:`token_lengths`. Default: None.
         is_subgoal: function of two tensors of goal ids that says which of the first are sub-goals
             of the second. Default: None, unknown.
         make_oracle: makes a policy that knows the shortest plans. Default: None.
@@ -118,8 +113,6 @@ def describe_env(env: EnvBase, mask_key: NestedKey = "action_mask") -> EnvDescri
         >>> description = describe_env(PlaygroundTextEnv(num_envs=2, num_objects=3, text=False))
         >>> description.num_actions, description.max_steps, description.success_key
         (5, 16, 'reward')
-        >>> description.goal_kinds
-        ('grasp', 'grow', 'grow_then_grasp', 'grow_then_grow')
     """
     mask = env.observation_spec.get(mask_key, None)
     if mask is None:
@@ -186,6 +179,8 @@ def _ask(env: EnvBase) -> dict[str, Any]:
 
 
 def _check(said: Mapping[str, Any], env: str) -> None:
+    """Refuses what the contract does not expect, by the attribute's name."""
+
     def require(holds: bool, name: str, expected: str) -> None:
         if not holds:
             raise ValueError(f"{env}.{name} ({said[name]!r}) must {expected}")

@@ -26,7 +26,7 @@ def encode_text(strings: Strings, length: int | None = None) -> Tensor:
         length: size of the last dimension, in bytes. Default: the longest string's, at least 1.
 
     Returns:
-        ``uint8`` tensor of shape ``[*B, length]``, where ``B`` is the shape of the nested lists.
+        ``uint8 [*B, length]``, where B is the shape of the nested lists.
 
     Raises:
         ValueError: if a string is longer than ``length`` or holds a zero byte, which is padding.
@@ -68,16 +68,16 @@ def decode_text(text: Tensor, ndim: int | None = None) -> Strings:
     """Decodes a text tensor into strings; the inverse of :func:`encode_text`.
 
     Args:
-        text: ``uint8`` tensor of shape ``[*B, length]``.
-        ndim: number of dimensions of ``B``, from which type checkers know what is returned.
-            Default: None, any.
+        text: ``uint8 [*B, length]``.
+        ndim: number of dimensions of B, from which type checkers know what is returned. Default:
+            None, any.
 
     Returns:
-        A string if ``B`` is empty, else nested lists of strings of shape ``B``.
+        A string if B is empty, else nested lists of strings of shape B.
 
     Raises:
         TypeError: if ``text`` is not a ``uint8`` tensor.
-        ValueError: if it is not UTF-8, or ``B`` has not ``ndim`` dimensions.
+        ValueError: if it is not UTF-8, or B has not ``ndim`` dimensions.
 
     Examples:
         >>> decode_text(encode_text([["Grasp", "Release"], ["Go to red lion", ""]]))
@@ -97,22 +97,7 @@ def decode_text(text: Tensor, ndim: int | None = None) -> Strings:
 
 
 def decode_bytes(raw: bytes, name: str) -> str:
-    """Decodes the bytes of one string.
-
-    Args:
-        raw: the string, without its padding.
-        name: what it is, for the error.
-
-    Raises:
-        ValueError: if it is not UTF-8.
-
-    Examples:
-        >>> decode_bytes("Grün".encode("latin-1"), "goal")
-        Traceback (most recent call last):
-            ...
-        ValueError: goal is not UTF-8 at byte 2 of b'Gr\\xfcn': text must be UTF-8 without cut
-        characters, as encode_text writes it
-    """
+    """Decodes the bytes of one string without its padding; an error calls it ``name``."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -123,17 +108,10 @@ def decode_bytes(raw: bytes, name: str) -> str:
 
 
 def cut_text(text: str, fits: Callable[[str], bool], keep: End) -> str:
-    """The longest part of a text that fits: whole words, or characters where no word fits.
+    """The longest head or tail of a text that fits, in whole words, or characters if no word fits.
 
-    Args:
-        text: the text.
-        fits: whether a part is short enough. Where some part does not fit although a
-            longer one does, as with tokens of several words, what is kept may not be the longest.
-        keep: ``"head"``, the part that the text begins with, or ``"tail"``, the one that it
-            ends with.
-
-    Returns:
-        The part, without white space where it was cut; empty if no character fits.
+    It has no white space where it was cut, and is empty if no character fits. Where some part does
+    not fit although a longer one does, as with tokens of several words, it may not be the longest.
 
     Examples:
         >>> cut_text("go to red lion", lambda part: len(part) <= 10, "head")
@@ -162,18 +140,16 @@ def cut_text(text: str, fits: Callable[[str], bool], keep: End) -> str:
 
 
 def join_segments(values: Tensor, mask: Tensor, length: int, pad: int = 0) -> Tensor:
-    """Concatenates segments, dropping their padding.
-
-    Works for bytes and for token ids alike, with tensor operations whose shapes depend on no data.
+    """Concatenates segments, dropping their padding. Shapes depend on no data.
 
     Args:
-        values: segments, shape ``[*B, S, W]`` (``S`` segments of at most ``W`` elements).
-        mask: ``True`` at the elements to keep, shape ``[*B, S, W]``.
+        values: S segments of at most W elements, bytes or token ids, ``[*B, S, W]``.
+        mask: True at the elements to keep, ``[*B, S, W]``.
         length: size of the last dimension of the result; what goes beyond it is cut off.
         pad: value after the last element. Default: 0.
 
     Returns:
-        Tensor of shape ``[*B, length]`` and the type of ``values``.
+        ``[*B, length]``, of the type of ``values``.
 
     Examples:
         >>> values = torch.tensor([[5, 6, 0], [7, 0, 0], [8, 9, 0]])
@@ -181,8 +157,7 @@ def join_segments(values: Tensor, mask: Tensor, length: int, pad: int = 0) -> Te
         tensor([5, 6, 7, 8, 9, 0])
     """
     values, mask = values.flatten(-2), mask.flatten(-2)
-    # Every element goes to the place that follows those kept before it; the rest go to a spare
-    # last place, which is cut off.
+    # The rest go to a spare last place, which is cut off.
     place = mask.cumsum(-1).sub_(1).masked_fill_(~mask, length).clamp_(max=length)
     joined = values.new_full((*values.shape[:-1], length + 1), pad)
     return joined.scatter_(-1, place, values)[..., :length]

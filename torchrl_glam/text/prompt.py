@@ -1,8 +1,7 @@
 """From goal and observation tokens to the prompt of the language model, on tensors.
 
 Goal and observation travel as separate token tensors, since hindsight relabelling replaces the
-goal alone. The prompt is put together from them and from the fixed parts of a template by moving
-tokens, so no text is touched between the environment and the model.
+goal alone. The prompt is put together from them and a template's fixed parts by moving tokens.
 """
 
 from __future__ import annotations
@@ -27,14 +26,13 @@ EXAMPLE_ACTIONS = ("Go to red lion", "Grasp")
 class PromptBuilder(nn.Module):
     """Puts the prompt together from goal tokens and observation tokens.
 
-    Notation: B any batch shape, Tg, To padded lengths of goal and observation, T length of the
-    longest prompt of the batch.
+    Notation: B any batch shape; Tg, To, Ta padded lengths; T length of the batch's longest prompt.
 
     Args:
         tokenizer: a transformers tokenizer with a padding token.
         template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
-        closed: whether what the tokenizer puts after a text (T5's ``</s>``) ends the prompt;
-            False where the action continues the same text. Default: True.
+        closed: whether what the tokenizer puts after a text (T5's ``</s>``) ends the prompt; False
+            where the action continues it. Default: True.
 
     Raises:
         ValueError: if the tokenizer has no padding token.
@@ -59,24 +57,21 @@ class PromptBuilder(nn.Module):
         super().__init__()
         self.template = PromptTemplate() if template is None else template
         if tokenizer.pad_token_id is None:
-            raise ValueError(
-                "tokenizer has no padding token: set tokenizer.pad_token (for example to "
-                "tokenizer.eos_token) before building prompts"
-            )
+            raise ValueError("tokenizer has no padding token: set tokenizer.pad_token")
         self.pad_id: int = tokenizer.pad_token_id
         before, after = [], []
         if self.template.special_tokens:
             before, after = special_tokens(tokenizer)
         self._order: list[str] = []
         self.num_literal_tokens = 0
-        literals = [("literal", before)] if before else []
+        pieces = [("literal", before)] if before else []
         for kind, text in self.template.pieces:
             ids = tokenizer(text, add_special_tokens=False).input_ids if kind == "literal" else []
-            literals.append((kind, ids))
-        self._action_at = len(literals)
+            pieces.append((kind, ids))
+        self._action_at = len(pieces)
         if after and closed:
-            literals.append(("literal", after))
-        for index, (kind, ids) in enumerate(literals):
+            pieces.append(("literal", after))
+        for index, (kind, ids) in enumerate(pieces):
             name = kind if kind != "literal" else f"_literal_{index}"
             self._order.append(name)
             if kind == "literal":
@@ -94,12 +89,11 @@ class PromptBuilder(nn.Module):
         Args:
             goal_tokens: ``[*B, Tg]`` integers, padded on the right.
             observation_tokens: ``[*B, To]`` integers, padded on the right.
-            action_tokens: ``[*B, Ta]`` integers, padded on the right: an action to read as the end
-                of the prompt, before what closes it. Default: None, no action.
+            action_tokens: ``[*B, Ta]`` integers, padded on the right: an action that ends the
+                prompt, before what closes it. Default: None.
 
         Returns:
-            tokens ``[*B, T]`` (int64, padded on the right) and mask ``[*B, T]`` (bool, True at
-            tokens).
+            Tokens int64 ``[*B, T]``, padded on the right, and mask bool ``[*B, T]``, True at them.
         """
         batch = goal_tokens.shape[:-1]
         slots = {"goal": goal_tokens.long(), "observation": observation_tokens.long()}
@@ -109,13 +103,9 @@ class PromptBuilder(nn.Module):
             order = [*order[: self._action_at], "action", *order[self._action_at :]]
         parts, masks = [], []
         for name in order:
-            if name in slots:
-                parts.append(slots[name])
-                masks.append(slots[name] != self.pad_id)
-            else:
-                part = getattr(self, name).expand(*batch, -1)
-                parts.append(part)
-                masks.append(torch.ones_like(part, dtype=torch.bool))
+            part = slots[name] if name in slots else getattr(self, name).expand(*batch, -1)
+            parts.append(part)
+            masks.append(part != self.pad_id if name in slots else torch.ones_like(part).bool())
         values, mask = torch.cat(parts, -1), torch.cat(masks, -1)
         lengths = mask.sum(-1)
         longest = int(lengths.max()) if lengths.numel() else 0
@@ -133,7 +123,7 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[
             return whole[:start], whole[start + len(plain) :]
     raise ValueError(
         f"tokenizer ({tokenizer.__class__.__name__}) changes the tokens of {probe!r} when it adds "
-        f"special tokens ({plain} became {whole}): prompts cannot be put together from pieces"
+        f"special tokens: {plain} became {whole}"
     )
 
 
@@ -149,8 +139,7 @@ def check_composition(
         tokenizer: the tokenizer of the language model.
         template: the prompt.
         examples: pairs of goal text and observation text.
-        actions: texts that continue the prompt, as decoder-only models read them; checked
-            after the last of the examples. Default: none.
+        actions: texts that continue the last of them, for decoder-only models. Default: none.
 
     Raises:
         ValueError: naming the first example that differs, and where.

@@ -16,9 +16,8 @@ _SLOT = re.compile(r"(?<!\s)(\s*)\{(\w+)\}")
 class PromptTemplate:
     """Text of the prompt, with a slot for the goal and a slot for the observation.
 
-    White space in front of a slot is tokenised together with what fills the slot: tokenizers
-    attach a space to the word that follows it, so the pieces are cut in front of white space and
-    their tokens, put one after another, are those of the whole text.
+    Tokenizers attach a space to the word that follows it, so white space in front of a slot is
+    tokenised together with what fills the slot.
 
     Args:
         text: the prompt with the slots ``{goal}`` and ``{observation}``, each exactly once.
@@ -102,9 +101,8 @@ class PromptTemplate:
         bare = text.rstrip(" ")
         chat = PromptTemplate(bare, action_lead=text[len(bare) :], special_tokens=False)
         example = {"goal": "Grasp red lion", "observation": "You see: red lion, blue cat"}
-        if chat.fill(**example) + chat.action_lead != _up_to_answer(
-            tokenizer, self.fill(**example)
-        ):
+        whole = _up_to_answer(tokenizer, self.fill(**example))
+        if chat.fill(**example) + chat.action_lead != whole:
             raise ValueError(
                 f"tokenizer ({type(tokenizer).__name__}) has a chat template that changes the text "
                 f"of a turn, so a prompt cannot be put together from pieces: {text!r}"

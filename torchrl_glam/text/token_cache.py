@@ -29,16 +29,6 @@ class TokenCache:
         length: tokens kept for a text (T).
         dtype: type of the tokens.
         keep: as in :class:`~torchrl_glam.text.TokenizeText`.
-
-    Attributes:
-        num_cut: number of different texts cut so far.
-
-    Examples:
-        >>> from torchrl_glam.text import encode_text
-        >>> from torchrl_glam.models.loading import load_tokenizer
-        >>> cache = TokenCache(load_tokenizer("tiny"), " ", "goal", 4, torch.int16)
-        >>> cache.tokens_of(encode_text([["Grasp red lion", ""]])).shape
-        torch.Size([1, 2, 4])
     """
 
     def __init__(
@@ -64,14 +54,8 @@ class TokenCache:
     def tokens_of(self, text: Tensor, *, always_lead: bool = False) -> Tensor:
         """Tokens of a text tensor ``[*B, bytes]``, right-padded, ``[*B, T]``.
 
-        Args:
-            text: the texts.
-            always_lead: whether the lead stands in front of nothing too, as where the text is part
-                of a prompt; else an empty text is an empty slot, without tokens. Default: False.
-
-        Raises:
-            ValueError: if a text has more than ``length`` tokens and nothing says which end to
-                keep, or is not UTF-8.
+        With ``always_lead`` an empty text, as part of a prompt, has the tokens of the lead; else it
+        is an empty slot, without tokens.
         """
         raw = np.ascontiguousarray(text.cpu().reshape(-1, text.shape[-1]).numpy())
         texts = raw.view(f"S{text.shape[-1]}").ravel().tolist()  # without the zeros at the end
@@ -100,12 +84,7 @@ class TokenCache:
         self._rows.update(zip(missing, range(first, end), strict=True))
 
     def tokenize(self, texts: Sequence[str]) -> np.ndarray:
-        """Tokens of strings, right-padded, ``[len(texts), T]``; none for the empty string.
-
-        Raises:
-            ValueError: if a text has more than ``length`` tokens and nothing says which end to
-                keep.
-        """
+        """Tokens of strings, right-padded, ``[len(texts), T]``; none for the empty string."""
         return self._tokenize([self._lead + text if text else "" for text in texts])
 
     def _tokenize(self, texts: Sequence[str]) -> np.ndarray:

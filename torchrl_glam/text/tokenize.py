@@ -25,17 +25,13 @@ if TYPE_CHECKING:
 class TokenizeText(Transform):
     """Tokenises goal, observation, candidate actions and hindsight goals.
 
-    It works on any environment of the text contract, whose text is UTF-8 in ``uint8`` tensors (see
-    :mod:`torchrl_glam.text.encoding`). The text stays in the tensordict; an ``ExcludeTransform``
-    after this one drops it. A cache holds the tokens of texts seen before.
+    It works on any environment of the text contract. The text stays in the tensordict; an
+    ``ExcludeTransform`` after this one drops it. A cache holds the tokens of texts seen before.
 
-    Hindsight goals are text, or ids into a list of texts: most of their many slots are empty, so
-    text would be mostly padding. Ids are read if there is no text.
-
-    An empty goal or observation is part of the prompt, with the white space in front of it; an
-    empty action or hindsight goal is an empty slot. The first state, and the first with an empty
-    goal or observation, is checked: pieces must have the tokens of the whole prompt
-    (:func:`~torchrl_glam.text.check_composition`).
+    Hindsight goals are text, or ids into a list of texts, which are read if there is no text. An
+    empty goal or observation is part of the prompt, with the white space in front of it; an empty
+    action or hindsight goal is an empty slot. The first state, and the first with an empty goal or
+    observation, is checked by :func:`~torchrl_glam.text.check_composition`.
 
     Notation: B batch shape of the environment, A candidate actions, H hindsight goals.
 
@@ -109,10 +105,7 @@ class TokenizeText(Transform):
         if keep not in (None, "head", "tail"):
             raise ValueError(f'keep ({keep!r}) must be "head", "tail" or None')
         if tokenizer.pad_token_id is None:
-            raise ValueError(
-                "tokenizer has no padding token: set tokenizer.pad_token (for example to "
-                "tokenizer.eos_token)"
-            )
+            raise ValueError("tokenizer has no padding token: set tokenizer.pad_token")
         template = PromptTemplate() if template is None else template
         self.pad_id: int = tokenizer.pad_token_id
         self.vocab_size = len(tokenizer)
@@ -172,8 +165,7 @@ class TokenizeText(Transform):
     ) -> None:
         """Checks one prompt of each kind: with and without a goal, with and without an observation.
 
-        Whether pieces compose hangs on how they begin, which is the same for all texts of a kind.
-        Of the prompts, those count where ``counts`` (``[*B]`` or ``[*B, 1]``) is True.
+        Whether pieces compose hangs on how they begin. Prompts count where ``counts`` is True.
         """
         goal, observation = (text.reshape(-1, text.shape[-1]) for text in (goal, observation))
         if counts is not None:
@@ -236,7 +228,6 @@ class TokenizeText(Transform):
         return observation_spec
 
     def __repr__(self) -> str:
-        slots = ("goal", "observation", "action")
-        lengths = [f"{s}_length={c.length}" for s, c in zip(slots, self._caches, strict=True)]
+        lengths = [f"{cache.name}_length={cache.length}" for cache in self._caches]
         tokenizer = f"{type(self._tokenizer).__name__} of {self.vocab_size} tokens"
         return f"{type(self).__name__}({tokenizer}, {', '.join(lengths)})"

@@ -32,9 +32,5 @@ def test_keys_are_arguments(file):
 
 
 def test_every_game_has_one():
-    assert [file.stem for file in GAMES] == [
-        "babyai",
-        "scienceworld",
-        "textworld",
-        "textworld_express",
-    ]
+    names = ["babyai", "scienceworld", "textworld", "textworld_express"]
+    assert [file.stem for file in GAMES] == names
