@@ -268,7 +268,7 @@ def test_aligned_goals_need_to_know_which_are_sub_goals():
         ("autocast", "maybe", r"autocast \(maybe\) must be one of"),
         ("separate_optimizers", 2, r"separate_optimizers \(2\) must be true or false"),
         ("gradient_checkpointing", 2, r"gradient_checkpointing \(2\) must be true or false"),
-        ("eval_episodes", 0, r"eval_episodes \(0\) must be at least 1"),
+        ("eval_episodes", 0, r"eval_episodes \(0\) must be in \[1, 1e\+06\]"),
         ("eval_every", -8, r"eval_every \(-8\) must be at least 0"),
         ("alpha_init", 0.0, r"alpha_init \(0.0\) must be above 0|be above 0"),
         ("target_entropy", -1.0, r"target_entropy \(-1.0\) must be at least 0"),
