@@ -87,7 +87,7 @@ def main(cfg: PPOGLAMConfig) -> None:
         def update(rows: TensorDict, size: int) -> TensorDict:
             """One step of the optimizer on rows of this process, of ``size`` of all of them."""
             terms = run.backward(loss, optimizer, rows, size)
-            norm = torch.tensor(optimizer.step() / run.ranks.size)
+            norm = torch.tensor(optimizer.step()["all"] / run.ranks.size)
             return terms.set("grad_norm", norm)
 
         # 4. Training

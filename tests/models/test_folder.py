@@ -7,7 +7,6 @@ import warnings
 from importlib.util import find_spec
 
 import pytest
-import torch
 from families import make_model
 from peft import LoraConfig
 from safetensors.torch import load_file, save_file
@@ -117,34 +116,48 @@ def test_a_vocabulary_that_lies_elsewhere_is_refused(folder, tmp_path):
         load_tokenizer(folder)
 
 
-def test_a_model_that_lacks_a_tensor_is_refused(folder):
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
+def lacking(folder):
+    tensors = load_file(folder / "model.safetensors")
     tensors.pop("transformer.h.1.mlp.c_fc.weight")
-    save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"lacks 1 tensors .*transformer.h.1.mlp.c_fc.weight"):
-        load_language_model(folder)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-@pytest.mark.hostile
-def test_damaged_weights_are_named(folder):
+def cut_short(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="has damaged weights"):
-        load_language_model(folder)
+
+
+def sparse(folder):
+    with (folder / "vocab.json").open("wb") as file:
+        file.truncate(2**40)
+
+
+def config(**changes):
+    return lambda folder: edit(folder / "config.json", **changes)
+
+
+def text_of_config(text):
+    return lambda folder: (folder / "config.json").write_text(text)
 
 
 @pytest.mark.hostile
-def test_weights_of_another_size_are_named(folder):
-    edit(folder / "config.json", n_embd=16)
-    with pytest.raises(ValueError, match="those of another configuration"):
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lacking, r"lacks 1 tensors .*transformer.h.1.mlp.c_fc.weight"),
+        (cut_short, "has damaged weights"),
+        (config(n_embd=16), "those of another configuration"),
+        (text_of_config("{"), r"config.json' is not JSON"),
+        (text_of_config("[" * 10**5), r"config.json' is not JSON \(nested too deeply\)"),
+        (config(n_layer=10**7), "of 10000000 in its config.json, expected at most 4,096"),
+        (config(text={"num_experts": 10**7}), "of 10000000 in its config.json"),
+        (sparse, r"'vocab.json' of 1,099,511,627,776 bytes, expected at"),
+    ],
+)
+def test_damaged_and_absurd_files_are_named(folder, damage, message):
+    damage(folder)
+    with pytest.raises(ValueError, match=message):
         load_language_model(folder)
-
-
-def test_a_configuration_that_is_no_json_is_named(folder):
-    (folder / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config.json' is not JSON"):
-        load_tokenizer(folder)
 
 
 @pytest.mark.parametrize("alpha", [0, -8])
@@ -233,29 +246,6 @@ def test_adapters_have_plain_fields(adapters, changes, message):
 
 
 @pytest.mark.hostile
-@pytest.mark.parametrize("changes", [{"n_layer": 10**7}, {"text": {"num_experts": 10**7}}])
-def test_a_configuration_of_absurd_size_is_refused(folder, changes):
-    edit(folder / "config.json", **changes)
-    with pytest.raises(ValueError, match=r"of 10000000 in its config.json, expected at most 4,096"):
-        load_language_model(folder)
-
-
-@pytest.mark.hostile
-def test_json_that_is_nested_deeply_is_refused(folder):
-    (folder / "config.json").write_text("[" * 10**5)
-    with pytest.raises(ValueError, match=r"config.json' is not JSON \(nested too deeply\)"):
-        load_tokenizer(folder)
-
-
-@pytest.mark.hostile
-def test_a_large_file_is_refused_before_it_is_read(folder):
-    with (folder / "vocab.json").open("wb") as file:
-        file.truncate(2**40)  # a sparse file
-    with pytest.raises(ValueError, match=r"'vocab.json' of 1,099,511,627,776 bytes, expected at"):
-        load_tokenizer(folder)
-
-
-@pytest.mark.hostile
 def test_adapters_beside_a_whole_model_are_refused(folder, tmp_path):
     lora = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
     model, tokenizer = load_language_model(folder, lora=lora)
@@ -281,9 +271,3 @@ def test_attention_is_chosen_by_what_the_model_has(tmp_path):
         warnings.simplefilter("error", UserWarning)
         model, _ = load_language_model("tiny")
     assert model.config._attn_implementation == "sdpa"
-
-
-def test_logits_are_finite_of_what_is_loaded(folder):
-    model, tokenizer = load_language_model(folder)
-    ids = tokenizer("Goal: Grasp red lion", return_tensors="pt").input_ids
-    assert torch.isfinite(model(ids).logits).all()
