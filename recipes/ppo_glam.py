@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import hydra
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictSequential
@@ -43,8 +42,7 @@ from torchrl_glam.runs.run import Run
 register("ppo_glam", PPOGLAMConfig, Path(__file__).parent / "config")
 
 
-@program
-@hydra.main(version_base=None, config_path="config/ppo_glam", config_name="quickstart")
+@program(config_path="config/ppo_glam", config_name="quickstart")
 def main(cfg: PPOGLAMConfig) -> None:
     config = read_config(PPOGLAMConfig, cfg)
     with Run(config, "ppo_glam", record=RunRecord) as run:
@@ -89,7 +87,7 @@ def main(cfg: PPOGLAMConfig) -> None:
         def update(rows: TensorDict, size: int) -> TensorDict:
             """One step of the optimizer on rows of this process, of ``size`` of all of them."""
             terms = run.backward(loss, optimizer, rows, size)
-            norm = torch.tensor(optimizer.step() / run.ranks.size)
+            norm = torch.tensor(optimizer.step()["all"] / run.ranks.size)
             return terms.set("grad_norm", norm)
 
         # 4. Training

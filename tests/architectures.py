@@ -4,7 +4,6 @@ Windows, chunks and rotary switches are so small that prompts of the tests are l
 """
 
 import torch
-from families import BART_SIZES, T5_SIZES
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 _COMMON = {
@@ -14,6 +13,25 @@ _COMMON = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 8,
+    "max_position_embeddings": 256,
+}
+T5_SIZES = {
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 12,
+}
+BART_SIZES = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
     "max_position_embeddings": 256,
 }
 _GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}
@@ -31,7 +49,14 @@ _LONGROPE = {
     },
 }
 
+_USUAL = """
+    gpt_neox biogpt llama qwen2 qwen3 gemma phi olmo olmo2 stablelm persimmon nemotron glm glm4
+    helium smollm3
+"""
+_AS_BART = "bart mbart pegasus marian blenderbot blenderbot-small m2m_100 plbart mvp fsmt"
+
 DECODERS = {
+    **{name: (name, _COMMON) for name in _USUAL.split()},
     "gpt2": ("gpt2", _GPT),
     "gpt_bigcode": ("gpt_bigcode", _GPT),
     "gpt_neo": (
@@ -47,7 +72,6 @@ DECODERS = {
     ),
     "gptj": ("gptj", _GPT | {"rotary_dim": 4}),
     "codegen": ("codegen", _GPT | {"rotary_dim": 4}),
-    "gpt_neox": ("gpt_neox", _COMMON),
     "openai-gpt": ("openai-gpt", _GPT),
     "ctrl": ("ctrl", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "dff": 48}),
     "opt": (
@@ -72,19 +96,14 @@ DECODERS = {
             "max_position_embeddings": 256,
         },
     ),
-    "biogpt": ("biogpt", _COMMON),
-    "llama": ("llama", _COMMON),
     "mistral": ("mistral", _COMMON | _WINDOW),
     "mixtral": ("mixtral", _COMMON | {"num_local_experts": 4, "sliding_window": None}),
-    "qwen2": ("qwen2", _COMMON),
     "qwen2-window": (
         "qwen2",
         _COMMON | _WINDOW | {"use_sliding_window": True, "max_window_layers": 1},
     ),
     "qwen2_moe": ("qwen2_moe", _COMMON | _MOE | {"shared_expert_intermediate_size": 16}),
-    "qwen3": ("qwen3", _COMMON),
     "qwen3_moe": ("qwen3_moe", _COMMON | _MOE),
-    "gemma": ("gemma", _COMMON),
     "gemma2": ("gemma2", _COMMON | _WINDOW | {"query_pre_attn_scalar": 8}),
     "gemma3": ("gemma3_text", _COMMON | _WINDOW | {"query_pre_attn_scalar": 8}),
     "gemma3-multimodal": (
@@ -102,7 +121,6 @@ DECODERS = {
             "mm_tokens_per_image": 4,
         },
     ),
-    "phi": ("phi", _COMMON),
     "phi3": ("phi3", _COMMON | {"sliding_window": None}),
     "phi3-longrope": ("phi3", _COMMON | _LONGROPE | {"sliding_window": None}),
     "llama-dynamic-rope": (
@@ -113,20 +131,11 @@ DECODERS = {
             "rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0},
         },
     ),
-    "olmo": ("olmo", _COMMON),
-    "olmo2": ("olmo2", _COMMON),
     "olmoe": ("olmoe", _COMMON | {"num_experts": 4, "num_experts_per_tok": 2}),
-    "stablelm": ("stablelm", _COMMON),
     "starcoder2": ("starcoder2", _COMMON | _WINDOW),
-    "persimmon": ("persimmon", _COMMON),
     "cohere": ("cohere", _COMMON | {"logit_scale": 0.25}),
     "cohere2": ("cohere2", _COMMON | _WINDOW | {"logit_scale": 0.25}),
     "granite": ("granite", _COMMON | {"logits_scaling": 4.0}),
-    "nemotron": ("nemotron", _COMMON),
-    "glm": ("glm", _COMMON),
-    "glm4": ("glm4", _COMMON),
-    "helium": ("helium", _COMMON),
-    "smollm3": ("smollm3", _COMMON),
     "exaone4": ("exaone4", _COMMON | _WINDOW),
     "gpt_oss": ("gpt_oss", _COMMON | _WINDOW | {"num_local_experts": 4}),
     "llama4": (
@@ -203,6 +212,7 @@ DECODERS = {
     ),
 }
 ENCODER_DECODERS = {
+    **{name: (name, BART_SIZES) for name in _AS_BART.split()},
     "t5": ("t5", T5_SIZES),
     "flan-t5": ("t5", T5_SIZES | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "mt5": ("mt5", T5_SIZES),
@@ -220,16 +230,7 @@ ENCODER_DECODERS = {
         | {"num_decoder_layers": 2, "num_experts": 4, "expert_capacity": 8}
         | {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1},
     ),
-    "bart": ("bart", BART_SIZES),
-    "mbart": ("mbart", BART_SIZES),
-    "pegasus": ("pegasus", BART_SIZES),
     "pegasus_x": ("pegasus_x", BART_SIZES | {"block_size": 8, "num_global_tokens": 4}),
-    "marian": ("marian", BART_SIZES),
-    "blenderbot": ("blenderbot", BART_SIZES),
-    "blenderbot-small": ("blenderbot-small", BART_SIZES),
-    "m2m_100": ("m2m_100", BART_SIZES),
-    "plbart": ("plbart", BART_SIZES),
-    "mvp": ("mvp", BART_SIZES),
     "bigbird_pegasus": (
         "bigbird_pegasus",
         BART_SIZES | {"block_size": 4, "num_random_blocks": 1, "attention_type": "original_full"},
@@ -240,7 +241,6 @@ ENCODER_DECODERS = {
         | {"attention_window": [8, 8]}
         | {"max_encoder_position_embeddings": 256, "max_decoder_position_embeddings": 256},
     ),
-    "fsmt": ("fsmt", BART_SIZES),
     "prophetnet": (
         "prophetnet",
         {
@@ -265,7 +265,7 @@ ARCHITECTURES = DECODERS | ENCODER_DECODERS
 SCALES = {name: 2.0 if "d_kv" in settings else 4.0 for name, (_, settings) in ARCHITECTURES.items()}
 
 
-def make_architecture(name, tokenizer, *, scale=1.0, dtype=torch.float32, seed=0):
+def make_architecture(name, tokenizer, *, scale=1.0, dtype=torch.float32, seed=0, **overrides):
     """A model with fresh weights, or with matrices ``scale`` times as large."""
     kind, settings = ARCHITECTURES[name]
     special = {
@@ -281,7 +281,7 @@ def make_architecture(name, tokenizer, *, scale=1.0, dtype=torch.float32, seed=0
     if kind == "fsmt":
         special |= {"src_vocab_size": len(tokenizer), "tgt_vocab_size": len(tokenizer)}
         special |= {"langs": ["en", "de"]}
-    config = AutoConfig.for_model(kind, **(special | settings))
+    config = AutoConfig.for_model(kind, **(special | settings | overrides))
     auto = AutoModelForSeq2SeqLM if name in ENCODER_DECODERS else AutoModelForCausalLM
     torch.manual_seed(seed)
     model = auto.from_config(config, attn_implementation=None).eval()

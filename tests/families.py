@@ -4,67 +4,16 @@ The plain computation reads one candidate of one state at a time, from text, wit
 library but the words of the prompt.
 """
 
-import torch
-from tensordict import TensorDict
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    T5Config,
-    T5ForConditionalGeneration,
-    UMT5Config,
-    UMT5ForConditionalGeneration,
-)
+import copy
+import functools
 
-T5_SIZES = {
-    "d_model": 32,
-    "d_kv": 8,
-    "d_ff": 48,
-    "num_layers": 2,
-    "num_heads": 4,
-    "relative_attention_num_buckets": 8,
-    "relative_attention_max_distance": 12,
-}
-_ROTARY = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    # Larger weights than usual, so that a wrong mask or position shows.
-    "initializer_range": 0.3,
-}
-_GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "initializer_range": 0.3}
-BART_SIZES = {
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "max_position_embeddings": 256,
-}
-_GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-FAMILIES = {
-    "t5": (T5ForConditionalGeneration, T5Config, T5_SIZES | {"tie_word_embeddings": True}),
-    "flan-t5": (T5ForConditionalGeneration, T5Config, T5_SIZES | _GATED),
-    "umt5": (UMT5ForConditionalGeneration, UMT5Config, T5_SIZES),
-    "bart": (
-        BartForConditionalGeneration,
-        BartConfig,
-        BART_SIZES | {"init_std": 0.3},
-    ),
-    "gpt2": (GPT2LMHeadModel, GPT2Config, _GPT2),
-    "llama": (LlamaForCausalLM, LlamaConfig, _ROTARY),
-    "qwen2": (Qwen2ForCausalLM, Qwen2Config, _ROTARY),
-}
+import torch
+from architectures import make_architecture
+from tensordict import TensorDict
+
+from torchrl_glam.models import load_tokenizer, make_trunk
+
+FAMILIES = ("t5", "flan-t5", "umt5", "bart", "gpt2", "llama", "qwen2")
 
 GOALS = ["Grasp red lion", "Grow any plant then grasp blue door", "Grow green rose"]
 OBSERVATIONS = [
@@ -81,16 +30,10 @@ ACTIONS = [
 
 
 def make_model(family, tokenizer, seed=0, attention="sdpa", **overrides):
-    torch.manual_seed(seed)
-    model, config, settings = FAMILIES[family]
-    special = {
-        "vocab_size": len(tokenizer),
-        "pad_token_id": tokenizer.pad_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-    }
-    if config in (T5Config, UMT5Config, BartConfig):
-        special["decoder_start_token_id"] = tokenizer.pad_token_id
-    model = model(config(**(special | settings | overrides))).eval()
+    """One of the architectures, its weights larger than usual, so that a wrong mask shows."""
+    size = {"bart": {"init_std": 0.3}}.get(family, {"initializer_range": 0.3})
+    size = {} if "t5" in family else size
+    model = make_architecture(family, tokenizer, seed=seed, **(size | overrides))
     model.set_attn_implementation(attention)
     if family == "bart":
         torch.nn.init.normal_(model.final_logits_bias)
@@ -124,11 +67,35 @@ def make_nine_states(tokenizer):
     return torch.cat([make_states(tokenizer, goals=[goal] * 3) for goal in GOALS])
 
 
-def plain_score(model, tokenizer, goal, observation, action, eos=False):
+def make_transitions():
+    """Nine transitions, two of them terminal."""
+    draw = torch.Generator().manual_seed(0)
+    states = make_nine_states(load_tokenizer("tiny"))
+    terminated = (torch.arange(len(states)) % 5 == 1).unsqueeze(-1)
+    following = states[torch.arange(len(states)) - 1]
+    reward = torch.rand(terminated.shape, generator=draw)
+    ends = {"terminated": terminated, "done": terminated, "reward": reward}
+    action = states["action_mask"].float().multinomial(1, generator=draw).squeeze(-1)
+    return states.update({"action": action, "next": following.update(ends)})
+
+
+@functools.cache
+def _checked_trunk(family):
+    tokenizer = load_tokenizer("tiny")
+    return make_trunk(make_model(family, tokenizer), tokenizer)
+
+
+def fresh_trunk(family, autocast=None):
+    """A trunk on the CPU, with the same weights each time."""
+    trunk = copy.deepcopy(_checked_trunk(family))
+    trunk.autocast = autocast
+    return trunk
+
+
+def plain_score(model, tokenizer, goal, observation, action):
     """Log-likelihood, hidden state after the last token, and hidden state before the first."""
     prompt = f"Goal: {goal}\n{observation}\nAction:"
     candidate = tokenizer(" " + action, add_special_tokens=False).input_ids
-    targets = candidate + [tokenizer.eos_token_id] * eos
     if model.config.is_encoder_decoder:
         before = [model.config.decoder_start_token_id]
         out = model(
@@ -143,5 +110,5 @@ def plain_score(model, tokenizer, goal, observation, action, eos=False):
         hidden = out.hidden_states[-1][0]
     first = len(before) - 1
     log_probs = out.logits[0].log_softmax(-1)
-    total = sum(log_probs[first + i, token] for i, token in enumerate(targets))
+    total = sum(log_probs[first + i, token] for i, token in enumerate(candidate))
     return total, hidden[-1], hidden[first]

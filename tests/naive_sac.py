@@ -20,14 +20,11 @@ STATE_KEYS = ["goal_tokens", "observation_tokens", "action_tokens", "action_mask
 
 
 class PlainReader(nn.Module):
-    """Log-likelihood and last hidden state of every candidate, by an encoder-decoder's forward.
+    """Log-likelihood and last hidden state of every candidate, by an encoder-decoder's forward."""
 
-    ``encode_once``: the encoding is repeated per candidate, else the prompt is, and read again.
-    """
-
-    def __init__(self, model, prompt, encode_once=True):
+    def __init__(self, model, prompt):
         super().__init__()
-        self.model, self.encode_once = model, encode_once
+        self.model = model
         self.__dict__["prompt"] = prompt  # under vmap its buffers would have a critic dimension
 
     def forward(self, goal, observation, actions, mask):
@@ -36,16 +33,12 @@ class PlainReader(nn.Module):
         tokens = actions.long().flatten(0, 1)
         tokens = tokens[:, : int((tokens != self.prompt.pad_id).sum(-1).max())]
         lengths = (tokens != self.prompt.pad_id).sum(-1)
-        inputs = {"attention_mask": prompt_mask.repeat_interleave(number, 0)}
-        if self.encode_once:
-            encoder = self.model.get_encoder()
-            encoded = encoder(input_ids=prompt, attention_mask=prompt_mask).last_hidden_state
-            inputs["encoder_outputs"] = (encoded.repeat_interleave(number, 0),)
-        else:
-            inputs["input_ids"] = prompt.repeat_interleave(number, 0)
+        encoder = self.model.get_encoder()
+        encoded = encoder(input_ids=prompt, attention_mask=prompt_mask).last_hidden_state
         start = torch.full_like(tokens[:, :1], self.model.config.decoder_start_token_id)
         out = self.model(
-            **inputs,
+            encoder_outputs=(encoded.repeat_interleave(number, 0),),
+            attention_mask=prompt_mask.repeat_interleave(number, 0),
             decoder_input_ids=torch.cat([start, tokens], 1),
             output_hidden_states=True,
             use_cache=False,
@@ -56,18 +49,6 @@ class PlainReader(nn.Module):
         hidden = out.decoder_hidden_states[-1]
         last = lengths.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
         return score.masked_fill(~mask, 0), hidden.gather(1, last).view(rows, number, -1)
-
-
-class TrunkReader(nn.Module):
-    """The same by a trunk of the library."""
-
-    def __init__(self, trunk):
-        super().__init__()
-        self.trunk = trunk
-
-    def forward(self, *inputs):
-        scores, embeddings, _ = self.trunk.score(*inputs)
-        return scores, embeddings
 
 
 class _Scores(nn.Module):

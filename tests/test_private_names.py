@@ -81,11 +81,9 @@ OWNERS = [
     (Transform, "_call _inv_call _reset"),
     (EnvBase, "_reset _set_seed _step"),
     # torch, tensordict, transformers
-    (torch, "_dynamo _foreach_copy_ _foreach_div_ _functorch _subclasses"),
+    (torch, "_foreach_copy_ _foreach_div_ _subclasses"),
     (torch.utils, "_python_dispatch _pytree"),
     (torch.UntypedStorage, "_cdata"),
-    (torch._dynamo, "maybe_mark_dynamic"),
-    (torch._functorch.config, "donated_buffer"),
     (nn.Module, "_apply"),
     (lambda: nn.Linear(1, 1), "_buffers _parameters"),
     (TensorDict, "_new_unsafe"),

@@ -16,7 +16,7 @@ def test_trunk_and_optimizer():
     said = repr(trunk)
     assert said == (
         "EncoderDecoderTrunk(model=T5ForConditionalGeneration, normalisation=token_mean, "
-        "score_eos=False, max_tokens_per_pass=None, autocast=None, compile=False, "
+        "max_tokens_per_pass=None, autocast=None, "
         "pad_to_multiple_of=1, packed=False)"
     )
     assert said in repr(ScoresOnly(trunk))

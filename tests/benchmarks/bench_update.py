@@ -15,9 +15,7 @@ step and the targets' step. Methods:
 - naive: `DiscreteSACLoss` with the language model inside actor and critic, each prompt encoded
   once and its encoding repeated per candidate (without vmap, which is slower);
 - naive, vmap: the same as TorchRL runs it by default (attention is then eager: the fused one of the
-  CPU refuses it);
-- naive, trie: the same wiring with the candidates of the trunk, to tell wiring from scoring;
-- naive, prompts: the same wiring with each prompt read once per candidate.
+  CPU refuses it).
 
 4-bit weights are left out, as `DiscreteSACLoss` cannot copy them (it re-samples weights in place).
 
@@ -45,10 +43,10 @@ from torchrl_glam.models.trunks.gradients import checkpoint_layers
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 
 from flan_t5 import make_tokenizer  # isort: skip (scoring_methods adds the folder of tests)
-from naive_sac import PlainReader, TrunkReader, make_naive_loss  # isort: skip
+from naive_sac import PlainReader, make_naive_loss  # isort: skip
 
 SHARED = ("shared", "shared, 2 Adams", "shared, recomputed")
-NAIVE = ("naive", "naive, vmap", "naive, trie", "naive, prompts")
+NAIVE = ("naive", "naive, vmap")
 LOSSES = ("loss_actor", "loss_qvalue", "loss_alpha")
 SETTINGS = {"gamma": 0.99, "alpha_init": 0.05, "target_entropy": 0.01, "tau": 0.005}
 
@@ -103,9 +101,7 @@ def make_update(arguments: argparse.Namespace, name: str, method: str, lora: boo
             optimizer.backward(terms)
             optimizer.step()
     else:
-        reader = TrunkReader(trunk) if method == "naive, trie" else None
-        if reader is None:
-            reader = PlainReader(model, trunk.prompt, encode_once=method != "naive, prompts")
+        reader = PlainReader(model, trunk.prompt)
         mlp = critic.module.mlp.to(getattr(torch, arguments.dtype))
         loss, targets = make_naive_loss(reader, mlp, vmap=method == "naive, vmap", **SETTINGS)
         parameters = [p for p in loss.parameters() if p.requires_grad]

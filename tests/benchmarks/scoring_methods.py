@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-from unittest.mock import patch
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -20,8 +19,14 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from torchrl_glam.models import CandidateTrunk, build_trie, load_language_model, make_trunk
-from torchrl_glam.text import join_segments
+from torchrl_glam.models import (
+    CandidateTrunk,
+    RepeatedDecoderOnlyTrunk,
+    RepeatedTrunk,
+    build_trie,
+    load_language_model,
+    make_trunk,
+)
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -60,33 +65,30 @@ MODELS = {
     "qwen2-100m": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN)),
     "qwen2-500m": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN_HALF)),
 }
-METHODS = ("naive", "repeat", "packed", "trie", "trie + embeddings", "compiled", "floor")
+METHODS = ("naive", "repeat", "trie", "trie + embeddings", "floor")
 
 
 class Case(NamedTuple):
     """A language model and a batch of B states with A candidates each."""
 
     trunk: CandidateTrunk
-    compiled: CandidateTrunk | None
+    repeated: CandidateTrunk
     states: TensorDict
     prompt: Tensor  # [B, T]
     prompt_mask: Tensor  # [B, T]
-    candidates: Tensor  # [B, A, W]
-    mask: Tensor  # [B, A, W], True at tokens
 
     def describe(self) -> str:
         base, length = self.trunk.base_model, self.prompt_mask.sum(-1)
-        tokens = self.mask.sum(-1)[self.mask[..., 0]]
-        admissible = self.mask[..., 0]
-        packed, trie, full = (
-            int(build_trie(self.candidates, admissible, 0, 0, **options).valid.sum())
-            for options in ({"leaves": False, "packed": True}, {"leaves": False}, {})
+        actions, mask = self.states["action_tokens"], self.states["action_mask"]
+        trie, full = (
+            int(build_trie(actions, mask, 0, 0, leaves=leaves).valid.sum())
+            for leaves in (False, True)
         )
         return (
             f"{sum(p.numel() for p in base.parameters()) / 1e6:.0f} M parameters; prompts of "
-            f"{int(length.min())} to {int(length.max())} tokens, {self.mask.shape[1]} candidates "
-            f"of {int(tokens.min())} to {int(tokens.max())}; positions to read them: "
-            f"{self.mask.numel()} repeated, {packed} packed, {trie} trie, {full} trie + embeddings"
+            f"{int(length.min())} to {int(length.max())} tokens, {mask.shape[1]} candidates of "
+            f"{int((actions != 0).sum() / mask.sum())} tokens on average; positions to read them: "
+            f"{trie} trie, {full} trie + embeddings"
         )
 
 
@@ -157,19 +159,11 @@ def make_case(arguments: argparse.Namespace, name: str, objects: int, train: boo
     elif train:
         model = get_peft_model(model, adapters(model))
     trunk = make_trunk(model.eval(), tokenizer, **options).to(arguments.device)
-    compiled = None
-    if arguments.compile:
-        torch._dynamo.reset()
-        options["pad_to_multiple_of"] = arguments.pad
-        compiled = make_trunk(model, tokenizer, compile=True, **options).to(arguments.device)
+    kind = RepeatedTrunk if trunk.base_model.config.is_encoder_decoder else RepeatedDecoderOnlyTrunk
+    repeated = kind(model, tokenizer, **options).to(arguments.device)
     states = make_states(arguments.batch, objects).to(arguments.device)
     prompt, prompt_mask = trunk.prompt(states["goal_tokens"], states["observation_tokens"])
-    candidates = states["action_tokens"].long()
-    mask = (candidates != 0) & states["action_mask"].unsqueeze(-1)
-    width = int(mask.sum(-1).max())
-    return Case(
-        trunk, compiled, states, prompt, prompt_mask, candidates[..., :width], mask[..., :width]
-    )
+    return Case(trunk, repeated, states, prompt, prompt_mask)
 
 
 def build(case: Case) -> None:
@@ -188,100 +182,23 @@ def run(method: str, case: Case, train: bool) -> Tensor | None:
             parts.append(part.detach())
     if method == "floor":
         return None
-    return torch.cat(parts, 1).masked_fill(~case.mask[..., 0], 0)
-
-
-def _pick(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-    """Sum of the log-probabilities of ``tokens``, all ``[R, W]``, from ``[R, W, V]``."""
-    log_prob = logits.float().log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-    return (log_prob * mask).sum(-1)
-
-
-def _decoder_inputs(tokens: Tensor) -> Tensor:
-    return torch.nn.functional.pad(tokens[:, :-1], (1, 0))  # T5 starts with token 0
+    return torch.cat(parts, 1)
 
 
 def _naive(case: Case) -> Iterator[Tensor]:
-    model = case.trunk.model
-    for tokens, mask in zip(case.candidates.unbind(1), case.mask.unbind(1), strict=True):
-        if case.trunk.base_model.config.is_encoder_decoder:
-            logits = model(
-                input_ids=case.prompt,
-                attention_mask=case.prompt_mask,
-                decoder_input_ids=_decoder_inputs(tokens),
-            ).logits
-        else:
-            size = case.prompt.shape[1] + tokens.shape[1]
-            values = torch.cat([case.prompt, tokens], 1).unsqueeze(1)
-            filled = torch.cat([case.prompt_mask, mask], 1)
-            rows = join_segments(values, filled.unsqueeze(1), size, 0)
-            length = filled.sum(-1, keepdim=True)
-            attend = torch.arange(size, device=rows.device) < length
-            logits = model(input_ids=rows, attention_mask=attend).logits
-            first = case.prompt_mask.sum(-1, keepdim=True) - 1
-            at = first + torch.arange(tokens.shape[1], device=rows.device)
-            logits = logits.gather(1, at.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
-        yield _pick(logits, tokens, mask).unsqueeze(1)
+    for action in range(case.states["action_mask"].shape[1]):
+        one = case.states.clone()
+        for key in ("action_tokens", "action_mask"):
+            one[key] = one[key][:, action : action + 1]
+        yield case.trunk(one, only="scores")["log_likelihood"]
 
 
 def _repeat(case: Case) -> Iterator[Tensor]:
-    model, number = case.trunk.model, case.mask.shape[1]
-    tokens, mask = case.candidates.flatten(0, 1), case.mask.flatten(0, 1)
-    prompt_mask = case.prompt_mask.repeat_interleave(number, 0)
-    if case.trunk.base_model.config.is_encoder_decoder:
-        encoder = case.trunk.base_model.encoder
-        encoded = encoder(input_ids=case.prompt, attention_mask=case.prompt_mask)[0]
-        logits = model(
-            encoder_outputs=(encoded.repeat_interleave(number, 0),),
-            attention_mask=prompt_mask,
-            decoder_input_ids=_decoder_inputs(tokens),
-        ).logits
-    else:
-        length = case.prompt_mask.sum(-1, keepdim=True)
-        base = case.trunk.base_model
-        out = base.base_model(
-            input_ids=case.prompt, attention_mask=case.prompt_mask, use_cache=True
-        )
-        last = (length - 1).unsqueeze(-1).expand(-1, -1, out[0].shape[-1])
-        first = base.lm_head(out[0].gather(1, last)).repeat_interleave(number, 0)
-        cache = out.past_key_values
-        cache.batch_repeat_interleave(number)
-        inputs = tokens[:, :-1]
-        steps = torch.arange(inputs.shape[1], device=inputs.device)
-        rest = model(
-            input_ids=inputs,
-            attention_mask=torch.cat([prompt_mask, mask[:, :-1]], 1),
-            position_ids=length.repeat_interleave(number, 0) + steps,
-            past_key_values=cache,
-        ).logits
-        logits = torch.cat([first, rest], 1)
-    yield _pick(logits, tokens, mask).view(-1, number)
+    yield case.repeated(case.states.clone(), only="scores")["log_likelihood"]
 
 
 def _trunk(case: Case, only: str | None) -> Iterator[Tensor]:
     yield case.trunk(case.states.clone(), only=only)["log_likelihood"]
-
-
-def _packed(case: Case) -> Iterator[Tensor]:
-    if case.trunk.base_model.config.is_encoder_decoder:
-        change = patch.object(case.trunk, "packed", True)
-    else:  # after one prompt there is nothing to start anew
-        change = patch("torchrl_glam.models.trunks.trunk.build_trie", _unshared_trie)
-    with change:
-        yield from _trunk(case, "scores")
-
-
-def _unshared_trie(tokens: Tensor, mask: Tensor, start_id: int, pad_id: int, **kwargs):
-    """A trie in which no candidate shares a node with another."""
-    number = 1 << 20
-    offset = torch.arange(tokens.shape[1], device=tokens.device).view(1, -1, 1) * number
-    apart = torch.where(tokens == pad_id, pad_id, tokens.long() + offset)
-    trie = build_trie(apart, mask, start_id, pad_id, **kwargs)
-    return trie._replace(tokens=trie.tokens % number, targets=trie.targets % number)
-
-
-def _compiled(case: Case) -> Iterator[Tensor]:
-    yield case.compiled(case.states.clone())["log_likelihood"]
 
 
 def _floor(case: Case) -> Iterator[Tensor]:
@@ -295,9 +212,7 @@ def _floor(case: Case) -> Iterator[Tensor]:
 _STEPS = {
     "naive": _naive,
     "repeat": _repeat,
-    "packed": _packed,
     "trie": lambda case: _trunk(case, "scores"),
     "trie + embeddings": lambda case: _trunk(case, None),
-    "compiled": _compiled,
     "floor": _floor,
 }

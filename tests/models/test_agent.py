@@ -46,7 +46,6 @@ def make_loss(card, lora=None):
         tokenizer,
         card.template,
         normalisation=card.normalisation,
-        score_eos=card.score_eos,
     )
     sizes = {"num_actions": NUM_ACTIONS, "hidden_sizes": card.hidden_sizes}
     made = [make_critic(trunk, card.critic, **sizes) for _ in range(card.num_critics)]
@@ -68,7 +67,7 @@ def a_card(**settings):
 @pytest.mark.parametrize(
     "settings, lora, kind",
     [
-        ({"normalisation": "word_mean", "score_eos": True, "num_critics": 2}, None, "auto"),
+        ({"normalisation": "word_mean", "num_critics": 2}, None, "auto"),
         ({"critic": "observation", "normalisation": "token_mean"}, LORA, "adapter"),
         ({"critic": "encoded-action"}, LORA, "merged"),
         ({"load_in_4bit": True}, LORA, "adapter"),
@@ -159,6 +158,7 @@ def edit(folder, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -168,7 +168,7 @@ def edit(folder, **changes):
         ({"hidden_sizes": [0]}, r"agent.json' is damaged \(hidden_sizes \(\[0\]\) must be"),
         ({"critic": "all"}, r"damaged \(critic \('all'\) must be one of"),
         ({"critic": []}, r"damaged \(critic \(\[\]\) must be one of"),
-        ({"score_eos": "no"}, r"damaged \(score_eos \('no'\) must be true or false"),
+        ({"load_in_4bit": "no"}, r"damaged \(load_in_4bit \('no'\) must be true or false"),
         ({"template": {"text": "{goal}"}}, r"damaged \(text \('\{goal\}'\) has the slots"),
         ({"template": {"words": "{goal}"}}, r"damaged .*words"),
         ({"format": 2}, r"format \(2\) must be 1: a later version"),
@@ -197,6 +197,7 @@ def test_a_card_that_does_not_fit_is_refused(changes, message, export):
         load_agent(export)
 
 
+@pytest.mark.hostile
 def test_damaged_files_are_refused(export):
     (export / HEADS).write_bytes(b"\x80\x04not safetensors")
     with pytest.raises(ValueError, match="does not hold the value heads"):

@@ -102,15 +102,6 @@ def test_scores_are_those_of_the_answer(family, chat_template):
         torch.testing.assert_close(score, expected, atol=1e-4, rtol=0)
 
 
-def test_chatml_ends_where_generation_begins():
-    tokenizer = make_tokenizer(CHATML)
-    template = PromptTemplate().as_chat(tokenizer)
-    turn = {"role": "user", "content": PromptTemplate().fill("Grasp red lion", "You see: red lion")}
-    expected = tokenizer.apply_chat_template([turn], tokenize=False, add_generation_prompt=True)
-    assert template.fill("Grasp red lion", "You see: red lion") == expected
-    assert template.action_lead == ""
-
-
 @pytest.mark.parametrize("chat_template", [CHATML, INST], ids=["chatml", "inst"])
 def test_the_environment_writes_the_tokens_of_the_whole_chat(chat_template):
     tokenizer = make_tokenizer(chat_template)

@@ -22,8 +22,6 @@ from torchrl_glam.models import (
     score_error,
 )
 
-LONG = ["You see: " + ", ".join(["red lion"] * 30)] * 3
-
 
 @pytest.fixture(scope="module")
 def tokenizer():
@@ -127,12 +125,6 @@ def test_the_score_error_is_the_difference_in_nats(tokenizer, monkeypatch):
     assert error == pytest.approx(float((wrong - right).detach().abs().max()), rel=1e-4)
 
 
-def test_prompts_past_a_rotary_switch_are_refused_by_its_name(tokenizer):
-    trunk = make_trunk(make_architecture("phi3-longrope", tokenizer), tokenizer)
-    with pytest.raises(ValueError, match=r"by another rotary embedding \(32\)"):
-        trunk(make_states(tokenizer, observations=LONG))
-
-
 def test_an_encoder_decoder_without_a_start_token_is_named(tokenizer):
     model = make_architecture("mbart", tokenizer)
     model.config.decoder_start_token_id = None
@@ -174,16 +166,6 @@ def test_gradients_of_a_repeated_decoder_are_those_of_a_trie(tokenizer):
         gradients.append(torch.autograd.grad(value, list(model.parameters())))
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
-
-
-@pytest.mark.parametrize("only", ["scores", "prompt"])
-def test_parts_of_a_repeated_decoder(only, tokenizer):
-    trunk = RepeatedDecoderOnlyTrunk(make_model("gpt2", tokenizer), tokenizer)
-    with torch.no_grad():
-        whole = trunk(make_states(tokenizer, masked=((0, 0),)))
-        part = trunk(make_states(tokenizer, masked=((0, 0),)), only=only)
-    for key in trunk.written_keys(only):
-        torch.testing.assert_close(part[key], whole[key], atol=1e-5, rtol=1e-5)
 
 
 # Gradients

@@ -174,22 +174,11 @@ def test_heads_are_read_by_safetensors_alone(critic, folders, tmp_path):
         batch_size=[3],
     )
     values = loss._q_values(state)
-    for index in range(2):
-        own = {
-            name.removeprefix(f"critic.{index}.module.mlp."): value
-            for name, value in heads.items()
-            if name.startswith(f"critic.{index}.")
-        }
-        x = state["action_embedding" if critic == "candidate" else "prompt_embedding"]
-        layers = sorted({int(name.split(".")[0]) for name in own})
-        for layer in layers:
-            x = x @ own[f"{layer}.weight"].T + own[f"{layer}.bias"]
-            x = x if layer == layers[-1] else x.relu()
-        torch.testing.assert_close(x.squeeze(-1), values[index], atol=1e-4, rtol=1e-4)
-        names = {k.removeprefix(f"critic.{index}."): v for k, v in heads.items()}
-        critics[index].load_state_dict(
-            {k: v for k, v in names.items() if not k.startswith("critic.")}
-        )
+    for index, own in enumerate(critics):
+        start = f"critic.{index}."
+        parts = {k.removeprefix(start): v for k, v in heads.items() if k.startswith(start)}
+        own.load_state_dict(parts)
+        torch.testing.assert_close(own(state.copy())["action_value"], values[index])
 
 
 def test_another_agent_is_not_overwritten_nor_mixed(folders, tmp_path):
@@ -206,6 +195,7 @@ def test_another_agent_is_not_overwritten_nor_mixed(folders, tmp_path):
     assert not (tmp_path / "agent.json").exists() and (tmp_path / "config.json").exists()
 
 
+@pytest.mark.hostile
 def test_an_export_writes_through_no_link(folders, tmp_path):
     (tmp_path / "mine.json").write_text("mine")
     (tmp_path / "out").mkdir()

@@ -23,6 +23,7 @@ from torchrl_glam.models import (
     DecoderOnlyTrunk,
     EncoderDecoderTrunk,
     RepeatedTrunk,
+    ScoresOnly,
     load_tokenizer,
     make_trunk,
 )
@@ -106,6 +107,7 @@ def test_one_candidate_and_forty(family, tokenizer, number):
     assert_plain(trunk, tokenizer, states, GOALS[:2], OBSERVATIONS[:2], actions)
 
 
+@pytest.mark.parametrize("family", ["t5", "gpt2"])
 def test_candidates_that_are_equal_are_refused(family, tokenizer):
     states = make_states(tokenizer)
     states["action_tokens"][1, 3] = states["action_tokens"][1, 0]
@@ -121,18 +123,16 @@ def test_candidates_that_are_equal_are_refused(family, tokenizer):
     trunk(states)
 
 
-@pytest.mark.parametrize("eos", [False, True], ids=["", "eos"])
-@pytest.mark.parametrize("normalisation", ["sum", "token_mean", "word_mean"])
-def test_normalisation_and_end_of_sequence(family, tokenizer, normalisation, eos):
-    trunk = trunk_of(family, tokenizer, normalisation=normalisation, score_eos=eos)
+@pytest.mark.parametrize("normalisation", ["token_mean", "word_mean"])
+def test_normalisation(family, tokenizer, normalisation):
+    trunk = trunk_of(family, tokenizer, normalisation=normalisation)
     states = trunk(make_states(tokenizer, masked=((0, 0),)))
     for state, action in states["action_mask"].nonzero().tolist():
         text = ACTIONS[state][action]
-        total, _, _ = plain_score(
-            trunk.base_model, tokenizer, GOALS[state], OBSERVATIONS[state], text, eos
-        )
-        tokens = len(tokenizer(" " + text, add_special_tokens=False).input_ids) + eos
-        units = {"sum": 1, "token_mean": tokens, "word_mean": len(text.split())}[normalisation]
+        model, prompt = trunk.base_model, (GOALS[state], OBSERVATIONS[state])
+        total, _, _ = plain_score(model, tokenizer, *prompt, text)
+        tokens = len(tokenizer(" " + text, add_special_tokens=False).input_ids)
+        units = {"token_mean": tokens, "word_mean": len(text.split())}[normalisation]
         score = states["log_likelihood"][state, action]
         torch.testing.assert_close(score, total / units, atol=1e-4, rtol=0)
     assert states["log_likelihood"][0, 0] == 0
@@ -152,20 +152,6 @@ def test_passes_of_few_tokens_change_nothing(family, tokenizer, tokens):
     torch.testing.assert_close(
         parts["action_embedding"][mask], whole["action_embedding"][mask], atol=1e-4, rtol=1e-4
     )
-
-
-def test_passes_keep_within_the_limit(tokenizer, monkeypatch):
-    trunk = trunk_of("gpt2", tokenizer, max_tokens_per_pass=150)
-    read, sizes = trunk._read, []
-
-    def spy(prompt, mask, trie):
-        sizes.append(prompt.numel() + trie.tokens.numel())
-        return read(prompt, mask, trie)
-
-    monkeypatch.setattr(trunk, "_read", spy)
-    with torch.no_grad():
-        trunk(make_nine_states(tokenizer))
-    assert len(sizes) > 1 and max(sizes) <= 150
 
 
 def test_gradients_of_passes_are_those_of_the_whole(family, tokenizer):
@@ -190,9 +176,8 @@ def test_gradients_of_passes_are_those_of_the_whole(family, tokenizer):
     assert (parts - whole).norm() < 1e-5 * whole.norm()
 
 
-@pytest.mark.parametrize("eos", [False, True], ids=["", "eos"])
-def test_scores_alone_and_embeddings_alone(family, tokenizer, eos):
-    trunk = trunk_of(family, tokenizer, score_eos=eos)
+def test_scores_alone_and_embeddings_alone(family, tokenizer):
+    trunk = trunk_of(family, tokenizer)
     inputs = make_states(tokenizer, masked=((0, 1), (2, 0)))
     mask, whole = inputs["action_mask"], trunk(inputs.clone())
     scores = trunk(inputs.clone(), only="scores")
@@ -208,14 +193,42 @@ def test_scores_alone_and_embeddings_alone(family, tokenizer, eos):
         torch.testing.assert_close(part["prompt_embedding"], whole["prompt_embedding"], **near)
 
 
-def test_gradients_of_scores_alone(family, tokenizer):
-    trunk, gradients = trunk_of(family, tokenizer), []
-    parameters = list(trunk.parameters())
-    for only in (None, "scores"):
-        value = trunk(make_states(tokenizer), only=only)["log_likelihood"].sin().sum()
-        gradients.append(torch.autograd.grad(value, parameters, allow_unused=True))
-    for ours, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+def test_keys_and_settings_arrive(tokenizer):
+    inputs = ["goal", "observation", "action", "mask"]
+    outputs = ["log_likelihood", "action_embedding", "prompt_embedding"]
+    keys = {f"{name}_key": ("nested", name) for name in (*inputs, *outputs)}
+    options = {"normalisation": "token_mean", "max_tokens_per_pass": 70}
+    trunk = trunk_of("t5", tokenizer, **options, **keys)
+    assert trunk.out_keys == [("nested", name) for name in outputs]
+    assert trunk.max_tokens_per_pass == 70 and trunk.likelihood.normalisation == "token_mean"
+    plain = trunk_of("t5", tokenizer, **options)
+    states, nested = plain(make_states(tokenizer)), make_states(tokenizer)
+    for old, new in zip(plain.in_keys, trunk.in_keys, strict=True):
+        nested.rename_key_(old, new)
+    nested = trunk(nested)
+    for old, new in zip(plain.out_keys, trunk.out_keys, strict=True):
+        torch.testing.assert_close(nested[new], states[old])
+
+
+def test_a_policy_on_scores_alone_acts_as_on_everything(tokenizer):
+    trunk, seen = trunk_of("t5", tokenizer), []
+    for module in (trunk, ScoresOnly(trunk)):
+        torch.manual_seed(0)
+        seen.append(TensorDictSequential(module, CandidateActor())(make_states(tokenizer)))
+    whole, lean = seen
+    torch.testing.assert_close(lean["log_likelihood"], whole["log_likelihood"])
+    torch.testing.assert_close(lean["action"], whole["action"])
+    assert "action_embedding" not in lean
+
+
+@pytest.mark.parametrize("family", ["t5", "llama"])
+def test_states_of_any_batch_shape(family, tokenizer):
+    trunk, states = trunk_of(family, tokenizer), make_states(tokenizer)
+    expected, one = trunk(states.clone()), trunk(states[1].clone())
+    four = trunk(states[[0, 1, 2, 0]].view(2, 2))
+    for key in trunk.out_keys:
+        torch.testing.assert_close(one[key], expected[key][1], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(four[key][1, 0], expected[key][2], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "bart"])
@@ -264,11 +277,6 @@ def test_under_vmap_the_remedy_is_named(tokenizer):
         loss(steps)
 
 
-def test_an_encoder_decoder_without_tries_is_announced(tokenizer):
-    with pytest.warns(UserWarning, match="takes no token trie: its decoder reads .* packed"):
-        make_trunk(make_model("umt5", tokenizer), tokenizer)
-
-
 @pytest.mark.parametrize("family", ["t5", "umt5", "bart"])
 @pytest.mark.parametrize("kind", ["packed", "repeated"])
 def test_layouts_that_share_nothing(family, tokenizer, kind):
@@ -314,8 +322,11 @@ def test_models_that_trunks_cannot_read_are_refused(tokenizer):
             make_trunk(model.eval(), tokenizer)
     with pytest.raises(ValueError, match="not a decoder-only language model"):
         DecoderOnlyTrunk(make_model("t5", tokenizer), tokenizer)
-    with pytest.raises(ValueError, match="not an encoder-decoder with a language-model head"):
-        RepeatedTrunk(make_model("gpt2", tokenizer), tokenizer)
+    for kind in (RepeatedTrunk, EncoderDecoderTrunk):
+        with pytest.raises(ValueError, match="not an encoder-decoder with a language-model head"):
+            kind(make_model("gpt2", tokenizer), tokenizer)
+    with pytest.raises(ValueError, match="has 2 position biases in its decoder"):
+        EncoderDecoderTrunk(make_model("umt5", tokenizer), tokenizer)
 
 
 def test_models_without_a_language_model_head_are_refused(tokenizer):
@@ -328,13 +339,7 @@ def test_models_without_a_language_model_head_are_refused(tokenizer):
         make_trunk(GPT2Model(gpt2), tokenizer)
 
 
-def test_a_tokenizer_that_cannot_pad_is_refused(tokenizer):
-    without = load_tokenizer("tiny")
-    without.pad_token = None
-    with pytest.raises(ValueError, match="no padding token: set tokenizer.pad_token"):
-        make_trunk(make_model("gpt2", tokenizer), without)
-
-
+@pytest.mark.parametrize("family", ["t5", "gpt2"])
 def test_a_candidate_that_spells_nothing_is_refused(family, tokenizer):
     states = make_states(tokenizer)
     states["action_mask"][2, 4] = True
@@ -355,18 +360,12 @@ def test_an_attention_without_masks_of_its_own_is_refused(tokenizer):
         ({"normalisation": "mean"}, r"normalisation \('mean'\) must be one of"),
         ({"max_tokens_per_pass": 0}, r"max_tokens_per_pass \(0\) must be at least 1"),
         ({"pad_to_multiple_of": 0}, r"pad_to_multiple_of \(0\) must be at least 1"),
+        ({"layout": "tri"}, r"layout \('tri'\) must be 'trie' or 'packed'"),
     ],
 )
 def test_wrong_options_are_refused(tokenizer, options, message):
     with pytest.raises(ValueError, match=message):
-        trunk_of("t5", tokenizer, **options)
-
-
-def test_an_end_token_is_needed_to_score_it(tokenizer):
-    without = load_tokenizer("tiny")
-    without.eos_token = None
-    with pytest.raises(ValueError, match="score_eos .* needs an end-of-sequence token"):
-        trunk_of("gpt2", without, make_model("gpt2", tokenizer), score_eos=True)
+        EncoderDecoderTrunk(make_model("t5", tokenizer), tokenizer, **options)
 
 
 def test_a_prompt_that_the_action_continues_has_no_end_token(tokenizer):

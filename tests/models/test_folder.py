@@ -7,7 +7,6 @@ import warnings
 from importlib.util import find_spec
 
 import pytest
-import torch
 from families import make_model
 from peft import LoraConfig
 from safetensors.torch import load_file, save_file
@@ -28,6 +27,7 @@ def edit(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     "name", ["config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"]
 )
@@ -58,6 +58,7 @@ class _Payload:
         return os.mkdir, (os.environ["PAYLOAD"],)
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside safetensors"])
 def test_a_pickle_is_never_opened(folder, tmp_path, monkeypatch, beside):
     monkeypatch.setenv("PAYLOAD", str(tmp_path / "ran"))
@@ -80,6 +81,7 @@ def payload(folder, tmp_path, monkeypatch):
     return tmp_path / "ran"
 
 
+@pytest.mark.hostile
 def test_code_of_a_model_is_neither_run_nor_offered(folder, payload):
     auto_map = {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}
     edit(folder / "config.json", model_type="own", auto_map=auto_map)
@@ -88,6 +90,7 @@ def test_code_of_a_model_is_neither_run_nor_offered(folder, payload):
     assert not payload.exists()
 
 
+@pytest.mark.hostile
 def test_code_of_a_tokenizer_is_neither_run_nor_offered(folder, payload):
     """transformers reads its plain files instead."""
     auto_map = {"AutoTokenizer": ["own.T", "own.T"]}
@@ -96,6 +99,7 @@ def test_code_of_a_tokenizer_is_neither_run_nor_offered(folder, payload):
     assert not payload.exists()
 
 
+@pytest.mark.hostile
 def test_weights_that_lie_elsewhere_are_refused(folder, tmp_path):
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
@@ -105,38 +109,55 @@ def test_weights_that_lie_elsewhere_are_refused(folder, tmp_path):
         load_language_model(folder)
 
 
+@pytest.mark.hostile
 def test_a_vocabulary_that_lies_elsewhere_is_refused(folder, tmp_path):
     edit(folder / "tokenizer_config.json", vocab_file=str(tmp_path / "vocab.json"))
     with pytest.raises(ValueError, match="tokenizer_config.json: vocab_file"):
         load_tokenizer(folder)
 
 
-def test_a_model_that_lacks_a_tensor_is_refused(folder):
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
+def lacking(folder):
+    tensors = load_file(folder / "model.safetensors")
     tensors.pop("transformer.h.1.mlp.c_fc.weight")
-    save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"lacks 1 tensors .*transformer.h.1.mlp.c_fc.weight"):
-        load_language_model(folder)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def test_damaged_weights_are_named(folder):
+def cut_short(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="has damaged weights"):
+
+
+def sparse(folder):
+    with (folder / "vocab.json").open("wb") as file:
+        file.truncate(2**40)
+
+
+def config(**changes):
+    return lambda folder: edit(folder / "config.json", **changes)
+
+
+def text_of_config(text):
+    return lambda folder: (folder / "config.json").write_text(text)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lacking, r"lacks 1 tensors .*transformer.h.1.mlp.c_fc.weight"),
+        (cut_short, "has damaged weights"),
+        (config(n_embd=16), "those of another configuration"),
+        (text_of_config("{"), r"config.json' is not JSON"),
+        (text_of_config("[" * 10**5), r"config.json' is not JSON \(nested too deeply\)"),
+        (config(n_layer=10**7), "of 10000000 in its config.json, expected at most 4,096"),
+        (config(text={"num_experts": 10**7}), "of 10000000 in its config.json"),
+        (sparse, r"'vocab.json' of 1,099,511,627,776 bytes, expected at"),
+    ],
+)
+def test_damaged_and_absurd_files_are_named(folder, damage, message):
+    damage(folder)
+    with pytest.raises(ValueError, match=message):
         load_language_model(folder)
-
-
-def test_weights_of_another_size_are_named(folder):
-    edit(folder / "config.json", n_embd=16)
-    with pytest.raises(ValueError, match="those of another configuration"):
-        load_language_model(folder)
-
-
-def test_a_configuration_that_is_no_json_is_named(folder):
-    (folder / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config.json' is not JSON"):
-        load_tokenizer(folder)
 
 
 @pytest.mark.parametrize("alpha", [0, -8])
@@ -174,6 +195,7 @@ os.mkdir(os.environ["PAYLOAD"])
 """
 
 
+@pytest.mark.hostile
 def test_adapters_that_are_not_lora_import_nothing(adapters, payload, monkeypatch):
     """XLoRA's sub-adapters may name a module of the folder that Python was started in."""
     (adapters / "megatron").mkdir()
@@ -203,6 +225,7 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch):
             assert find_spec("kernels_of_mine") is not None
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -222,26 +245,7 @@ def test_adapters_have_plain_fields(adapters, changes, message):
         load_language_model(adapters)
 
 
-@pytest.mark.parametrize("changes", [{"n_layer": 10**7}, {"text": {"num_experts": 10**7}}])
-def test_a_configuration_of_absurd_size_is_refused(folder, changes):
-    edit(folder / "config.json", **changes)
-    with pytest.raises(ValueError, match=r"of 10000000 in its config.json, expected at most 4,096"):
-        load_language_model(folder)
-
-
-def test_json_that_is_nested_deeply_is_refused(folder):
-    (folder / "config.json").write_text("[" * 10**5)
-    with pytest.raises(ValueError, match=r"config.json' is not JSON \(nested too deeply\)"):
-        load_tokenizer(folder)
-
-
-def test_a_large_file_is_refused_before_it_is_read(folder):
-    with (folder / "vocab.json").open("wb") as file:
-        file.truncate(2**40)  # a sparse file
-    with pytest.raises(ValueError, match=r"'vocab.json' of 1,099,511,627,776 bytes, expected at"):
-        load_tokenizer(folder)
-
-
+@pytest.mark.hostile
 def test_adapters_beside_a_whole_model_are_refused(folder, tmp_path):
     lora = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
     model, tokenizer = load_language_model(folder, lora=lora)
@@ -267,9 +271,3 @@ def test_attention_is_chosen_by_what_the_model_has(tmp_path):
         warnings.simplefilter("error", UserWarning)
         model, _ = load_language_model("tiny")
     assert model.config._attn_implementation == "sdpa"
-
-
-def test_logits_are_finite_of_what_is_loaded(folder):
-    model, tokenizer = load_language_model(folder)
-    ids = tokenizer("Goal: Grasp red lion", return_tensors="pt").input_ids
-    assert torch.isfinite(model(ids).logits).all()

@@ -1,15 +1,12 @@
-"""The actor head as a masked softmax, the critic heads as perceptrons, and both in a collector."""
+"""The actor head as a masked softmax, and the critic heads as perceptrons."""
 
 import math
 
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
-from torchrl.collectors import Collector
-from torchrl.data import Binary, Categorical, Composite, Unbounded
-from torchrl.envs import EnvBase, ExplorationType, set_exploration_type
+from torchrl.envs import ExplorationType, set_exploration_type
 
 from torchrl_glam.models import CandidateActor, CandidateCritic, ObservationCritic, ValueHead
 
@@ -211,29 +208,6 @@ def test_value_head_is_a_perceptron_on_the_prompt():
     assert expected.shape == (2, 5, 1)
 
 
-def test_critics_take_nested_keys():
-    critic = CandidateCritic(
-        2,
-        (3,),
-        action_embedding_key=("model", "embedding"),
-        action_mask_key=("agent", "mask"),
-        action_value_key=("agent", "value"),
-    )
-    inputs = TensorDict(
-        {
-            "model": {"embedding": torch.randn(1, 2, 2)},
-            "agent": {"mask": torch.ones(1, 2).bool()},
-        },
-        batch_size=[1],
-    )
-    assert critic(inputs)["agent", "value"].shape == (1, 2)
-    critic = ObservationCritic(
-        2, 2, (3,), prompt_embedding_key=("model", "prompt"), action_value_key=("agent", "value")
-    )
-    inputs["model", "prompt"] = torch.randn(1, 2)
-    assert critic(inputs)["agent", "value"].shape == (1, 2)
-
-
 @pytest.mark.parametrize(
     "make, message",
     [
@@ -245,52 +219,3 @@ def test_critics_take_nested_keys():
 def test_critics_refuse(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-# Together
-
-
-class Choices(EnvBase):
-    """Three candidates of which one, another each time, is masked; it must never be chosen."""
-
-    def __init__(self):
-        super().__init__(batch_size=[2])
-        self.observation_spec = Composite(
-            features=Unbounded((2, 3)), action_mask=Binary(3, (2, 3), dtype=torch.bool), shape=[2]
-        )
-        self.action_spec = Categorical(3, shape=(2,))
-        self.reward_spec = Unbounded((2, 1))
-
-    def _observe(self):
-        self.mask = torch.ones(2, 3, dtype=torch.bool)
-        self.mask[torch.arange(2), torch.randint(3, (2,))] = False
-        return {"features": torch.randn(2, 3), "action_mask": self.mask}
-
-    def _reset(self, tensordict=None):
-        return TensorDict(self._observe(), batch_size=[2])
-
-    def _step(self, tensordict):
-        assert self.mask.gather(-1, tensordict["action"].unsqueeze(-1)).all()
-        ends = {"reward": torch.zeros(2, 1), "done": torch.zeros(2, 1, dtype=torch.bool)}
-        return TensorDict({**self._observe(), **ends}, batch_size=[2])
-
-    def _set_seed(self, seed):
-        torch.manual_seed(seed)
-
-
-def test_trunk_and_actor_are_a_collectors_policy():
-    trunk = TensorDictModule(nn.Linear(3, 3), in_keys=["features"], out_keys=["log_likelihood"])
-    policy = TensorDictSequential(trunk, CandidateActor()).select_out_keys("action")
-    collector = Collector(
-        Choices(),
-        policy,
-        frames_per_batch=40,
-        total_frames=80,
-        auto_register_policy_transforms=False,
-    )
-    batches = list(collector)
-    collector.shutdown()
-    assert len(batches) == 2 and batches[0].shape == (2, 20)
-    assert "log_likelihood" not in batches[0].keys()
-    chosen = torch.cat([batch["action"] for batch in batches]).unique()
-    assert chosen.tolist() == [0, 1, 2]

@@ -92,13 +92,6 @@ def test_goals_are_named_from_the_threshold_on(threshold, max_goals, named):
     assert judge(STEP) == named
 
 
-def test_the_odds_are_those_of_yes_against_all_other_answers():
-    table = {"yes": -1.0, "no": -2.0, "Release": -3.0}
-    judge = make_judge(lambda prompt, answer: table[answer], no=("no", "Release"), **SHORT)
-    expected = -1.0 - math.log(math.exp(-2.0) + math.exp(-3.0))
-    assert judge.log_odds([STEP], [["Grasp red lion"]]).tolist() == pytest.approx([expected])
-
-
 def test_pairs_come_in_the_order_of_the_goals_with_lists_of_any_length():
     judge = make_judge(by_goal(CHANCES), **SHORT)
     other = [GameStep("You see: blue cat", {}), GameStep("You see: nothing", {}, "Release")]

@@ -4,8 +4,7 @@ import copy
 
 import pytest
 import torch
-from families import make_model, make_nine_states
-from tensordict import TensorDict
+from families import make_model, make_transitions
 from torchrl.objectives import SoftUpdate
 
 from torchrl_glam.models import (
@@ -36,38 +35,8 @@ def test_passes_by_hand():
     assert [rows.tolist() for rows in token_passes(prompts, nodes, 10_000)] == [[1, 4, 3, 5, 0, 2]]
 
 
-def padding_share(prompts, nodes, passes):
-    read = sum(len(rows) * int(prompts[rows].max() + nodes[rows].max()) for rows in passes)
-    return 1 - int((prompts + nodes).sum()) / read
-
-
-def test_little_is_padded():
-    """The first by hand: of 3 * 16 + 25 + 27 + 93 = 193 positions, 190 hold a token."""
-    prompts, nodes = torch.tensor([21, 10, 90, 11, 10, 20]), torch.tensor([6, 5, 3, 5, 4, 5])
-    share = padding_share(prompts, nodes, token_passes(prompts, nodes, 48))
-    assert share == pytest.approx(3 / 193)
-    # Prompts of 60 to 120 tokens, tries of 12 to 17 nodes, as with six objects.
-    draw = torch.Generator().manual_seed(0)
-    prompts = torch.randint(60, 121, (256,), generator=draw)
-    nodes = torch.randint(12, 18, (256,), generator=draw)
-    assert padding_share(prompts, nodes, [torch.arange(256)]) > 0.2
-    assert padding_share(prompts, nodes, token_passes(prompts, nodes, 4096)) < 0.1
-
-
-def make_batch(tokenizer):
-    states = make_nine_states(tokenizer)
-    following = make_nine_states(tokenizer).flip(0)
-    rows = len(states)
-    draw = torch.Generator().manual_seed(0)
-    ends = torch.rand(rows, 1, generator=draw) < 0.3
-    reward = torch.rand(rows, 1, generator=draw)
-    following.update({"reward": reward, "done": ends, "terminated": ends})
-    action = torch.zeros(rows, dtype=torch.long)
-    return TensorDict({**states, "action": action, "next": following}, batch_size=[rows])
-
-
 def test_parts_hold_every_row_once_and_fit(tokenizer):
-    trunk, batch = make_trunk(make_model("t5", tokenizer), tokenizer), make_batch(tokenizer)
+    trunk, batch = make_trunk(make_model("t5", tokenizer), tokenizer), make_transitions()
     batch["row"] = torch.arange(len(batch))
     parts = split_by_tokens(batch, trunk, 90)
     assert sorted(torch.cat([part["row"] for part in parts]).tolist()) == list(range(len(batch)))
@@ -81,7 +50,7 @@ def test_parts_hold_every_row_once_and_fit(tokenizer):
 
 @pytest.mark.parametrize("separate", [True, False])
 def test_an_update_in_parts_has_the_gradients_of_the_whole(tokenizer, separate):
-    batch, after = make_batch(tokenizer), []
+    batch, after = make_transitions(), []
     torch.manual_seed(0)
     trunk = make_trunk(make_model("flan-t5", tokenizer), tokenizer)
     critic = CandidateCritic(trunk.embedding_dim, (8,))
@@ -112,7 +81,7 @@ def test_an_update_in_parts_has_the_gradients_of_the_whole(tokenizer, separate):
 
 
 def test_bad_arguments_are_refused(tokenizer):
-    trunk, batch = make_trunk(make_model("t5", tokenizer), tokenizer), make_batch(tokenizer)
+    trunk, batch = make_trunk(make_model("t5", tokenizer), tokenizer), make_transitions()
     with pytest.raises(ValueError, match=r"max_tokens \(0\) must be at least 1"):
         split_by_tokens(batch, trunk, 0)
     with pytest.raises(ValueError, match=r"batch has the shape \(3, 3\)"):

@@ -103,10 +103,8 @@ def sac_batch():
 RUNS = {
     "toy, an Adam for each loss": toy_run(),
     "toy, one Adam": toy_run(separate=False),
-    "SAC": language_model_run(train_sac, make_sac, sac_batch, lora=False),
     "SAC, LoRA": language_model_run(train_sac, make_sac, sac_batch, lora=True),
     "PPO": language_model_run(train_ppo, make_ppo, make_rollout, lora=False),
-    "PPO, LoRA": language_model_run(train_ppo, make_ppo, make_rollout, lora=True),
 }
 
 
@@ -137,20 +135,6 @@ def test_two_processes_update_as_one_with_all_rows(name, of_two):
             assert theirs == pytest.approx(mine, rel=1e-3), "before clipping"
     first, second = (results[name][0] for results in of_two)
     assert all(second[key].equal(value) for key, value in first.items()), "to the last bit"
-
-
-def test_the_runs_above_move_all_that_trains_by_more_than_they_may_differ():
-    """Or they would show nothing."""
-    torch.manual_seed(1)
-    loss = make_sac(lora=True)
-    before = values(loss)
-    after, norms = RUNS["SAC, LoRA"](None, [torch.arange(ROWS)])
-    moved = [
-        (after[key] - value).abs().max() for key, value in before.items() if "log_alpha" in key
-    ]
-    moved += [(after[k] - v).abs().max() for k, v in before.items() if k.startswith("trunk_params")]
-    assert min(moved) > 1e-4
-    assert max(norm["trunk_critic"] for norm in norms) > SETTINGS["max_grad_norm"]
 
 
 class Uneven(nn.Module):
@@ -211,13 +195,3 @@ def test_what_fails_on_one_process_fails_on_all_and_changes_nothing():
     assert [kind for kind, _ in second] == [UpdateFailedError.__name__, "FloatingPointError"]
     assert "on another process" in first[0][1] and "out of memory" in second[0][1]
     assert "on another process" in first[1][1] and "loss_actor is nan" in second[1][1]
-
-
-def test_alone_nothing_is_copied_or_caught():
-    weight = nn.Parameter(torch.ones(3))
-    reducer, grad = GradientReducer(), torch.ones(3)
-    gradients = {"all": {weight: grad}}
-    reducer.sum({"all": [weight]}, gradients)
-    assert gradients["all"][weight] is grad
-    with pytest.raises(KeyError):
-        reducer.sum({"all": [weight]}, gradients, KeyError("as it was"))

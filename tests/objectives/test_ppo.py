@@ -5,9 +5,7 @@ import functools
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictSequential
-from torchrl.objectives import ClipPPOLoss, ValueEstimators
-from torchrl.objectives.value import GAE
+from torchrl.objectives import ValueEstimators
 
 from torchrl_glam.models import CandidateActor, ValueHead
 from torchrl_glam.objectives import PPOGLAMLoss
@@ -119,37 +117,6 @@ def test_the_clip_bites_on_both_sides():
     assert loss.heads(batch)["clip_fraction"] == 1
 
 
-@pytest.mark.parametrize("functional", [True, False])
-def test_torchrls_own_loss_on_our_networks_agrees(functional):
-    """Two passes through the trunk instead of one; TorchRL's estimator without ``vmap``."""
-    loss = make_loss(entropy_coeff=0.3, critic_coeff=0.6, clip_epsilon=0.1)
-    rollout = make_rollout(loss)
-    for key in toy.STATE_KEYS:  # steps that follow one another
-        rollout["next", key][:-1] = rollout[key][1:]
-    policy = ProbabilisticTensorDictSequential(loss.trunk, *loss.actor)
-    critic = TensorDictSequential(loss.trunk, loss.value)
-    whole = GAE(gamma=0.9, lmbda=0.8, value_network=critic, deactivate_vmap=True)
-    with torch.no_grad():
-        rows = whole(rollout.exclude("state_value"))
-    batch = loss.prepare(rollout)
-    torch.testing.assert_close(rows["advantage"], batch["advantage"])
-    moved(loss)
-    theirs = ClipPPOLoss(
-        policy,
-        critic,
-        clip_epsilon=0.1,
-        entropy_coeff=0.3,
-        critic_coeff=0.6,
-        loss_critic_type="l2",
-        functional=functional,
-    )
-    terms, expected = theirs(batch.clone()), loss(batch)
-    for name in LOSSES:
-        torch.testing.assert_close(terms[name], expected[name], msg=name)
-    for got, want in zip(gradients(terms, loss), gradients(expected, loss), strict=True):
-        torch.testing.assert_close(got, want)
-
-
 # The first epoch
 
 
@@ -245,15 +212,6 @@ def test_normalised_advantages():
     advantage = loss.prepare(make_rollout(loss))["advantage"]
     assert advantage.mean().item() == pytest.approx(0, abs=1e-9)
     assert advantage.std().item() == pytest.approx(1)
-
-
-def test_advantages_by_default_are_those_of_the_defaults():
-    loss = make_loss()
-    default = PPOGLAMLoss(loss.trunk, CandidateActor(return_log_prob=True), loss.value)
-    loss.make_value_estimator(gamma=0.99, lmbda=0.95)
-    rollout = make_rollout(loss)
-    wanted = loss.prepare(rollout.clone())["advantage"]
-    assert default.prepare(rollout)["advantage"].equal(wanted)
 
 
 # Passes through the trunk

@@ -26,24 +26,17 @@ def loss_with_updater(**options):
 # Passes through the trunk
 
 
-def test_three_passes_and_only_rows_that_go_on():
-    loss, _ = loss_with_updater()
-    loss(toy.make_batch(7))  # two of seven rows terminate
-    assert loss.trunk.module.calls == [7, 5, 5]
-
-
-def test_one_pass_when_all_rows_terminate():
-    loss, _ = loss_with_updater()
-    batch = toy.make_batch()
-    batch["next", "terminated"].fill_(True)
+@pytest.mark.parametrize(
+    ("kind", "all_end", "rows"),
+    [("plain", False, [7, 5, 5]), ("plain", True, [7]), ("frozen", False, [7, 5])],
+    ids=["two of seven rows terminate", "all rows terminate", "a frozen trunk is its own target"],
+)
+def test_passes_and_their_rows(kind, all_end, rows):
+    loss, _ = loss_with_updater(trunk=toy.make_trunk(kind))
+    batch = toy.make_batch(7)
+    batch["next", "terminated"] |= all_end
     loss(batch)
-    assert loss.trunk.module.calls == [7]
-
-
-def test_frozen_trunk_is_its_own_target():
-    loss, _ = loss_with_updater(trunk=toy.make_trunk("frozen"))
-    loss(toy.make_batch())
-    assert loss.trunk.module.calls == [7, 5]
+    assert loss.trunk.module.calls == rows
 
 
 def test_next_states_leave_no_gradient():
@@ -289,6 +282,12 @@ def test_other_value_estimators_are_refused():
 # Refusals
 
 
+class _ActorWithParameters(CandidateActor):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -304,20 +303,16 @@ def test_other_value_estimators_are_refused():
         ({"critic": [toy.make_critic()] * 2}, "got 2 with 1 distinct"),
         ({"critic": []}, "critic must be one module"),
         ({"loss_function": "huber"}, r"loss_function \('huber'\)"),
+        ({"munchausen": 1.0}, r"munchausen \(1.0\) must be in \[0, 1\)"),
+        ({"actor": _ActorWithParameters()}, "actor must have no parameters"),
     ],
 )
 def test_construction_refuses(options, message):
     critic = options.pop("critic", toy.make_critic())
+    actor = options.pop("actor", CandidateActor())
     options = {"num_actions": toy.ACTIONS, **options}
     with pytest.raises(ValueError, match=message):
-        SACGLAMLoss(toy.make_trunk(), CandidateActor(), critic, **options)
-
-
-def test_an_actor_with_parameters_is_refused():
-    actor = CandidateActor()
-    actor.scale = nn.Parameter(torch.ones(1))
-    with pytest.raises(ValueError, match="actor must have no parameters"):
-        SACGLAMLoss(toy.make_trunk(), actor, toy.make_critic(), num_actions=toy.ACTIONS)
+        SACGLAMLoss(toy.make_trunk(), actor, critic, **options)
 
 
 @pytest.mark.parametrize(
@@ -339,26 +334,18 @@ def test_a_bad_row_is_named(key, index, value, error, message):
         loss(batch)
 
 
-def test_a_missing_entry_is_named():
+def test_missing_entries_and_wrong_shapes_are_named():
     loss, _ = loss_with_updater()
     with pytest.raises(KeyError, match="goal_tokens"):
         loss(toy.make_batch().exclude("goal_tokens"))
     with pytest.raises(KeyError, match="terminated"):
         loss(toy.make_batch().exclude(("next", "terminated")))
-
-
-def test_actions_of_another_shape_are_refused():
-    loss, _ = loss_with_updater()
     batch = toy.make_batch()
     batch["action"] = batch["action"].unsqueeze(-1)
     with pytest.raises(ValueError, match=r"'action' has shape \(7, 1\) but must be \(7,\)"):
         loss(batch)
-
-
-def test_another_number_of_candidates_is_refused():
-    loss, _ = loss_with_updater(num_actions=5)
     with pytest.raises(ValueError, match=r"num_actions \(5\) differs .* scored \(4\)"):
-        loss(toy.make_batch())
+        loss_with_updater(num_actions=5)[0](toy.make_batch())
 
 
 def test_weights_that_are_not_finite_are_noticed():
@@ -379,7 +366,7 @@ def test_weights_that_are_not_finite_are_noticed():
 def test_extreme_likelihoods_stay_finite():
     """Scores hundreds of nats apart, as a fresh language model gives them."""
     scores = nn.Parameter(torch.tensor([-900.0, -5.0, -400.0, 0.0]))
-    trunk = TensorDictModule(_Scores(scores), in_keys=["x"], out_keys=["log_likelihood"])
+    trunk = TensorDictModule(lambda x: scores.expand(len(x), 4), ["x"], ["log_likelihood"])
     critic = TensorDictModule(nn.Linear(1, 4), in_keys=["x"], out_keys=["action_value"])
     loss = SACGLAMLoss(trunk, CandidateActor(), critic, num_actions=4, alpha_init=50.0)
     SoftUpdate(loss, tau=0.1)
@@ -394,12 +381,3 @@ def test_extreme_likelihoods_stay_finite():
     sum(terms[name] for name in LOSSES).backward()
     assert all(value.isfinite() for value in terms.values())
     assert scores.grad.isfinite().all() and scores.grad[3] == 0.0
-
-
-class _Scores(nn.Module):
-    def __init__(self, scores):
-        super().__init__()
-        self.scores = scores
-
-    def forward(self, x):
-        return self.scores.expand(len(x), -1)

@@ -9,7 +9,6 @@ import pytest
 import torchrl_glam.pretraining
 from torchrl_glam.envs import GoalSpace, PlaygroundTextEnv
 from torchrl_glam.pretraining import (
-    PLAYGROUND_EXERCISES,
     GameExercises,
     PlaygroundExercises,
     make_tokenizer,
@@ -191,17 +190,6 @@ def _without_docstrings(source):
     return ast.unparse(tree)
 
 
-def test_transcripts_hold_what_was_played_and_nothing_else():
-    moves = record_play(PlaygroundTextEnv(num_envs=4), 64)
-    assert set(moves[0]._fields) == {"goal", "observation", "actions", "action", "after"}
-    exercises = GameExercises(moves, weights={"outcome": 1.0}, questions=1)
-    played = {(move.goal, move.observation, move.action) for move in moves}
-    for reading in exercises(100):
-        goal, *observation = reading.prompt.removeprefix("Goal: ").splitlines()[:-1]
-        action = reading.answers[0][0][0].strip()
-        assert (goal, "\n".join(observation), action) in played
-
-
 def test_no_text_is_spelled_in_letters():
     tokenizer = make_tokenizer()
     transcripts = GameExercises(
@@ -217,18 +205,6 @@ def test_no_text_is_spelled_in_letters():
 def test_the_seed_makes_the_exercises():
     assert PlaygroundExercises(seed=3)(20) == PlaygroundExercises(seed=3)(20)
     assert PlaygroundExercises(seed=3)(20) != PlaygroundExercises(seed=4)(20)
-
-
-def test_questions_come_by_their_shares():
-    readings = PlaygroundExercises(questions=4)(1000)
-    assert {len(reading.answers) for reading in readings} == {4}
-    starts = Counter(
-        pieces[0][0].split()[1:3][-1] if "Question" in pieces[0][0] else "action"
-        for reading in readings
-        for pieces in reading.answers
-    )
-    assert starts["state"] == pytest.approx(4000 * PLAYGROUND_EXERCISES["state"], rel=0.15)
-    assert starts["action"] == pytest.approx(4000 * PLAYGROUND_EXERCISES["action"], rel=0.15)
 
 
 def test_unknown_exercises_are_refused():

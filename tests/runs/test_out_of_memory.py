@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from gpu_parity import fresh_trunk, transitions
+from families import fresh_trunk, make_transitions
 from torchrl.objectives import SoftUpdate
 
 from torchrl_glam.models import CandidateActor, make_critic
@@ -57,7 +57,7 @@ def whole_pass(batch):
 
 @pytest.mark.parametrize("given", [True, False], ids=["tokens given", "one pass"])
 def test_the_update_is_that_of_smaller_passes(given, caplog):
-    batch = transitions()
+    batch = make_transitions()
     tokens = whole_pass(batch)
     training = Training(states=6, max_tokens=tokens if given else None)
     expected = Training(states=100, max_tokens=tokens // 2)
@@ -72,7 +72,7 @@ def test_the_update_is_that_of_smaller_passes(given, caplog):
 
 
 def test_what_a_broken_backward_pass_left_is_forgotten():
-    batch, training = transitions(), Training(states=100, max_tokens=None)
+    batch, training = make_transitions(), Training(states=100, max_tokens=None)
     expected, calls = Training(states=100, max_tokens=whole_pass(batch) // 2), []
 
     def fails_late(update):
@@ -93,7 +93,7 @@ def test_what_a_broken_backward_pass_left_is_forgotten():
 
 
 def test_memory_that_runs_out_again_ends_the_run_and_changes_nothing():
-    batch = transitions()
+    batch = make_transitions()
     training = Training(states=2, max_tokens=whole_pass(batch))
     before = training.weights()
     message = "again, after passes were halved once.*set max_tokens_per_pass=.*or less"
@@ -105,4 +105,4 @@ def test_memory_that_runs_out_again_ends_the_run_and_changes_nothing():
 def test_one_token_is_not_halved():
     training = Training(states=0, max_tokens=1)
     with pytest.raises(torch.OutOfMemoryError, match=r"max_tokens_per_pass: 1; CUDA out of memory"):
-        training.update(transitions())
+        training.update(make_transitions())

@@ -11,25 +11,19 @@ from torchrl_glam.models.critic import (
     make_critic,
 )
 from torchrl_glam.models.export import export_agent
-from torchrl_glam.models.hub import push_agent, write_model_card
 from torchrl_glam.models.judge import GoalJudge
 from torchrl_glam.models.loading import load_language_model, load_tokenizer
+from torchrl_glam.models.model_card import write_model_card
 from torchrl_glam.models.protocol import Trunk
-from torchrl_glam.models.trunks import (
-    CandidateTrie,
-    CandidateTrunk,
-    DecoderOnlyTrunk,
-    EncodedActionsTrunk,
-    EncoderDecoderTrunk,
-    InexactTrunkError,
-    RepeatedDecoderOnlyTrunk,
-    RepeatedTrunk,
-    build_trie,
-    check_gradients,
-    make_trunk,
-    score_error,
-    split_by_tokens,
-)
+from torchrl_glam.models.trunks.decoder_only import DecoderOnlyTrunk, RepeatedDecoderOnlyTrunk
+from torchrl_glam.models.trunks.encoded_actions import EncodedActionsTrunk
+from torchrl_glam.models.trunks.encoder_decoder import EncoderDecoderTrunk, RepeatedTrunk
+from torchrl_glam.models.trunks.exactness import InexactTrunkError, score_error
+from torchrl_glam.models.trunks.factory import make_trunk
+from torchrl_glam.models.trunks.gradients import check_gradients
+from torchrl_glam.models.trunks.passes import split_by_tokens
+from torchrl_glam.models.trunks.trie import CandidateTrie, build_trie
+from torchrl_glam.models.trunks.trunk import CandidateTrunk
 
 __all__ = [
     "Agent",
@@ -59,7 +53,6 @@ __all__ = [
     "load_tokenizer",
     "make_critic",
     "make_trunk",
-    "push_agent",
     "score_error",
     "split_by_tokens",
     "write_model_card",

@@ -44,8 +44,8 @@ class CandidateActor(ProbabilisticTensorDictSequential):
         action_mask_key: bool ``[*B, A]``, True where the candidate is admissible.
             Default: ``"action_mask"``.
         action_key: chosen candidate, int64 ``[*B]``. Default: ``"action"``.
-        return_log_prob: also write the log-probability of the action, ``[*B]``, under
-            ``"action_log_prob"`` (for PPO). Default: ``False``.
+        return_log_prob: whether to write the action's log-probability ``[*B]`` under
+            ``"action_log_prob"`` too (for PPO). Default: ``False``.
 
     Raises:
         ValueError: when called, if a state has no admissible candidate, or if scores and mask
@@ -53,15 +53,11 @@ class CandidateActor(ProbabilisticTensorDictSequential):
         FloatingPointError: when called, if the score of an admissible candidate is not finite.
 
     Examples:
-        >>> import torch
         >>> from tensordict import TensorDict
         >>> from torchrl.envs import ExplorationType, set_exploration_type
-        >>> actor = CandidateActor()
-        >>> state = TensorDict(
-        ...     log_likelihood=torch.tensor([[-3.0, -1.0, 0.0]]),
-        ...     action_mask=torch.tensor([[True, True, False]]),
-        ...     batch_size=[1],
-        ... )
+        >>> actor, mask = CandidateActor(), torch.tensor([[True, True, False]])
+        >>> scores = torch.tensor([[-3.0, -1.0, 0.0]])
+        >>> state = TensorDict({"log_likelihood": scores, "action_mask": mask}, [1])
         >>> actor.get_dist(state).probs
         tensor([[0.1192, 0.8808, 0.0000]])
         >>> with set_exploration_type(ExplorationType.DETERMINISTIC):
@@ -152,11 +148,8 @@ class ScoresOnly(TensorDictModuleBase):
         trunk: the trunk to run.
 
     Examples:
-        >>> from tensordict.nn import TensorDictSequential
-        >>> from torchrl_glam.models import CandidateActor, load_language_model, make_trunk
-        >>> trunk = make_trunk(*load_language_model("tiny"))
-        >>> policy = TensorDictSequential(ScoresOnly(trunk), CandidateActor())
-        >>> ScoresOnly(trunk).out_keys
+        >>> from torchrl_glam.models import load_language_model, make_trunk
+        >>> ScoresOnly(make_trunk(*load_language_model("tiny"))).out_keys
         ['log_likelihood', 'prompt_embedding']
     """
 
@@ -175,25 +168,17 @@ class ScoresOnly(TensorDictModuleBase):
 class OnDevice(TensorDictModuleBase):
     """A module that reads tensors of another device than its own, and writes back to theirs.
 
-    Only the module's inputs are copied there, and only its outputs are copied back. So
-    environments, collectors and replay stay in main memory, where a few dozen instances play
-    fastest, and a seed plays the same games wherever the language model is. Inputs on the module's
-    own device are not copied.
+    Only its inputs are copied there, and only its outputs are copied back. So environments,
+    collectors and replay stay in main memory, where a few dozen instances play fastest, and a seed
+    plays the same games wherever the language model is.
 
     Args:
         module: the module, such as a policy; its device is that of its parameters.
 
     Examples:
-        >>> from tensordict.nn import TensorDictSequential
-        >>> from torchrl_glam.models import (
-        ...     CandidateActor, ScoresOnly, load_language_model, make_trunk
-        ... )
-        >>> trunk = make_trunk(*load_language_model("tiny"))
-        >>> policy = TensorDictSequential(
-        ...     ScoresOnly(trunk), CandidateActor(), selected_out_keys=["action"]
-        ... )
-        >>> OnDevice(policy).out_keys
-        ['action']
+        >>> from torchrl_glam.models import load_language_model, make_trunk
+        >>> OnDevice(ScoresOnly(make_trunk(*load_language_model("tiny")))).out_keys
+        ['log_likelihood', 'prompt_embedding']
     """
 
     def __init__(self, module: TensorDictModuleBase) -> None:
@@ -221,17 +206,15 @@ def with_random_actions(
 ) -> TensorDictModuleBase:
     """A policy to collect with: it draws some actions uniformly among the admissible ones.
 
-    TorchRL's :class:`~torchrl.modules.EGreedyModule` behind the policy. Off-policy learning then
-    sees other actions in the states that the policy visits, also where it is sure of itself.
-    Evaluations use the policy itself.
+    TorchRL's :class:`~torchrl.modules.EGreedyModule` behind the policy, so that off-policy learning
+    sees other actions also where the policy is sure of itself. Evaluations use the policy itself.
 
     Args:
         policy: writes the action, int64 ``[*B]``.
         num_actions: number ``A`` of candidate slots.
         share: of the actions drawn at random, in ``[0, 1]``. With 0 the policy itself is returned.
-        action_key: entry of the action. Default: ``"action"``.
-        action_mask_key: entry of the admissible actions, bool ``[*B, A]``. Default:
-            ``"action_mask"``.
+        action_key, action_mask_key: entries of the action and of the admissible ones, bool
+            ``[*B, A]``. Defaults: ``"action"``, ``"action_mask"``.
 
     Raises:
         ValueError: if ``share`` is out of range.

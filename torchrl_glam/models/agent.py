@@ -40,8 +40,8 @@ class Agent:
 
     Examples:
         >>> agent = zero_shot_agent("tiny")
-        >>> agent.critic is None, agent.policy.out_keys
-        (True, ['action'])
+        >>> agent.critics, agent.policy.out_keys
+        ([], ['action'])
     """
 
     trunk: CandidateTrunk | EncodedActionsTrunk
@@ -54,11 +54,6 @@ class Agent:
     def template(self) -> PromptTemplate:
         """The prompt that it reads."""
         return self.card.template
-
-    @property
-    def critic(self) -> TensorDictModule | None:
-        """The first of the value heads, None if there is none."""
-        return self.critics[0] if self.critics else None
 
     @property
     def policy(self) -> OnDevice:
@@ -78,17 +73,6 @@ class Agent:
             ``[*B, A]`` or ``"state_value"`` ``[*B, 1]``. Heads of input ``"observation"`` have one
             value for each slot of their training, and are left out for other numbers of
             candidates.
-
-        Examples:
-            >>> from torchrl_glam.envs import PlaygroundTextEnv
-            >>> from torchrl_glam.text import TokenizeText
-            >>> from torchrl.envs import TransformedEnv
-            >>> from torchrl_glam.models import load_language_model, make_trunk
-            >>> model, tokenizer = load_language_model("tiny")
-            >>> agent = Agent(make_trunk(model, tokenizer), CandidateActor(), [], tokenizer, None)
-            >>> env = TransformedEnv(PlaygroundTextEnv(num_envs=2), TokenizeText(tokenizer))
-            >>> agent.read(env.reset())["probability"].sum(-1).round(decimals=3)
-            tensor([1., 1.])
         """
         state = states.select(*self.trunk.in_keys)
         here = state[self.trunk.in_keys[0]].device
@@ -112,20 +96,19 @@ def load_agent(
 ) -> Agent:
     """Loads a trained agent: language model, trunk, actor and value heads.
 
-    The agent scores as it did when it was exported, with the prompt, the normalisation and the
-    critic's input of its run. Nothing is unpickled: weights are read from safetensors, the rest
-    from JSON.
+    The agent scores as it did when it was exported. Nothing is unpickled: weights are read from
+    safetensors, the rest from JSON.
 
     Args:
         folder: a folder that :func:`~torchrl_glam.models.export_agent` wrote with a card, or the
             folder of a run that ended (whose ``model`` is read); or ``"tiny"``, the embedded agent.
         device: where to put the agent. Default: the CPU.
         **kwargs: other arguments of :func:`~torchrl_glam.models.make_trunk`, such as
-            ``max_tokens_per_pass`` and ``autocast``.
+            ``max_tokens_per_pass``.
 
     Raises:
-        FileNotFoundError: if the folder holds no agent; names what is missing, and says whether
-            its run is still going.
+        FileNotFoundError: if the folder holds no agent; names what is missing, and whether its run
+            is still going.
         ValueError: if card, heads or weights are damaged or do not fit each other, or as
             :func:`~torchrl_glam.models.load_language_model` raises it.
 
@@ -133,21 +116,18 @@ def load_agent(
         >>> import tempfile
         >>> from torchrl.envs import TransformedEnv
         >>> from torchrl_glam.envs import PlaygroundTextEnv
-        >>> from torchrl_glam.text import TokenizeText, decode_text
+        >>> from torchrl_glam.text import TokenizeText
         >>> from torchrl_glam.models import AgentCard, export_agent, load_language_model
         >>> folder, card = tempfile.mkdtemp(), AgentCard(num_critics=0)
         >>> _ = export_agent(folder, *load_language_model("tiny"), card=card)  # a run does so
 
         >>> agent = load_agent(folder)
-        >>> game = PlaygroundTextEnv(num_envs=1, num_objects=3, sequential=False, seed=0)
-        >>> env = TransformedEnv(game, TokenizeText(agent.tokenizer, template=agent.template))
-        >>> steps = env.rollout(10, agent.policy)[0]
-        >>> print(decode_text(steps["goal"][0]))
-        Grow blue cow
-        >>> for step in steps:
-        ...     print(decode_text(step["actions"])[step["action"]], step["next", "reward"].item())
-        Go to ... 0.0
-        ...
+        >>> tokenize = TokenizeText(agent.tokenizer, template=agent.template)
+        >>> env = TransformedEnv(PlaygroundTextEnv(num_envs=2, num_objects=3), tokenize)
+        >>> env.rollout(10, agent.policy)["action"].shape
+        torch.Size([2, 10])
+        >>> agent.read(env.reset())["probability"].sum(-1).round(decimals=3)
+        tensor([1., 1.])
     """
     folder = find_export(Path(folder))
     card = AgentCard.read(folder)
@@ -177,9 +157,7 @@ def zero_shot_agent(
         []
     """
     loaded, tokenizer = load_language_model(model, device=device)
-    template = PromptTemplate()
-    if chat_template:
-        template = template.as_chat(tokenizer)
+    template = PromptTemplate().as_chat(tokenizer) if chat_template else PromptTemplate()
     card = AgentCard(model=str(model), template=template, num_critics=0)
     return _make_agent(Path(), card, loaded, tokenizer, device, kwargs)
 
@@ -192,39 +170,20 @@ def _make_agent(
     device: torch.device | str,
     options: dict[str, Any],
 ) -> Agent:
-    trunk = make_trunk(
-        model,
-        tokenizer,
-        card.template,
-        normalisation=card.normalisation,
-        score_eos=card.score_eos,
-        **options,
-    )
+    trunk = make_trunk(model, tokenizer, card.template, normalisation=card.normalisation, **options)
+    sizes = {"num_actions": card.num_actions or 1, "hidden_sizes": card.hidden_sizes}
+    whole, critics = trunk, []
     with torch.device("meta"):  # until their weights are known to have the sizes that it tells
-        trunk, critics = _make_critics(card, trunk)
+        for _ in range(card.num_critics):
+            if card.critic == "state":
+                critic = ValueHead(trunk.embedding_dim, card.hidden_sizes)
+            else:
+                whole, critic = make_critic(trunk, card.critic, **sizes)
+            critics.append(critic)
     if critics:
         _load_heads(folder, card, critics)
     critics = [critic.to(device).requires_grad_(False).eval() for critic in critics]
-    return Agent(trunk, CandidateActor(), critics, tokenizer, card)
-
-
-def _make_critics(
-    card: AgentCard, trunk: CandidateTrunk
-) -> tuple[CandidateTrunk | EncodedActionsTrunk, list[TensorDictModule]]:
-    critics: list[TensorDictModule] = []
-    whole = trunk
-    for _ in range(card.num_critics):
-        if card.critic == "state":
-            critics.append(ValueHead(trunk.embedding_dim, card.hidden_sizes))
-            continue
-        whole, critic = make_critic(
-            trunk,
-            card.critic,
-            num_actions=card.num_actions or 1,
-            hidden_sizes=card.hidden_sizes,
-        )
-        critics.append(critic)
-    return whole, critics
+    return Agent(whole, CandidateActor(), critics, tokenizer, card)
 
 
 def _load_heads(folder: Path, card: AgentCard, critics: list[TensorDictModule]) -> None:

@@ -29,10 +29,10 @@ class AgentCard:
     """How an agent reads, scores and values, and where it was trained.
 
     Args:
-        environment: the environment's settings, by name; text, numbers, truth values, lists and
-            dictionaries of them only, at most eight deep. Default: none.
+        environment: the environment's settings, by name: text, numbers, truth values, lists and
+            dictionaries, at most eight deep. Default: none.
         template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
-        normalisation, score_eos: those of the trunk. Defaults: ``"sum"``, False.
+        normalisation: that of the trunk. Default: ``"sum"``.
         critic: input of the value heads, as in :func:`~torchrl_glam.models.make_critic`, or
             ``"state"`` for a :class:`~torchrl_glam.models.ValueHead`. Default:
             ``"observation-action"``.
@@ -41,8 +41,8 @@ class AgentCard:
             ``"observation"`` has so many outputs. Default: None, unknown.
         num_critics: value heads; 0 for an agent without. Default: 1.
         model: the base model's name. Default: ``""``, unknown.
-        pretraining: what the base model was trained on, as its configuration's ``pretraining``
-            says it; name labels of the task there. Default: ``""``, unknown.
+        pretraining: what the base model was trained on; name labels of the task there. Default:
+            ``""``, unknown.
         load_in_4bit, compute_dtype: how adapters' base weights were held. Defaults: False,
             ``"bfloat16"``.
         dtype: of the other weights. Default: ``"float32"``.
@@ -53,21 +53,15 @@ class AgentCard:
 
     Examples:
         >>> import tempfile
-        >>> card = AgentCard(environment={"num_objects": 3}, hidden_sizes=(16,))
-        >>> folder = Path(tempfile.mkdtemp())
+        >>> card, folder = AgentCard(hidden_sizes=(16,)), tempfile.mkdtemp()
         >>> card.write(folder)
         >>> AgentCard.read(folder) == card
         True
-        >>> AgentCard(num_critics=-1)
-        Traceback (most recent call last):
-            ...
-        ValueError: num_critics (-1) must be a whole number from 0 to 64
     """
 
     environment: dict[str, Any] = field(default_factory=dict)
     template: PromptTemplate = field(default_factory=PromptTemplate)
     normalisation: Normalisation = "sum"
-    score_eos: bool = False
     critic: Head = "observation-action"
     hidden_sizes: tuple[int, ...] = (1024, 1024)
     num_actions: int | None = None
@@ -187,7 +181,6 @@ _SCHEMA: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "template": (lambda value: isinstance(value, PromptTemplate), "a PromptTemplate"),
     "normalisation": _one_of(*get_args(Normalisation)),
-    "score_eos": _TRUE,
     "critic": _one_of(*get_args(CriticInput), "state"),
     "hidden_sizes": (_are_sizes, "a list of at most 64 whole numbers from 1 to 1048576"),
     "num_actions": (
@@ -214,40 +207,32 @@ def find_export(folder: Path) -> Path:
     """
     if str(folder) == EMBEDDED:
         return Path(__file__).parents[1] / "assets" / "agent"
-    if not folder.is_dir():
-        raise FileNotFoundError(
-            f"folder ({str(folder)!r}) is not there: give the folder of a run, or its export "
-            "(<run>/model)"
-        )
     for place in (folder, folder / "model"):
         if (place / CARD).is_file():
             return place
     run = next((p for p in (folder, folder.resolve().parent) if _is_run(p)), None)
-    name = f"folder ({str(folder)!r})"
-    if run is not None and (run / _LOCK).is_file():
-        raise FileNotFoundError(
-            f"{name} belongs to a run that has not ended ({_LOCK}), and holds no {CARD} yet: wait "
-            "for its end, or resume it (resume=...) if it was killed"
+    places = (folder, folder / "model")
+    if not folder.is_dir():
+        why = "is not there: give the folder of a run, or its export (<run>/model)"
+    elif run is not None and (run / _LOCK).is_file():
+        why = (
+            f"belongs to a run that has not ended ({_LOCK}), and holds no {CARD} yet: wait for its "
+            "end, or resume it (resume=...) if it was killed"
         )
-    exported = any(
-        (place / "tokenizer_config.json").exists() for place in (folder, folder / "model")
-    )
-    if not exported and run is not None:
-        raise FileNotFoundError(
-            f"{name} is a run's that exported no agent (no model/{CARD}): it was stopped before "
-            "its end; resume it (resume=...), and it writes one"
-        )
-    if exported:
-        raise FileNotFoundError(
-            f"{name} holds a language model and no {CARD}, which says how the agent reads and "
-            "scores: export it with a card (export_agent(..., card=AgentCard(...))), write one "
-            "into it (AgentCard(...).write(folder)), or load the language model alone "
+    elif any((place / "tokenizer_config.json").exists() for place in places):
+        why = (
+            f"holds a language model and no {CARD}, which says how the agent reads and scores: "
+            "write one into it (AgentCard(...).write(folder)), or load the language model alone "
             "(load_language_model, or model= of a recipe)"
         )
-    raise FileNotFoundError(
-        f"{name} holds no agent: it has no {CARD}; give the folder of a run, or its export "
-        "(<run>/model)"
-    )
+    elif run is not None:
+        why = (
+            f"is a run's that exported no agent (no model/{CARD}): it was stopped before its end; "
+            "resume it (resume=...), and it writes one"
+        )
+    else:
+        why = f"holds no agent: it has no {CARD}; give the folder of a run, or its export"
+    raise FileNotFoundError(f"folder ({str(folder)!r}) {why}")
 
 
 def _is_run(folder: Path) -> bool:

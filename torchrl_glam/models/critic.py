@@ -32,22 +32,16 @@ def make_critic(
 ) -> tuple[CandidateTrunk | EncodedActionsTrunk, CandidateCritic | ObservationCritic]:
     """The critic with one of the inputs of SAC-GLAM, and the trunk that writes it.
 
-    Whether the critic trains the trunk ("shared parameters with" or "without backpropagation",
-    Appendix B) is the argument ``critic_backprop`` of
-    :class:`~torchrl_glam.objectives.SACGLAMLoss`.
-
     Args:
-        trunk: reads prompt and candidates; its output keys are the critic's
-            input keys, its last input key is the action mask's.
+        trunk: reads prompt and candidates; its output keys are the critic's input keys.
         critic_input: ``"observation-action"`` (Appendix B): one value for each candidate,
             from the hidden state after its last token; the pass that scores it makes it.
-            ``"observation"`` (Appendix B): ``num_actions`` values from the prompt's embedding; the
-            candidates are read for the actor alone. ``"encoded-action"`` (section 2.2): one value
-            for each candidate, read as the end of the encoder's input, which takes ``num_actions``
-            encoder passes more. Default: ``"observation-action"``.
+            ``"observation"`` (Appendix B): ``num_actions`` values from the prompt's embedding.
+            ``"encoded-action"`` (section 2.2): one value for each candidate, read as the end of the
+            encoder's input, which takes ``num_actions`` encoder passes more. Default:
+            ``"observation-action"``.
         num_actions: number ``A`` of candidate slots.
-        hidden_sizes: units of the hidden layers. Default: ``(1024, 1024)``
-            (Appendix C).
+        hidden_sizes: units of the hidden layers. Default: ``(1024, 1024)`` (Appendix C).
         action_value_key: Q-values, float ``[*B, A]``. Default: ``"action_value"``.
 
     Returns:
@@ -90,16 +84,15 @@ def make_critic(
 class CandidateCritic(TensorDictModule):
     """Q-value of each candidate from its own embedding (Appendix B, observation-action input).
 
-    The embedding is the decoder's last hidden state after the candidate's last token, which has
-    read prompt and action; one ReLU perceptron turns each into one number. Masked candidates get
-    the value 0 and pass no gradient, whatever their embedding holds.
+    The embedding is the hidden state after the candidate's last token, which has read prompt and
+    action; one ReLU perceptron turns each into one number. Masked candidates get the value 0 and
+    pass no gradient, whatever their embedding holds.
 
     Args:
         embedding_dim: width ``D`` of the embeddings.
-        hidden_sizes: units of the hidden layers. Default: ``(1024, 1024)``
-            (Appendix C).
-        action_embedding_key: float ``[*B, A, D]``; computed in the dtype of the
-            perceptron. Default: ``"action_embedding"``.
+        hidden_sizes: units of the hidden layers. Default: ``(1024, 1024)`` (Appendix C).
+        action_embedding_key: float ``[*B, A, D]``; computed in the perceptron's dtype. Default:
+            ``"action_embedding"``.
         action_mask_key: bool ``[*B, A]``, True where the candidate is admissible.
             Default: ``"action_mask"``.
         action_value_key: Q-values, float ``[*B, A]``. Default: ``"action_value"``.
@@ -109,16 +102,9 @@ class CandidateCritic(TensorDictModule):
 
     Examples:
         >>> import torch
-        >>> from tensordict import TensorDict
         >>> critic = CandidateCritic(embedding_dim=8, hidden_sizes=(16,))
-        >>> state = TensorDict(
-        ...     action_embedding=torch.randn(2, 3, 8),
-        ...     action_mask=torch.tensor([[True, True, True], [True, False, False]]),
-        ...     batch_size=[2],
-        ... )
-        >>> critic(state)["action_value"].shape
-        torch.Size([2, 3])
-        >>> state["action_value"][1, 1:].tolist()
+        >>> mask = torch.tensor([[True, True, True], [True, False, False]])
+        >>> critic(action_embedding=torch.randn(2, 3, 8), action_mask=mask)[1, 1:].tolist()
         [0.0, 0.0]
     """
 
@@ -132,7 +118,7 @@ class CandidateCritic(TensorDictModule):
         action_value_key: NestedKey = "action_value",
     ) -> None:
         super().__init__(
-            _CandidateValue(_mlp(embedding_dim, hidden_sizes, out_features=1)),
+            _Value(_mlp(embedding_dim, hidden_sizes, out_features=1)),
             in_keys=[action_embedding_key, action_mask_key],
             out_keys=[action_value_key],
         )
@@ -147,10 +133,9 @@ class ObservationCritic(TensorDictModule):
     Args:
         embedding_dim: width ``D`` of the embedding.
         num_actions: number ``A`` of candidate slots.
-        hidden_sizes: units of the hidden layers. Default: ``(1024, 1024)``
-            (Appendix C).
-        prompt_embedding_key: float ``[*B, D]``; computed in the dtype of the
-            perceptron. Default: ``"prompt_embedding"``.
+        hidden_sizes: units of the hidden layers. Default: ``(1024, 1024)`` (Appendix C).
+        prompt_embedding_key: float ``[*B, D]``; computed in the perceptron's dtype. Default:
+            ``"prompt_embedding"``.
         action_value_key: Q-values, float ``[*B, A]``. Default: ``"action_value"``.
 
     Raises:
@@ -175,7 +160,7 @@ class ObservationCritic(TensorDictModule):
         if num_actions < 1:
             raise ValueError(f"num_actions ({num_actions}) must be at least 1: one value per slot.")
         super().__init__(
-            _ObservationValue(_mlp(embedding_dim, hidden_sizes, out_features=num_actions)),
+            _Value(_mlp(embedding_dim, hidden_sizes, out_features=num_actions)),
             in_keys=[prompt_embedding_key],
             out_keys=[action_value_key],
         )
@@ -184,14 +169,11 @@ class ObservationCritic(TensorDictModule):
 class ValueHead(ObservationCritic):
     """Value of a state from the prompt's embedding, for PPO and other state-value methods.
 
-    The perceptron of :class:`ObservationCritic` with one output, the state's value instead of the
-    actions'. GLAM (Carta et al., 2023) has the same head on the same language model as its policy.
+    The perceptron of :class:`ObservationCritic` with one output. GLAM (Carta et al., 2023) has the
+    same head on the same language model as its policy.
 
     Args:
-        embedding_dim: width ``D`` of the embedding.
-        hidden_sizes: units of the hidden layers. Default: ``(1024, 1024)``.
-        prompt_embedding_key: float ``[*B, D]``; computed in the dtype of the
-            perceptron. Default: ``"prompt_embedding"``.
+        embedding_dim, hidden_sizes, prompt_embedding_key: those of :class:`ObservationCritic`.
         state_value_key: the value, float ``[*B, 1]``. Default: ``"state_value"``.
 
     Raises:
@@ -221,24 +203,20 @@ class ValueHead(ObservationCritic):
         )
 
 
-class _CandidateValue(nn.Module):
+class _Value(nn.Module):
+    """A perceptron on embeddings ``[*B, D]``, or with a mask on ``[*B, A, D]``."""
+
     def __init__(self, mlp: MLP) -> None:
         super().__init__()
         self.mlp = mlp
 
-    def forward(self, embedding: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, embedding: Tensor, mask: Tensor | None = None) -> Tensor:
+        embedding = embedding.to(self.mlp[0].weight.dtype)
+        if mask is None:
+            return self.mlp(embedding)
         # Zeros in, so that a NaN in an empty slot reaches neither values nor weight gradients.
-        embedding = embedding.to(self.mlp[0].weight.dtype).masked_fill(~mask.unsqueeze(-1), 0.0)
+        embedding = embedding.masked_fill(~mask.unsqueeze(-1), 0.0)
         return self.mlp(embedding).squeeze(-1).masked_fill(~mask, 0.0)
-
-
-class _ObservationValue(nn.Module):
-    def __init__(self, mlp: MLP) -> None:
-        super().__init__()
-        self.mlp = mlp
-
-    def forward(self, embedding: Tensor) -> Tensor:
-        return self.mlp(embedding.to(self.mlp[0].weight.dtype))
 
 
 def _mlp(in_features: int, hidden_sizes: Sequence[int], out_features: int) -> MLP:

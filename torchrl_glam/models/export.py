@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from safetensors.torch import save_file
 from tensordict import TensorDictBase
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchrl_glam._files import kind_of, path_below
 from torchrl_glam.models.card import CARD, HEADS, README, AgentCard
-from torchrl_glam.models.hub import write_model_card
+from torchrl_glam.models.model_card import write_model_card
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -52,30 +52,24 @@ def export_agent(
 
     The model is read back without this package: ``"merged"`` by
     ``AutoModelForSeq2SeqLM.from_pretrained(folder)`` (or ``AutoModelForCausalLM``), ``"adapter"``
-    by ``PeftModel.from_pretrained(base, folder)`` on the agent's base model, whose name is in
-    ``adapter_config.json``. (On CPUs with AVX512-BF16, plain ``bitsandbytes`` reads 4-bit weights
-    in bfloat16 at inference, so its scores differ a little from the agent's.)
-
-    ``heads.safetensors`` holds ``critic.0.<parameter>``, ``critic.1.<parameter>`` and so on, under
-    the names that :class:`~torchrl_glam.models.CandidateCritic` and
-    :class:`~torchrl_glam.models.ObservationCritic` have in their ``state_dict``.
+    by ``PeftModel.from_pretrained(base, folder)``. (On CPUs with AVX512-BF16, plain
+    ``bitsandbytes`` reads 4-bit weights in bfloat16, so scores differ a little.)
+    ``heads.safetensors`` holds ``critic.<number>.<parameter>``, by the names in the critics'
+    ``state_dict``.
 
     Args:
-        folder: where to write; made if it is not there. Files that are not part of an export are
-            left alone.
+        folder: where to write; made if it is not there. Its other files are left alone.
         model: the trained model, with or without adapters. It is not changed.
         tokenizer: its tokenizer.
         critics: the critics' parameters, stacked: ``loss.qvalue_network_params``. Default: None,
             no heads.
-        card: how the agent reads and scores, and where it was trained. It appears last, so that
-            a folder with a card is complete. A ``README.md`` is made of it, see
-            :func:`~torchrl_glam.models.write_model_card`. Default: None, the language model and
-            heads alone.
+        card: how the agent reads and scores, and where it was trained; a ``README.md`` is made of
+            it. It is written last, so a folder with a card is complete. Default: None, the language
+            model and heads alone.
         kind: ``"adapter"`` writes the adapters alone, a few MB; ``"merged"`` adds them to the base
-            weights and writes a plain model, with weights that were in 4 bits written out in full
-            (they keep the values that they had in 4 bits, so it scores as the agent did);
-            ``"auto"`` is ``"adapter"`` for a model with adapters, else ``"merged"``. Default:
-            ``"auto"``.
+            weights and writes a plain model, with 4-bit weights written out in full, so it scores
+            as the agent did; ``"auto"`` is ``"adapter"`` for a model with adapters, else
+            ``"merged"``. Default: ``"auto"``.
         overwrite: whether to replace an export in the folder, whatever its kind. Default: False.
 
     Returns:
@@ -122,13 +116,7 @@ def export_agent(
 
 
 def check_no_export(folder: str | Path, *, models: bool = True) -> None:
-    """Refuses a folder that holds an agent, and with ``models`` one that holds a language model.
-
-    To be called before hours of work.
-
-    Raises:
-        FileExistsError: naming a file of it.
-    """
+    """Raises FileExistsError for a folder with an agent or, with ``models``, a language model."""
     found = [path.name for pattern in _EXPORTED for path in sorted(Path(folder).glob(pattern))]
     agents = (CARD, HEADS, "adapter_config.json")
     found = [name for name in found if name in agents or models and name != README]
@@ -175,7 +163,10 @@ def _merged(model: PeftModel) -> PreTrainedModel:
     from peft import get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
     base = model.get_base_model()
-    plain = type(base)(_plain_config(base)).eval()
+    config = copy.deepcopy(base.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    plain = type(base)(config).eval()
     plain.load_state_dict(_base_weights(base, plain.state_dict().keys()))
     if getattr(base, "generation_config", None) is not None:
         plain.generation_config = base.generation_config
@@ -186,24 +177,13 @@ def _merged(model: PeftModel) -> PreTrainedModel:
     return adapted.merge_and_unload().to(base.dtype)
 
 
-def _plain_config(base: PreTrainedModel):
-    config = copy.deepcopy(base.config)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    return config
-
-
 def _base_weights(base: PreTrainedModel, names) -> dict[str, Tensor]:
     """Weights under the names they had before adapters came, dequantised, on the CPU."""
     weights = dict(base.state_dict())
     for name, parameter in base.named_parameters(remove_duplicate=False):
         if (state := getattr(parameter, "quant_state", None)) is not None:
-            weights[name] = _dequantised(parameter, state)
+            from bitsandbytes.functional import dequantize_4bit
+
+            weights[name] = dequantize_4bit(parameter.data, state)
     plain = {k.replace(".base_layer", "").replace(".original_module", ""): k for k in weights}
     return {name: weights[plain[name]].cpu() for name in names}
-
-
-def _dequantised(parameter: nn.Parameter, state) -> Tensor:
-    from bitsandbytes.functional import dequantize_4bit
-
-    return dequantize_4bit(parameter.data, state)

@@ -54,13 +54,9 @@ _NOTED = ("base_model_name_or_path", "peft_type", "peft_version", "auto_mapping"
 def check_folder(folder: Path, *, weights: bool) -> None:
     """Refuses a model folder with anything in it but plain files that stay within it.
 
-    Args:
-        folder: the folder. It may itself be a link.
-        weights: whether weights are to be read too, or the tokenizer alone.
-
-    Raises:
-        FileNotFoundError: if it holds no model.
-        ValueError: naming the entry that is refused, and why.
+    The folder may itself be a link; ``weights`` tells whether weights are to be read too, or the
+    tokenizer alone. Raises FileNotFoundError if it holds no model, and ValueError naming the entry
+    that is refused, and why.
     """
     folder = folder.resolve()
     for entry in sorted(folder.iterdir()):
@@ -203,11 +199,8 @@ def adapter_base(folder: Path, embedded: Collection[str] = ()) -> str:
 def adapter_settings(folder: Path) -> dict[str, Any]:
     """The arguments of a ``peft.LoraConfig`` that adapters were trained with.
 
-    They are read by an allow-list, so that nothing in the folder chooses what is imported.
-
-    Raises:
-        ValueError: for another kind than LoRA, and for a field that is unknown, of another type, or
-            an expression where a list of names belongs.
+    They are read by an allow-list, so that nothing in the folder chooses what is imported: no other
+    kind than LoRA, no unknown field, no expression where a list of names belongs.
     """
     from peft import LoraConfig
 
@@ -252,9 +245,7 @@ def _is_name(value: object) -> bool:
 def put_adapters(model: PreTrainedModel, folder: Path, quantised: bool) -> PeftModel:
     """The model with adapters on it, ready to be trained.
 
-    Raises:
-        ValueError: if they are those of another model, damaged, or refused by
-            :func:`adapter_settings`.
+    Raises ValueError if they are another model's, damaged, or refused by :func:`adapter_settings`.
     """
     from peft import (
         LoraConfig,

@@ -1,8 +1,7 @@
 """Hindsight for games without a social partner: a language model names the goals a step reached.
 
 SAC-GLAM (Gaven et al., 2024, section 2.3) leaves open whether a language model can replace the
-partner. Measure its accuracy game by game: ``tests/benchmarks/bench_judge.py`` does so where there
-is a partner to compare with.
+partner: measure its accuracy in your game.
 """
 
 from __future__ import annotations
@@ -37,15 +36,12 @@ class GoalJudge:
 
     Goals with equal prompts share one pass. With a long list, let the answers name the goal instead
     of the prompt: ``yes="{goal}: yes"``, ``no="{goal}: no"``. A decoder-only model then reads the
-    same text as if the prompt ended with the goal; an encoder-decoder reads the goal in its
-    decoder, which it should have been trained for.
+    same text as if the prompt ended with the goal.
 
     Args:
-        model: a ``transformers`` model that :func:`~torchrl_glam.models.make_trunk` takes. It is
-            used in the mode (train or eval) it is in.
+        model: a ``transformers`` model that :func:`~torchrl_glam.models.make_trunk` takes.
         tokenizer: its tokenizer.
         goals: texts of the goals that may be named, or a function from a trajectory to them.
-            Duplicates are named once.
         prompt: the question, with slots in braces: ``{goal}`` and those of ``describe``. Default: a
             question about ``{before}``, ``{action}``, ``{after}`` and ``{goal}``.
         yes: the answer that the goal was reached; it may have slots too. Default: ``"yes"``.
@@ -53,15 +49,14 @@ class GoalJudge:
             ``"no"``.
         threshold: probability of ``yes``, among these answers, from which a goal is named. Most
             steps reach few goals, so an untrained model names too many at 0.5. Default: 0.5.
-        max_goals: most goals that are named after a step, those with the highest probabilities;
-            the wrapper refuses more than its ``max_hindsight``. Default: None, all.
+        max_goals: most goals that are named after a step, the most probable ones; the wrapper
+            refuses more than its ``max_hindsight``. Default: None, all.
         describe: function from a trajectory, a list of :class:`~torchrl_glam.text.GameStep`, to
             the texts of the slots. Default: ``before`` and ``after``, the last two observations,
             which must be strings, and ``action``, the one between them.
         chat_template: whether the prompt is a user's turn, which a chat model answers. Default:
             False.
-        **options: of :func:`~torchrl_glam.models.make_trunk`, such as ``max_tokens_per_pass`` and
-            ``autocast``.
+        **options: of :func:`~torchrl_glam.models.make_trunk`, such as ``max_tokens_per_pass``.
 
     Raises:
         ValueError: on construction, if an argument is out of range, or as the trunk raises it; on a
@@ -137,14 +132,14 @@ class GoalJudge:
     def log_odds(
         self, trajectories: Sequence[Trajectory], goals: Sequence[Sequence[str]]
     ) -> Tensor:
-        """Logarithm of the odds that goals were reached, with gradient: to measure and to train.
+        """Logarithms of the odds that goals were reached, with gradient: to measure and to train.
 
         Args:
             trajectories: a batch of them.
-            goals: for each of them goals to judge.
+            goals: goals to judge, for each trajectory.
 
         Returns:
-            ``[P]`` float32, in nats, one entry for each of the P pairs, in the order of ``goals``.
+            ``[P]`` float32, in nats, for each of the P pairs in order.
         """
         questions = []
         for trajectory, asked in zip(trajectories, goals, strict=True):
@@ -193,12 +188,8 @@ class GoalJudge:
         self._is_checked = True
 
     def _group(self, questions: list[list[str]]) -> tuple[TensorDict, Tensor, Tensor]:
-        """Tokens of the prompts that differ, and where each question finds prompt and answers.
-
-        Returns:
-            S states with A candidates; the state of each of P questions ``[P]``, and the
-            candidates that are its answers ``[P, answers]``.
-        """
+        """S states with A candidates; the state ``[P]`` and the candidates ``[P, answers]`` of each
+        of P questions."""
         questions = [[*map(str.__add__, self._leads, question)] for question in questions]
         texts = list(dict.fromkeys(text for question in questions for text in question))
         ids = self._tokenizer(texts, add_special_tokens=False).input_ids

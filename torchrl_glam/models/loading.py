@@ -47,9 +47,9 @@ def load_language_model(
     Dropout is off (the model is in eval mode): the log-likelihoods that act, and those that are
     trained, are then the same function.
 
-    Loading runs no code of the model's: weights are read from safetensors only, never from
-    pickles; models that bring Python code are refused, and so are folders with links, pipes, or
-    files that lie elsewhere. Adapters are LoRA's alone.
+    Loading runs no code of the model's: weights are read from safetensors only; models that bring
+    Python code are refused, and so are folders with links, pipes, or files that lie elsewhere.
+    Adapters are LoRA's alone.
 
     Args:
         name: ``"tiny"`` (embedded: no network is needed), a folder written by
@@ -60,14 +60,14 @@ def load_language_model(
         load_in_4bit: hold the frozen weights in NF4 with double quantisation (Dettmers et al.,
             2023). Needs ``lora`` or a folder of adapters. Default: False.
         dtype: of the weights that are not in 4 bits. Default: float32.
-        compute_dtype: in which matrices are multiplied that are held in 4 bits. Choose float32
-            where bfloat16 is slow, as on processors and GPUs (V100) without it. Default: bfloat16.
+        compute_dtype: in which 4-bit matrices are multiplied; choose float32 on processors and GPUs
+            without bfloat16. Default: bfloat16.
         device: where to put the model. Default: the CPU.
         attention: implementation of attention in ``transformers``, ``"sdpa"`` or ``"eager"``.
             Default: ``"sdpa"`` where the model has it, else ``"eager"``, with a warning.
-        gradient_checkpointing: keep no activations inside the layers of the model and compute
-            them again in the backward pass: less memory for about a third more time, same
-            gradients, in train and eval mode. Such a model cannot be pickled. Default: False.
+        gradient_checkpointing: compute activations inside the layers again in the backward pass:
+            less memory for about a third more time. Such a model cannot be pickled. Default:
+            False.
 
     Returns:
         The model (wrapped by ``peft`` if ``lora`` or a folder of adapters is given) and its
@@ -76,12 +76,10 @@ def load_language_model(
     Raises:
         FileNotFoundError: if ``name`` is neither embedded, nor a model folder, nor to be had from
             the hub.
-        ValueError: if the model generates no text, if it lacks tensors or has damaged ones, if it
-            brings code or leads out of its folder, if adapters are those of another model or
-            ``lora`` is given as well, if LoRA's target modules match nothing or its
-            ``lora_alpha`` is not above 0, if 4-bit weights are asked for without LoRA or where
-            bitsandbytes has none, if the model has no layers to checkpoint, or as
-            :func:`load_tokenizer` raises it.
+        ValueError: if the model generates no text, lacks tensors, has damaged ones, brings code or
+            leads out of its folder; if adapters are another model's or ``lora`` is given as well;
+            if ``lora`` matches nothing or has no effect; if 4-bit weights or gradient checkpointing
+            are not possible; or as :func:`load_tokenizer` raises it.
 
     Examples:
         >>> model, tokenizer = load_language_model("tiny")
@@ -146,9 +144,8 @@ def load_language_model(
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
     """Loads the tokenizer alone.
 
-    A tokenizer without a padding token (GPT-2's, Llama's) pads with its end-of-sequence token:
-    padding is masked wherever it stands, so which token pads makes no difference to a score, as
-    long as no goal, observation or action contains it.
+    A tokenizer without a padding token (GPT-2's, Llama's) pads with its end-of-sequence token,
+    which no goal, observation or action may contain then.
 
     Args:
         name: as in :func:`load_language_model`.
@@ -268,7 +265,6 @@ def _check_complete(name: str | Path, missing: Collection[str]) -> None:
 
 def _check_4bit(device: torch.device) -> None:
     """Raises ValueError where bitsandbytes cannot hold weights in 4 bits, by trying it."""
-    why = "load_in_4bit (True) is not possible here: {}; set load_in_4bit=False"
     try:
         from bitsandbytes.functional import quantize_4bit
     except ImportError as error:
@@ -281,8 +277,10 @@ def _check_4bit(device: torch.device) -> None:
             torch.zeros(64, 64, device=device), quant_type="nf4", compress_statistics=True
         )
     except (RuntimeError, NotImplementedError, AttributeError, ValueError) as error:
-        reason = f"bitsandbytes makes no 4-bit weights on device {str(device)!r}"
-        raise ValueError(why.format(f"{reason} ({_first_line(error)})")) from error
+        raise ValueError(
+            "load_in_4bit (True) is not possible here: bitsandbytes makes no 4-bit weights on "
+            f"device {str(device)!r} ({_first_line(error)}); set load_in_4bit=False"
+        ) from error
 
 
 def _keep_differentiable(model: PreTrainedModel) -> None:

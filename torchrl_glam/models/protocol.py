@@ -20,7 +20,6 @@ class Trunk(Protocol):
     Attributes:
         in_keys: tokens of goal, observation and candidates, and the mask of admissible candidates.
         out_keys: log-likelihoods, action embeddings and prompt embedding.
-        one_pass: whether one pass of the language model writes all of them.
 
     Examples:
         >>> from torchrl_glam.models import load_language_model, make_trunk
@@ -30,7 +29,6 @@ class Trunk(Protocol):
 
     in_keys: list[NestedKey]
     out_keys: list[NestedKey]
-    one_pass: bool
 
     def __call__(self, tensordict: TensorDictBase, only: Part | None = None) -> TensorDictBase:
         """Writes all outputs, or a part of them."""

@@ -1,4 +1,4 @@
-"""What the losses refuse: what is wrong, where, what to do."""
+"""Checks of the losses' arguments and inputs: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -17,57 +17,54 @@ def check_arguments(
     munchausen: float,
     loss_function: str,
 ) -> None:
-    if num_actions < 1:
-        raise ValueError(f"num_actions ({num_actions}) must be at least 1: the candidate slots.")
-    if not (0.0 < alpha_init < math.inf):
-        raise ValueError(
-            f"alpha_init ({alpha_init}) must be positive and finite: its logarithm is learnt."
-        )
-    if not (0.0 <= target_entropy <= math.log(num_actions)):
-        raise ValueError(
-            f"target_entropy ({target_entropy}) must lie in [0, log(num_actions)] = "
-            f"[0, {math.log(num_actions):.4g}] nats: no policy over {num_actions} candidates has "
-            "any other entropy."
-        )
-    if not (0.0 <= munchausen < 1.0):
-        raise ValueError(
-            f"munchausen ({munchausen}) must be in [0, 1): the share of the policy's scaled "
-            "log-probability that is added to the reward."
-        )
-    if loss_function not in ("l2", "l1", "smooth_l1"):
-        raise ValueError(
-            f"loss_function ({loss_function!r}) must be 'l2', 'l1' or 'smooth_l1': the distance "
-            "between Q-values and their targets."
-        )
+    """Refuses arguments of SACGLAMLoss that are out of range."""
+    _require(num_actions >= 1, "num_actions", num_actions, "be at least 1: the candidate slots")
+    _require(0.0 < alpha_init < math.inf, "alpha_init", alpha_init, "be positive and finite")
+    most = math.log(num_actions)
+    _require(
+        0.0 <= target_entropy <= most,
+        "target_entropy",
+        target_entropy,
+        f"lie in [0, log(num_actions)] = [0, {most:.4g}] nats",
+    )
+    _require(0.0 <= munchausen < 1.0, "munchausen", munchausen, "be in [0, 1): a share")
+    kinds = ("l2", "l1", "smooth_l1")
+    _require(loss_function in kinds, "loss_function", loss_function, f"be one of {kinds}")
     if not critics or len({id(critic) for critic in critics}) != len(critics):
         raise ValueError(
             f"critic must be one module or several distinct ones, got {len(critics)} with "
             f"{len({id(critic) for critic in critics})} distinct: equal critics stay equal."
         )
-    if next(actor.parameters(), None) is not None:
-        raise ValueError(
-            "actor must have no parameters, since no optimiser group would train them: scores "
-            "are the trunk's, so put learnt layers there."
-        )
+    _check_actor(actor)
 
 
 def check_ppo_arguments(
     actor: nn.Module, objective: str, clip_center: str, clip_epsilon: float, kl_coeff: float
 ) -> None:
-    if objective not in ("clip", "kl"):
-        raise ValueError(f"objective ({objective!r}) must be 'clip' or 'kl'.")
-    if clip_center not in ("one", "behaviour"):
-        raise ValueError(f"clip_center ({clip_center!r}) must be 'one' or 'behaviour'.")
-    if not 0.0 < clip_epsilon < 1.0:
-        raise ValueError(f"clip_epsilon ({clip_epsilon}) must be in (0, 1): a share of the ratio.")
-    if not kl_coeff >= 0.0:
-        raise ValueError(f"kl_coeff ({kl_coeff}) must be at least 0: it weighs a penalty.")
+    """Refuses arguments of PPOGLAMLoss that are out of range."""
+    _require(objective in ("clip", "kl"), "objective", objective, "be 'clip' or 'kl'")
+    centers = ("one", "behaviour")
+    _require(clip_center in centers, "clip_center", clip_center, "be 'one' or 'behaviour'")
+    _require(0.0 < clip_epsilon < 1.0, "clip_epsilon", clip_epsilon, "be in (0, 1): a share")
+    _require(kl_coeff >= 0.0, "kl_coeff", kl_coeff, "be at least 0: it weighs a penalty")
+    _check_actor(actor)
+
+
+def _require(fits: bool, name: str, value: object, expected: str) -> None:
+    if not fits:
+        raise ValueError(f"{name} ({value!r}) must {expected}.")
+
+
+def _check_actor(actor: nn.Module) -> None:
     if next(actor.parameters(), None) is not None:
-        raise ValueError("actor must have no parameters: scores are the trunk's.")
+        raise ValueError(
+            "actor must have no parameters, since no optimizer group would train them: scores "
+            "are the trunk's, so put learnt layers there."
+        )
 
 
 def check_finite(values: Tensor, key: NestedKey, mask: Tensor | None = None) -> None:
-    """Of the values where a mask is True, if one is given. On a GPU, the host waits once."""
+    """Refuses values that are not finite, where the mask is True. On a GPU, the host waits once."""
     bad = ~values.detach().isfinite()
     if mask is not None:
         bad &= mask
@@ -80,7 +77,7 @@ def check_finite(values: Tensor, key: NestedKey, mask: Tensor | None = None) -> 
 
 
 def check_action(action: Tensor, mask: Tensor, key: NestedKey) -> None:
-    """On a GPU, the host waits once."""
+    """Refuses actions that are not admissible. On a GPU, the host waits once."""
     if action.shape != mask.shape[:-1]:
         raise ValueError(
             f"{key!r} has shape {tuple(action.shape)} but must be {tuple(mask.shape[:-1])}: one "

@@ -32,11 +32,10 @@ def soft_value(probs: Tensor, log_probs: Tensor, q_values: Tensor, alpha: Tensor
 
 
 def munchausen_bonus(log_prob: Tensor, alpha: Tensor, share: float) -> Tensor:
-    """What is added to a step's reward for having been likely, ``[*B]``.
+    """``share * max(alpha * log pi(a), -1)``, added to a step's reward, ``[*B]``.
 
-    ``share * max(alpha * log pi(a), -1)`` (Munchausen RL, Vieillard et al., 2020, equation 4 and
-    section 4 for the bound). It sets the values of actions further apart, and so makes the policy
-    an average over the critics so far instead of one's noise.
+    Munchausen RL (Vieillard et al., 2020), equation 4 and section 4. It sets the values of actions
+    further apart, so the policy averages over the critics so far instead of following one's noise.
 
     Args:
         log_prob: of the action under the present policy, ``[*B]``.
@@ -74,7 +73,7 @@ def entropy(probs: Tensor, log_probs: Tensor) -> Tensor:
 
 
 def alpha_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: Tensor) -> Tensor:
-    """What raises the entropy coefficient while an entropy is below its target, and else lowers it.
+    """Raises the entropy coefficient while an entropy is below its target, and else lowers it.
 
     Args:
         log_alpha: logarithm of the coefficient, a scalar.

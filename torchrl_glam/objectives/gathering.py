@@ -1,4 +1,4 @@
-"""Gradients gathered part by part, and over processes, before an optimizer steps."""
+"""Optimizers that gather gradients part by part, and over processes, before they step."""
 
 from __future__ import annotations
 
@@ -19,12 +19,19 @@ from torchrl_glam.objectives.reduction import GradientReducer, Gradients
 class GatheringOptimizer(ABC):
     """Base of optimizers that take the losses of a batch in parts.
 
-    :meth:`backward` adds the gradients of a part to those of the parts before it, and ``step``
+    :meth:`backward` adds the gradients of a part to those of the parts before it, and :meth:`step`
     moves the parameters once. Nothing has moved if either of them raises.
 
     Args:
-        group: processes that train together, each on rows of its own. Default: None, this one
-            alone.
+        optimizers: one for each group of parameters, by name; kept as ``self.optimizers``, for
+            learning-rate schedulers.
+        max_grad_norm: Euclidean norm to which each group's gradient is clipped. Default: ``inf``,
+            no clipping.
+        group: processes that train together, each on its own rows: gradients are summed over them
+            before they are clipped. Default: None, this one alone.
+
+    Raises:
+        ValueError: if ``max_grad_norm`` is not positive.
 
     Examples:
         >>> from torchrl_glam.objectives import SharedTrunkOptimizer
@@ -32,7 +39,15 @@ class GatheringOptimizer(ABC):
         True
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(
+        self,
+        optimizers: dict[str, torch.optim.Optimizer],
+        max_grad_norm: float = math.inf,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        if not max_grad_norm > 0.0:
+            raise ValueError(f"max_grad_norm ({max_grad_norm}) must be positive; inf: no clipping.")
+        self.optimizers, self.max_grad_norm = optimizers, max_grad_norm
         self._reducer = GradientReducer(group)
         self._gradients: dict[str, Gradients] = {}
         self._known: Exception | None = None  # the last error that all processes know of
@@ -42,8 +57,8 @@ class GatheringOptimizer(ABC):
 
         Args:
             losses: result of calling the loss, with scalar entries.
-            share: of the part in the batch of all processes, ``len(part) / batch_size``. Default:
-                1.
+            share: the part's share of the batch of all processes, ``len(part) / batch_size``.
+                Default: 1.
 
         Raises:
             FloatingPointError: if a loss is not finite; names it. The gradients of earlier parts
@@ -58,6 +73,42 @@ class GatheringOptimizer(ABC):
                 raise error
         self._accumulate({name: losses[name] * share for name in names})
 
+    def step(self) -> dict[str, float]:
+        """Updates every parameter once, by the gradients of all parts.
+
+        On a GPU, the host waits for the gradients' norms.
+
+        Returns:
+            dict: Euclidean norm of each updated group's gradient before clipping.
+
+        Raises:
+            FloatingPointError: if a gradient is not finite; names it. No parameter and no
+                optimizer state has changed then, on any process.
+            UpdateFailedError: with a ``group``, on all processes, if the losses fail by another
+                error on one of them; nothing has changed.
+            LostProcessError: if a process of the ``group`` is gone, or does not answer in time.
+        """
+        gradients = {**self._empty(), **self._gradients}
+        self._gradients = {}
+        self._sum(gradients)
+        gradients = {name: grads for name, grads in gradients.items() if grads}
+        norms = [get_total_norm(list(grads.values())) for grads in gradients.values()]
+        measured = dict(zip(gradients, torch.stack(norms).tolist(), strict=True))
+        for name, norm in measured.items():
+            if not math.isfinite(norm):
+                raise FloatingPointError(
+                    f"The gradient of group {name!r} is not finite ({self._where(gradients[name])}"
+                    "); nothing was updated."
+                )
+        for (name, grads), norm in zip(gradients.items(), norms, strict=True):
+            for parameter, grad in grads.items():
+                parameter.grad = grad
+            if math.isfinite(self.max_grad_norm):
+                clip_grads_with_norm_(grads.keys(), self.max_grad_norm, norm)
+            self.optimizers[name].step()
+            self.optimizers[name].zero_grad()
+        return measured
+
     def scale_rates(self, factor: float) -> None:
         """Sets every learning rate to ``factor`` times the one given at the start.
 
@@ -70,8 +121,8 @@ class GatheringOptimizer(ABC):
         """
         if not 0.0 <= factor < math.inf:
             raise ValueError(f"factor ({factor}) must be finite and at least 0.")
-        for adam in self._adams():
-            for group in adam.param_groups:  # its state holds the rate at the start too
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:  # its state holds the rate at the start too
                 group["lr"] = factor * group.setdefault("initial_lr", group["lr"])
 
     def discard(self, error: Exception | None = None) -> None:
@@ -88,11 +139,31 @@ class GatheringOptimizer(ABC):
         if error is not None and self._reducer.group is not None and error is not self._known:
             self._sum(self._empty(), error)
 
-    def _reduce(self) -> dict[str, Gradients]:
-        """The gradients of the whole batch, by group; the next batch begins."""
-        gradients, self._gradients = {**self._empty(), **self._gradients}, {}
-        self._sum(gradients)
-        return {name: grads for name, grads in gradients.items() if grads}
+    def state_dict(self) -> dict[str, Any]:
+        """State of the optimizers, by group."""
+        return {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: if the groups differ.
+        """
+        if state_dict.keys() != self.optimizers.keys():
+            raise ValueError(
+                f"state_dict has the groups {sorted(state_dict)} but this optimizer has "
+                f"{sorted(self.optimizers)}: build it with the same arguments."
+            )
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state_dict[name])
+
+    def __repr__(self) -> str:
+        rates = [
+            f"{name}: lr={group['lr']:g}"
+            for name, optimizer in self.optimizers.items()
+            for group in optimizer.param_groups
+        ]
+        return f"{type(self).__name__}({', '.join(rates)}, max_grad_norm={self.max_grad_norm:g})"
 
     def _sum(self, gradients: dict[str, Gradients], failure: Exception | None = None) -> None:
         try:
@@ -104,13 +175,14 @@ class GatheringOptimizer(ABC):
     def _empty(self) -> dict[str, Gradients]:
         return {name: {} for name in self._reachable()}
 
+    def _where(self, gradients: Gradients) -> str:
+        """How many gradients are not finite."""
+        bad = sum(not grad.isfinite().all() for grad in gradients.values())
+        return f"{bad} of {len(gradients)} parameters" if bad else "its norm overflows"
+
     @abstractmethod
     def _accumulate(self, losses: Mapping[str, Tensor]) -> None:
         """Adds the gradients of a part, by group, to ``self._gradients``."""
-
-    @abstractmethod
-    def _adams(self) -> Iterable[torch.optim.Optimizer]:
-        """The optimizers that move the parameters."""
 
     @abstractmethod
     def _reachable(self) -> Mapping[str, list[nn.Parameter]]:
@@ -121,11 +193,9 @@ class ClippedAdam(GatheringOptimizer):
     """Adam on the sum of a loss module's ``loss_`` entries, clipped by the norm of the gradient.
 
     Args:
-        groups: of parameters, with their learning rates, as ``torch.optim.Adam`` takes them.
-        max_grad_norm: Euclidean norm to which the gradient of all groups is clipped. Default:
-            ``inf``, no clipping.
-        group: processes that train together: gradients are summed over them before they are
-            clipped. Default: None, this one alone.
+        groups: parameters with their learning rates, as ``torch.optim.Adam`` takes them; clipped
+            together, as the group ``"all"``.
+        max_grad_norm, group: those of :class:`GatheringOptimizer`.
 
     Raises:
         ValueError: if ``max_grad_norm`` is not positive.
@@ -137,7 +207,7 @@ class ClippedAdam(GatheringOptimizer):
         >>> for rows in torch.tensor([[1.0, 2.0], [3.0, 4.0]]):
         ...     optimizer.backward(TensorDict({"loss_value": (weight * rows).sum()}), share=0.5)
         >>> optimizer.step()  # the norm of (2, 3) before clipping
-        3.605...
+        {'all': 3.605...}
     """
 
     def __init__(
@@ -147,53 +217,15 @@ class ClippedAdam(GatheringOptimizer):
         max_grad_norm: float = math.inf,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        super().__init__(group)
-        if not max_grad_norm > 0.0:
-            raise ValueError(f"max_grad_norm ({max_grad_norm}) must be positive; inf: no clipping.")
-        self.adam = torch.optim.Adam(list(groups), fused=True)
-        self.max_grad_norm = max_grad_norm
-        self._parameters = [p for g in self.adam.param_groups for p in g["params"]]
-
-    def step(self) -> float:
-        """Updates every parameter once; returns the norm of the gradient before clipping.
-
-        Raises:
-            FloatingPointError: if the gradient is not finite. Nothing has changed then, on any
-                process.
-            UpdateFailedError: with a ``group``, if the losses fail by another error on one process.
-            LostProcessError: if a process of the ``group`` is gone, or does not answer in time.
-        """
-        gradients = self._reduce().get("all", {})
-        norm = get_total_norm(list(gradients.values()))
-        if not norm.isfinite():
-            raise FloatingPointError("The gradient is not finite; nothing was updated.")
-        for parameter, grad in gradients.items():
-            parameter.grad = grad
-        clip_grads_with_norm_(list(gradients), self.max_grad_norm, norm)
-        self.adam.step()
-        self.adam.zero_grad()
-        return norm.item()
+        adam = torch.optim.Adam(list(groups), fused=True)
+        super().__init__({"all": adam}, max_grad_norm, group)
+        self._parameters = [p for g in adam.param_groups for p in g["params"]]
 
     def _accumulate(self, losses: Mapping[str, Tensor]) -> None:
-        add_gradients(list(losses.values()), {"all": self._parameters}, self._gradients)
-
-    def _adams(self) -> list[torch.optim.Optimizer]:
-        return [self.adam]
+        add_gradients(list(losses.values()), self._reachable(), self._gradients)
 
     def _reachable(self) -> dict[str, list[nn.Parameter]]:
         return {"all": self._parameters}
-
-    def __repr__(self) -> str:
-        rates = [f"{group['lr']:g}" for group in self.adam.param_groups]
-        return f"ClippedAdam(lr={', '.join(rates)}, max_grad_norm={self.max_grad_norm:g})"
-
-    def state_dict(self) -> dict[str, Any]:
-        """State of Adam."""
-        return self.adam.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores what :meth:`state_dict` returned."""
-        self.adam.load_state_dict(state_dict)
 
 
 def add_gradients(
@@ -210,9 +242,7 @@ def add_gradients(
     params = {p: gradients.setdefault(name, {}) for name, group in groups.items() for p in group}
     for parameter, grads in params.items():
         parameter.grad = grads.get(parameter)
-    # A compiled trunk is walked twice, so it may not reuse the memory of what it reads.
-    with torch._functorch.config.patch(donated_buffer=False):
-        torch.autograd.backward(losses, inputs=list(params), retain_graph=retain_graph)
+    torch.autograd.backward(losses, inputs=list(params), retain_graph=retain_graph)
     for parameter, grads in params.items():
         if parameter.grad is not None:
             grads[parameter] = parameter.grad

@@ -33,10 +33,10 @@ from torchrl_glam.objectives.trunk import state_keys, trainable_leaves
 class PPOGLAMLoss(LossModule):
     """PPO with a language model as the trunk of policy and value, with or without hindsight.
 
-    The trunk runs once a call, with gradient; TorchRL's :class:`~torchrl.objectives.ClipPPOLoss` or
+    The trunk runs once a call; TorchRL's :class:`~torchrl.objectives.ClipPPOLoss` or
     :class:`~torchrl.objectives.KLPENPPOLoss` sees heads only. With ``r = pi(a|s,g') /
     pi_old(a|s,g)``, where only relabelled rows have another goal ``g'``, the advantage ``A`` and
-    the centre ``c`` (SAC-GLAM, Gaven et al., 2024, Appendix G), what is maximised is the mean of
+    the centre ``c``, it maximises the mean of (SAC-GLAM, Gaven et al., 2024, Appendix G)
 
     - ``objective="clip"``, equation 4: ``min(r A, clip(r, c - eps, c + eps) A)``;
     - ``objective="kl"``, equation 5: ``r A - beta KL(pi_old, pi(.|s,g'))``. (The paper prints a
@@ -47,9 +47,9 @@ class PPOGLAMLoss(LossModule):
     and ``pi_old(.|s,g')``.
 
     The losses, each with its coefficient, are ``loss_objective``, ``loss_entropy`` and
-    ``loss_critic``; metrics are TorchRL's, ``kl`` as its mean. :meth:`prepare` is given the rows of
-    a rollout once, before its first update. Parameters are trained where they are; frozen weights
-    are no part of ``state_dict()``, and ``loss.to(...)`` moves them too.
+    ``loss_critic``; metrics are TorchRL's, ``kl`` as its mean. :meth:`prepare` takes the rows of a
+    rollout once, before its first update. Parameters are trained in place; frozen weights are not
+    in ``state_dict()``.
 
     Args:
         trunk: the language model; it writes ``"log_likelihood"`` ``[*B, A]`` and what ``value``
@@ -180,17 +180,10 @@ class PPOGLAMLoss(LossModule):
         lmbda: float = 0.95,
         average_gae: bool = False,
     ) -> PPOGLAMLoss:
-        """Sets how :meth:`prepare` estimates advantages, if not by these defaults.
+        """Sets the discount ``gamma`` and the ``lmbda`` of the generalised advantage estimator.
 
-        Args:
-            value_type: only ``ValueEstimators.GAE``.
-            gamma: discount a step. Default: 0.99.
-            lmbda: lambda of the generalised advantage estimator. Default: 0.95.
-            average_gae: shift and scale the advantages of all rows of a rollout together to mean 0
-                and deviation 1. Default: False.
-
-        Raises:
-            NotImplementedError: for another estimator.
+        With ``average_gae``, the advantages of a rollout are shifted and scaled to mean 0 and
+        deviation 1. Another ``value_type`` raises NotImplementedError.
         """
         if value_type != ValueEstimators.GAE:
             raise NotImplementedError(f"value_type ({value_type}) must be ValueEstimators.GAE.")
@@ -205,17 +198,15 @@ class PPOGLAMLoss(LossModule):
     def prepare(self, rows: TensorDictBase) -> TensorDictBase:
         """Adds advantages, value targets and, with ``clip_center="behaviour"``, ratio centres.
 
-        To be called once per rollout, before its first update. Recorded values are used as they
-        are; the trunk reads only relabelled rows, for their value and log-probabilities under the
-        new goal, and the next states of truncated ends, which bootstrap: all of either in one call,
-        so it is the trunk's ``max_tokens_per_pass`` that bounds memory.
+        Call it once per rollout, before its first update. The trunk reads only relabelled rows,
+        and the next states of truncated ends, which bootstrap, each in one call: its
+        ``max_tokens_per_pass`` bounds the memory.
 
         Args:
-            rows: transitions ``[M]``, in runs of consecutive steps, each of which ends with
-                ``("next", "done")``, as :class:`~torchrl_glam.replay.HindsightTransform` lets them
-                out: the trunk's inputs at the root and under ``"next"``, action, mask, and what the
-                policy recorded: ``"log_likelihood"``, ``"action_log_prob"`` and ``"state_value"``.
-                Changed in place.
+            rows: transitions ``[M]``, in runs of consecutive steps that end with ``("next",
+                "done")``, as :class:`~torchrl_glam.replay.HindsightTransform` returns them: the
+                trunk's inputs at the root and under ``"next"``, action, mask, and the recorded
+                ``"log_likelihood"``, ``"action_log_prob"`` and ``"state_value"``. Changed in place.
 
         Returns:
             The same rows.
@@ -264,13 +255,9 @@ class PPOGLAMLoss(LossModule):
         return out
 
     def adapt_kl_coeff(self, kl: float, target: float) -> None:
-        """Doubles ``beta`` if the divergence exceeds 1.5 times its target, halves it below 2/3.
+        """Doubles ``beta`` if ``kl`` exceeds 1.5 times its target, halves it below 2/3 of it.
 
-        PPO (Schulman et al., 2017), section 4; once per rollout.
-
-        Args:
-            kl: mean divergence over the rollout's last epoch.
-            target: the one wanted.
+        PPO (Schulman et al., 2017), section 4; once per rollout, by the mean of its last epoch.
         """
         if kl > 1.5 * target:
             self.heads.beta *= 2
@@ -278,7 +265,7 @@ class PPOGLAMLoss(LossModule):
             self.heads.beta /= 2
 
     def _recorded(self) -> list[NestedKey]:
-        """What the heads read of a row beside the state."""
+        """Entries of a row that the heads read, apart from the state."""
         keys = self.tensor_keys
         out = [keys.action, keys.sample_log_prob, keys.advantage, keys.value_target]
         if self.objective == "kl":

@@ -26,21 +26,14 @@ class UpdateFailedError(RuntimeError):
 class GradientReducer:
     """Sums gradients over the processes of a group, all of them in one all-reduce.
 
-    What each process gives is its part of a mean over the rows of all: losses of its rows, each
-    times its share of all rows. The sums are then the gradients of the whole batch, the same on
-    every process to the last bit, and what depends on them (clipping by norm, Adam) stays equal.
-
-    Beside the gradients travels which parameters the losses reached, as a step leaves the others
-    alone, and whether a process failed: then all of them raise, at the same place, and none waits
-    for another. Memory: one buffer of the gradients' size, in float32 or wider.
+    Each process gives its part of a mean over the rows of all, so the sums are the gradients of the
+    whole batch, the same on every process to the last bit. With the gradients travels which
+    parameters the losses reached, as a step leaves the others alone, and whether a process failed:
+    then all of them raise, at the same place. Memory: one buffer of the gradients' size, in float32
+    or wider.
 
     Args:
         group: the processes. Default: None, this one alone: nothing is sent or copied.
-
-    Raises:
-        FloatingPointError: on all processes, when one of them passes it as ``failure``.
-        UpdateFailedError: on all processes, when one of them fails by any other error.
-        LostProcessError: when another process is gone, or does not answer in the group's time.
 
     Examples:
         >>> weight = nn.Parameter(torch.ones(2))
@@ -66,6 +59,11 @@ class GradientReducer:
             groups: parameters that may have gradients, by group, the same on all processes.
             gradients: those of this process, by group.
             failure: the error for which this process has none. Default: None.
+
+        Raises:
+            FloatingPointError: on all processes, when one of them passes it as ``failure``.
+            UpdateFailedError: on all processes, when one of them fails by any other error.
+            LostProcessError: when another process is gone, or does not answer in time.
         """
         if self.group is None:
             if failure is not None:
@@ -112,7 +110,7 @@ class GradientReducer:
 
 
 def lost(error: RuntimeError) -> LostProcessError:
-    """What a failed message to the other processes means, in words."""
+    """The error to raise for a failed message to the other processes."""
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return LostProcessError(
         f"another process of this run has ended or does not answer ({reason}): this one ends too; "

@@ -23,10 +23,13 @@ from torchrl.modules import MaskedCategorical
 from torchrl.objectives import DiscreteSACLoss
 from torchrl.objectives.utils import ValueEstimators, distance_loss
 
-from torchrl_glam.models.protocol import Part, Trunk
+from torchrl_glam.models.protocol import Part
 from torchrl_glam.objectives import functional
 from torchrl_glam.objectives._checks import check_action, check_arguments, check_finite
 from torchrl_glam.objectives.trunk import enough, state_keys, trainable_leaves
+
+LOSSES = ["loss_actor", "loss_qvalue", "loss_alpha"]
+METRICS = ["alpha", "entropy", "q_value", "target_value", "td_error"]
 
 
 class SACGLAMLoss(DiscreteSACLoss):
@@ -34,8 +37,8 @@ class SACGLAMLoss(DiscreteSACLoss):
 
     SAC-GLAM (Gaven et al., 2024), sections 2.1 and 2.2, Appendices B and C. The trunk runs three
     times a call: on the state with gradient; on the next states that do not terminate without it,
-    with its own weights and with the target's. All else runs on heads, and the trunk is asked for
-    no more than these read. The mathematics is in :mod:`torchrl_glam.objectives.functional`.
+    with its own weights and with the target's. The mathematics is in
+    :mod:`torchrl_glam.objectives.functional`.
 
     A call returns ``loss_qvalue`` (distance to equation 3; truncated rows bootstrap, rewards are
     n-step returns already), ``loss_actor`` (through the log-likelihoods only: through Q the actor
@@ -44,15 +47,14 @@ class SACGLAMLoss(DiscreteSACLoss):
     ``td_error`` (of the worst critic). Errors per row, ``[*B]``, go to the input's ``priority``
     key; its ``"priority_weight"`` ``[*B]``, if any, multiplies each row's losses.
 
-    The trunk stays the caller's: what required gradient when the loss was built is trained in place
-    (``trunk_params``), and only that has a copy for targets; frozen weights are neither copied nor
-    in ``state_dict()``. Critics are copied (``qvalue_network_params``), those passed in not
-    trained. ``SoftUpdate(loss, tau=...)`` moves targets, ``loss.make_value_estimator(gamma=...)``
-    sets the discount (0.99).
+    The trunk's trainable parameters are trained in place (``trunk_params``), and only these have
+    target copies and stand in ``state_dict()``. Critics are copied (``qvalue_network_params``).
+    ``SoftUpdate(loss, tau=...)`` moves the targets, ``loss.make_value_estimator(gamma=...)`` sets
+    the discount (0.99).
 
     Args:
-        trunk: the language model; it writes what actor and critic read. One that is a
-            :class:`~torchrl_glam.models.Trunk` is asked for parts.
+        trunk: the language model; it writes what actor and critic read. A
+            :class:`~torchrl_glam.models.Trunk` is asked for no more than that.
         actor: head without parameters, from log-likelihoods to a
             :class:`~torchrl.modules.MaskedCategorical` with a finite ``neg_inf``:
             :class:`~torchrl_glam.models.CandidateActor`.
@@ -95,16 +97,7 @@ class SACGLAMLoss(DiscreteSACLoss):
     trunk_params: TensorDictParams
     target_trunk_params: TensorDictParams
 
-    out_keys = [
-        "loss_actor",
-        "loss_qvalue",
-        "loss_alpha",
-        "alpha",
-        "entropy",
-        "q_value",
-        "target_value",
-        "td_error",
-    ]
+    out_keys = LOSSES + METRICS
 
     # The other estimators need a time dimension, which rows of a replay buffer do not have.
     SUPPORTED_VALUE_ESTIMATORS = (ValueEstimators.TD0,)
@@ -166,13 +159,7 @@ class SACGLAMLoss(DiscreteSACLoss):
         self._has_update_associated["trunk"] = False
 
     def schedule(self, step: int) -> None:
-        """Sets the entropy to keep: a line from its start to its end, then level.
-
-        By environment steps, so that it does not depend on the number of updates a step.
-
-        Args:
-            step: environment steps so far.
-        """
+        """Sets the entropy to keep after ``step`` environment steps: a line, then level."""
         start, end, steps = self._entropies
         share = min(1.0, step / steps)
         self.target_entropy.fill_((1 - share) * start + share * end)
@@ -187,15 +174,12 @@ class SACGLAMLoss(DiscreteSACLoss):
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Computes all terms of one update; see the class for what they are.
+        """Computes all terms of one update, scalars unless ``reduction="none"``; see the class.
 
         Args:
             tensordict: transitions ``[*B]``: the trunk's inputs and the action mask at the root and
                 under ``"next"``, the action, and under ``"next"`` reward, done and terminated,
                 ``[*B, 1]``.
-
-        Returns:
-            The terms, scalars unless ``reduction="none"``.
         """
         state = self._read_state(tensordict)
         dist = self._policy(state)
@@ -253,15 +237,8 @@ class SACGLAMLoss(DiscreteSACLoss):
         return functional_call(self.trunk, weights, (inputs,), options, tie_weights=True)
 
     def _read_state(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """What both heads read of the state, with the gradient that they send."""
-        critic = self._enough(self.qvalue_network)
-        one_pass = not isinstance(self.trunk, Trunk) or self.trunk.one_pass
-        if self.critic_backprop or one_pass or critic != "embeddings":
-            return self._run_trunk(tensordict, only=self._enough(*self._heads))
-        # The critic's inputs take passes of their own, which need no graph.
-        state = self._run_trunk(tensordict, only=self._enough(self.actor_network))
-        with torch.no_grad():
-            return state.update(self._run_trunk(tensordict, only=critic))
+        """The inputs of both heads in the state, with gradient."""
+        return self._run_trunk(tensordict, only=self._enough(*self._heads))
 
     def _enough(self, *heads: TensorDictModule) -> Part | None:
         return enough(self.trunk, heads)

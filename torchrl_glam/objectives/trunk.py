@@ -12,7 +12,7 @@ from torchrl_glam.models.protocol import Part, Trunk
 
 
 def trainable_leaves(trunk: nn.Module) -> TensorDict:
-    """The parameters of a trunk that require gradient, nested by module, tied ones once.
+    """The parameters of a module that require gradient, nested by module, tied ones once.
 
     Args:
         trunk: any module.

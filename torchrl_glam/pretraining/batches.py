@@ -1,4 +1,4 @@
-"""Readings as tensors for an encoder-decoder."""
+"""The unit of pretraining, a prompt with questions and answers; and batches of them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,19 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torchrl_glam.pretraining.reading import Reading
-
 IGNORED = -100
+
+
+class Reading(NamedTuple):
+    """A prompt, and decoder texts about it.
+
+    Attributes:
+        prompt: what the encoder reads.
+        answers: for each question its pieces of text, and whether each is to be predicted.
+    """
+
+    prompt: str
+    answers: list[list[tuple[str, bool]]]
 
 
 class ReadingBatch(NamedTuple):

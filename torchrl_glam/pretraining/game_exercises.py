@@ -1,7 +1,6 @@
 """Reading exercises from transcripts of random play of any text environment.
 
-A transcript is text: goal, observation, the actions there were, the one played, and the observation
-that followed. It has no rewards and no goals reached. The exercises teach the words, what goal and
+A transcript has no rewards and no goals reached. The exercises teach the words, what goal and
 observation share, which actions there are, and what a played action changed. The encoder reads an
 agent's prompt and nothing else.
 """
@@ -12,8 +11,8 @@ import random
 import re
 from collections.abc import Sequence
 
+from torchrl_glam.pretraining.batches import Reading
 from torchrl_glam.pretraining.play import Move
-from torchrl_glam.pretraining.reading import Reading
 from torchrl_glam.text import PromptTemplate
 
 GAME_EXERCISES: dict[str, float] = {
@@ -88,11 +87,7 @@ class GameExercises:
         return [*prompts, *actions, *asked]
 
     def __call__(self, number: int) -> list[Reading]:
-        """Asks about states drawn at random.
-
-        Args:
-            number: of states.
-        """
+        """Asks about ``number`` states drawn at random."""
         return [self._read(move) for move in self._random.choices(self._moves, k=number)]
 
     def _read(self, move: Move) -> Reading:

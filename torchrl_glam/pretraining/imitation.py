@@ -1,6 +1,6 @@
-"""Imitation of the shortest plan: a test of what a language model understands, no way to train one.
+"""Imitation of the shortest plan: tells in a minute what language models understand.
 
-It is quick and free of the noise of reinforcement learning, so it tells models apart in a minute.
+It is free of the noise of reinforcement learning, and no way to train an agent.
 """
 
 from __future__ import annotations
@@ -30,15 +30,12 @@ def imitate(
         trunk: is trained in place: hand it a copy of the model.
         env: writes what trunk and oracle read, ``[B]``.
         oracle: writes the action to choose.
-        num_steps: steps of the oracle's play to imitate, in batches; what is left over is dropped.
+        num_steps: steps to imitate, in whole batches; fewer than one raise ValueError.
         batch_size: steps in a batch. Default: 128.
         lr: peak learning rate. Default: 1e-3.
 
     Returns:
         Cross-entropy of the last batch, in nats.
-
-    Raises:
-        ValueError: if there is not one whole batch.
 
     Examples:
         >>> from torchrl.envs import TransformedEnv

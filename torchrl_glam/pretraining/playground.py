@@ -1,12 +1,9 @@
 """Reading exercises about the words of Playground-Text; nothing in them was played.
 
-They give a small model what a large one brings from its own pretraining: which words name which
-things, what living things grow on, what a goal asks for and in which order, what a text says about
-where things are, and how actions are written. Scenes are composed from the vocabulary and goals are
-drawn from the training split, each without regard to the other. So no exercise shows what an action
-does, which thing in a scene a goal wants, or how near a goal is.
-
-The encoder reads an agent's prompt and nothing else; questions are put to the decoder.
+They give a small model what a large one brings from its own pretraining: words, categories, what a
+goal asks for and in which order, what a text says, how actions are written. Scenes and goals of the
+training split are drawn without regard to each other, so no exercise shows what an action does,
+which thing a goal wants, or how near it is. Questions are put to the decoder.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from torchrl_glam.envs.playground.vocabulary import (
     object_id,
     type_of,
 )
-from torchrl_glam.pretraining.reading import Reading
+from torchrl_glam.pretraining.batches import Reading
 from torchrl_glam.text import PromptTemplate
 
 PLAYGROUND_EXERCISES: dict[str, float] = {
@@ -44,15 +41,7 @@ _SUPPLIES = [item for item in _ITEMS if type_of(item) in SUPPLIES]
 
 
 class Scene(NamedTuple):
-    """A composed state.
-
-    Attributes:
-        goal: the goal's text.
-        items: object ids.
-        held: index in ``items`` of what is held, -1 for nothing.
-        on: index in ``items`` of what the agent is on, -1 for nothing.
-        grown: which items have grown.
-    """
+    """A composed state: ``items`` are object ids, ``held`` and ``on`` places in it, or -1."""
 
     goal: str
     items: list[int]
@@ -116,11 +105,7 @@ class PlaygroundExercises:
         self._things = {phrase: things_named(phrase) for phrase in self._phrases}
 
     def __call__(self, number: int) -> list[Reading]:
-        """Composes prompts and asks about each.
-
-        Args:
-            number: of prompts.
-        """
+        """Composes ``number`` prompts and asks about each."""
         names, weights = list(self._shares), list(self._shares.values())
         readings = []
         for _ in range(number):
@@ -209,18 +194,7 @@ class PlaygroundExercises:
 
 
 def things_named(phrase: str) -> set[int]:
-    """The objects that a phrase names.
-
-    Args:
-        phrase: a colour or ``any``, and a type or category; or ``any <colour> thing``.
-
-    Returns:
-        Object ids.
-
-    Examples:
-        >>> sorted(OBJECTS[item] for item in things_named("any water"))
-        ['blue water', 'green water', 'red water']
-    """
+    """Ids of the objects that a phrase names: ``any`` or a colour, and a type or category."""
     words = phrase.split()
     colours = [word for word in words if word in COLOURS] or COLOURS
     types = CATEGORIES.get(words[-1], (words[-1],))

@@ -1,13 +1,10 @@
 """Tokenizers of small models: one token a word, and for Playground-Text one a thing or phrase.
 
-Samples per second decide how soon a small machine learns, and the language model's work grows with
-the number of tokens. A word that is spelled in many tokens hurts twice: a model that never read it
-finds one such action as likely as another only by chance, so a policy made of them is nearly
-deterministic before it learns.
+Fewer tokens mean more samples per second. And a word that is spelled in many tokens hurts twice: an
+untrained model finds such actions hundreds of nats apart, so the policy is nearly deterministic.
 
-For Playground-Text, what a tokenizer learned from its texts would merge is one token: the fixed
-phrases of a prompt ("\\nYou are holding:"), a colour with its name ("red lion", "any animal"), and
-"then" with its verb; commas are left out.
+For Playground-Text, the fixed phrases of a prompt ("\\nYou are holding:"), a colour with its name
+("red lion", "any animal"), and "then" with its verb are one token each; commas are left out.
 """
 
 from __future__ import annotations

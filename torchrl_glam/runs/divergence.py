@@ -35,7 +35,8 @@ def diverged(
     checkpoint: Path | None,
 ) -> FloatingPointError:
     """The error of an update, with where it was, the learning rates and the newest checkpoint."""
-    rates = ", ".join(f"{k}={v}" for k, v in asdict(config).items() if k.startswith("lr_"))
+    rates = {k: v for k, v in asdict(config).items() if k.startswith("lr_") and k != "lr_end"}
+    rates = ", ".join(f"{name}={rate}" for name, rate in rates.items())
     last = (
         "it has saved no checkpoint"
         if checkpoint is None

@@ -49,7 +49,7 @@ class Run(Setting):
 
     It owns the folder and its lock, seeds, device, the processes that torchrun started, what is
     checkpointed and restored, signals to stop, batches split for memory, the progress bar, metrics,
-    evaluations and the results. An algorithm calls :meth:`load_model` and :meth:`make_envs`, then
+    evaluations and the results. An algorithm calls ``load_model`` and ``make_envs``, then
     :meth:`keeps`, loops over :meth:`rounds` with a function that :meth:`update` decorates and
     :meth:`log`, and ends with :meth:`finish`. If the loop ends by an error, a checkpoint is saved
     where the run's state is whole: all that was collected is stored, and the weights are finite.
@@ -139,7 +139,12 @@ class Run(Setting):
         self._kept = {**objects, "metrics": self._table, **self._progress.kept}
         self._checkpoints = CheckpointManager(self.folder, ranks=self.ranks)
         if config.resume:
-            self._checkpoints.load(self._kept, asdict(config), config.may_change)
+            made = self._checkpoints.load(self._kept, asdict(config), config.may_change)
+            if not made == self.counters["steps"] <= config.total_steps:
+                raise ValueError(
+                    f"total_steps ({config.total_steps}) must be at least the {made} steps that "
+                    f"resume ({config.resume}) has made"
+                )
             trunk.check_exactness()
         if self.ranks.first:
             replace_file(self.folder / CONFIG, OmegaConf.to_yaml(OmegaConf.create(asdict(config))))

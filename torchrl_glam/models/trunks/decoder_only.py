@@ -38,11 +38,8 @@ class DecoderOnlyTrunk(CandidateTrunk):
     its last token.
 
     Texts longer than a sliding window of the model are read as
-    :class:`RepeatedDecoderOnlyTrunk` reads them, with a warning: exact, and slower.
-
-    On construction, the trunk scores a few short candidates and compares them with the model's own
-    forward. A model that treats masks, positions or logits in an unforeseen way is refused instead
-    of being scored wrongly.
+    :class:`RepeatedDecoderOnlyTrunk` reads them, with a warning: exact, and slower. On
+    construction, the trunk compares a few short candidates with the model's own forward.
 
     Raises:
         ValueError: also if the attention implementation takes no custom mask (choose
@@ -182,10 +179,9 @@ class DecoderOnlyTrunk(CandidateTrunk):
 class RepeatedDecoderOnlyTrunk(DecoderOnlyTrunk):
     """Scores candidates with any decoder-only model: the prompt cached, one row per candidate.
 
-    Arguments, keys and errors are those of :class:`~torchrl_glam.models.CandidateTrunk`. It takes
-    as many passes as there are prompts of different lengths, and is slower than a trie; it reads
-    models that count positions by themselves (MPT, Bloom). On construction it is checked against
-    the model's own forward.
+    Arguments, keys and errors are those of :class:`~torchrl_glam.models.CandidateTrunk`. It reads
+    models that count positions by themselves (MPT, Bloom), in as many passes as there are prompts
+    of different lengths, and is slower than a trie.
 
     Raises:
         ValueError: also if the model computes its activations again in the backward pass, where
@@ -217,7 +213,6 @@ class RepeatedDecoderOnlyTrunk(DecoderOnlyTrunk):
 
 def _position_ids(longest: int, last: Tensor, trie: CandidateTrie) -> Tensor:
     """``[B, T + N - 1]``: of a node, the prompt's last position plus its depth."""
-    prompt = torch.arange(longest, device=last.device).minimum(
-        last
-    )  # padding needs none of its own
+    # Padding needs no positions of its own.
+    prompt = torch.arange(longest, device=last.device).minimum(last)
     return torch.cat([prompt, last + trie.depth[:, 1:]], 1)

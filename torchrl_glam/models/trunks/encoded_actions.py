@@ -16,11 +16,9 @@ class EncodedActionsTrunk(TensorDictModuleBase):
     """A trunk whose action embeddings have the action in the encoder's input.
 
     SAC-GLAM (Gaven et al., 2024), section 2.2, read literally: the critic's input is "the LLM
-    encoding the concatenation of the prompt and an action", which takes as many encoder passes as
-    there are actions. The encoder reads ``"... Action: Go to red lion"``, and the embedding is the
-    decoder's hidden state at its start token, as the embedding of a prompt is. Log-likelihoods and
-    prompt embeddings are those of the wrapped trunk, whose own action embeddings come from the pass
-    that scores the candidates and cost far less.
+    encoding the concatenation of the prompt and an action", one encoder pass for each action. The
+    embedding is the decoder's hidden state at its start token. Log-likelihoods and prompt
+    embeddings are those of the wrapped trunk.
 
     Keys, shapes and ``only`` are those of :class:`~torchrl_glam.models.CandidateTrunk`, but
     ``only="embeddings"`` writes no prompt embedding, and masked candidates have embeddings of 0.
@@ -29,8 +27,8 @@ class EncodedActionsTrunk(TensorDictModuleBase):
         trunk: the trunk, of an encoder-decoder; its weights are shared.
 
     Raises:
-        ValueError: if the model has no encoder; there, action embeddings have read prompt and
-            action in one text anyway.
+        ValueError: if the model has no encoder; its action embeddings have read prompt and action
+            in one text anyway.
 
     Examples:
         >>> from torchrl_glam.models import load_language_model, make_trunk
@@ -38,8 +36,6 @@ class EncodedActionsTrunk(TensorDictModuleBase):
         >>> trunk.out_keys
         ['log_likelihood', 'action_embedding', 'prompt_embedding']
     """
-
-    one_pass = False
 
     def __init__(self, trunk: CandidateTrunk) -> None:
         super().__init__()

@@ -30,8 +30,7 @@ class EncoderDecoderTrunk(CandidateTrunk):
     """Scores candidates with one encoder pass and one decoder pass over all of them.
 
     The embedding of the prompt is the decoder's hidden state at its start token. On construction,
-    the trunk scores a few short candidates and compares them with the model's own forward. A model
-    that treats masks or positions in an unforeseen way is refused instead of being scored wrongly.
+    the trunk scores a few short candidates and compares them with the model's own forward.
 
     Args:
         layout: ``"trie"``, candidates merged by prefix, or ``"packed"``, one after another
@@ -155,9 +154,8 @@ class EncoderDecoderTrunk(CandidateTrunk):
 class RepeatedTrunk(EncoderDecoderTrunk):
     """Scores candidates with any encoder-decoder model: one decoder row per candidate.
 
-    Arguments, keys and errors are those of :class:`~torchrl_glam.models.CandidateTrunk`. It
-    is exact but slower than a trie, the more so the more candidates share a prefix. On
-    construction it is checked against the model's own forward.
+    Arguments, keys and errors are those of :class:`~torchrl_glam.models.CandidateTrunk`. Exact,
+    but slower than a trie.
 
     Examples:
         >>> from torchrl_glam.models import load_language_model

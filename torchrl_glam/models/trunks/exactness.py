@@ -17,7 +17,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from torchrl_glam.models.trunks.trie import CandidateTrie, build_trie
+from torchrl_glam.models.trunks.trie import CandidateTrie
 
 if TYPE_CHECKING:
     from torchrl_glam.models.trunks.encoded_actions import EncodedActionsTrunk
@@ -42,17 +42,10 @@ def check_exactness(trunk: ModelReader, beyond: bool = False) -> int:
     """Compares the logits along candidates that share prefixes with the model's own forward.
 
     Prompts of unequal length stand in one batch; the longest exceeds every window of the model of
-    at most 1,024 tokens. Dropout is off; weights and generators are left as they are.
-
-    Args:
-        trunk: the trunk to check.
-        beyond: check instead how texts longer than a window are read. Default: False.
-
-    Returns:
-        The width of the model's embeddings.
-
-    Raises:
-        InexactTrunkError: if they differ by more than rounding, or the model takes no such input.
+    at most 1,024 tokens. ``beyond`` checks instead how texts longer than a window are read. Dropout
+    is off; weights and generators are left as they are. Returns the width of the embeddings, and
+    raises InexactTrunkError if logits differ by more than rounding, or the model takes no such
+    input.
     """
     base = trunk.base_model
     prompt, prompt_mask, candidates = probe(trunk, beyond)
@@ -93,9 +86,9 @@ def score_error(
 ) -> float:
     """The largest difference between a trunk's scores and the model's own forward.
 
-    Repeat this check while weights and texts change. The trunk reads the candidates in one batch,
-    the model reads them one at a time; both in float32, without ``autocast`` and ``compile``. It
-    costs about as much as scoring ``rows`` states one candidate at a time.
+    The trunk reads the candidates in one batch, the model reads them one at a time; both in
+    float32, without ``autocast``. It costs about as much as scoring ``rows`` states
+    one candidate at a time.
 
     Args:
         trunk: the trunk.
@@ -103,9 +96,8 @@ def score_error(
         rows: states to check, with prompts from the shortest to the longest. Default: 2.
 
     Returns:
-        Largest difference of a candidate's log-likelihood, in nats, summed over its tokens: about
-        1e-5 if all is well. Above one hundredth of a nat and of the log-likelihood, a warning is
-        given.
+        Largest difference of a candidate's log-likelihood, in nats: about 1e-5 if all is well. A
+        warning is given above one hundredth of a nat and of the log-likelihood.
 
     Examples:
         >>> from torchrl.envs import TransformedEnv
@@ -128,7 +120,7 @@ def score_error(
     chosen = order[torch.linspace(0, len(order) - 1, min(rows, len(order))).long()]
     candidates = actions.reshape(-1, *actions.shape[-2:])[chosen], mask.reshape(-1, mask.shape[-1])
     with _undisturbed(trunk):
-        trie = _trie(trunk, candidates[0], candidates[1][chosen])
+        trie = trunk._trie(candidates[0], candidates[1][chosen])
         plain = _plain_rows(trunk, prompt[chosen], prompt_mask[chosen], trie)
         _, nats = _compare(
             trunk, trie, trunk._read(prompt[chosen], prompt_mask[chosen], trie), plain
@@ -160,7 +152,7 @@ def probe(trunk: ModelReader, beyond: bool = False) -> tuple[Tensor, Tensor, Can
     rows = [[a, b, c], [a, b, d], [a, pad, pad], [e, c, a]]
     candidates = torch.tensor(rows, device=weight.device).expand(3, -1, -1)
     everything = torch.ones(3, len(rows), dtype=torch.bool, device=weight.device)
-    return prompt.where(mask, pad), mask, _trie(trunk, candidates, everything)
+    return prompt.where(mask, pad), mask, trunk._trie(candidates, everything)
 
 
 def _plain_ids(trunk: ModelReader, number: int, device: torch.device) -> Tensor:
@@ -175,11 +167,6 @@ def _plain_ids(trunk: ModelReader, number: int, device: torch.device) -> Tensor:
     usable = [i for i in range(size) if i not in special]
     usable = usable[:: max(1, len(usable) // number)][:number]
     return torch.tensor(usable, device=device)
-
-
-def _trie(trunk: ModelReader, actions: Tensor, mask: Tensor) -> CandidateTrie:
-    start, pad = trunk._start_id(), trunk.prompt.pad_id
-    return build_trie(actions, mask, start, pad, packed=trunk.packed)
 
 
 def _compare(

@@ -34,16 +34,14 @@ def make_trunk(
             ``peft``.
         tokenizer: its tokenizer.
         template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
-        **options: of :class:`~torchrl_glam.models.CandidateTrunk`: ``normalisation``,
-            ``score_eos``, ``max_tokens_per_pass``, ``autocast``, ``compile``,
-            ``pad_to_multiple_of``, and the names of inputs and outputs.
+        **options: those of :class:`~torchrl_glam.models.CandidateTrunk`.
 
     Returns:
         The first of these that equals the model's own forward on a test. For a decoder-only model,
         a :class:`DecoderOnlyTrunk` (GPT-2, Llama, Qwen, ...) or a
         :class:`RepeatedDecoderOnlyTrunk` (MPT, Bloom, GPT-Neo); for an encoder-decoder, an
-        :class:`EncoderDecoderTrunk` with tries (T5, Flan-T5, BART, Pegasus, ...), the same with
-        packed candidates (UMT5), a :class:`RepeatedTrunk`. All but the first are slower, and a
+        :class:`EncoderDecoderTrunk` with tries (T5, Flan-T5, BART, Pegasus, ...) or with packed
+        candidates (UMT5, T5Gemma), or a :class:`RepeatedTrunk`. All but the first are slower, and a
         warning says which one it is and why.
 
     Raises:

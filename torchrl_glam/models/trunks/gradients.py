@@ -20,17 +20,16 @@ if TYPE_CHECKING:
 def check_gradients(trunk: ModelReader | EncodedActionsTrunk) -> None:
     """Back-propagates through a small pass and checks that each trainable weight gets a gradient.
 
-    Weights in 4 bits pass gradients on by kernels of their own, which depend on the machine and on
-    what ran before. So the pass follows one without gradient, and the gradient through each 4-bit
-    weight is compared with the one through the full weight. Gradients and generators are left as
-    they are.
+    The gradient through each shape of 4-bit weights is compared with the one through the full
+    weight, since their kernels depend on the machine. Gradients and generators are left as they
+    are.
 
     Args:
         trunk: a trunk, as it will be trained.
 
     Raises:
         ValueError: if nothing is to be trained, if trainable weights get no gradient, or if 4-bit
-            weights pass on a wrong one. Experts of a mixture that are not used may get none.
+            weights pass on a wrong one. Unused experts of a mixture may get none.
 
     Examples:
         >>> from torchrl_glam.models import load_language_model, make_trunk
@@ -112,10 +111,7 @@ def checkpoint_layers(model: nn.Module) -> None:
     """Makes every layer of a ``transformers`` model compute its activations again when needed.
 
     ``model.gradient_checkpointing_enable()`` does so in train mode only, which turns dropout on.
-    Here the mode makes no difference. Passes without gradient are left alone.
-
-    Raises:
-        ValueError: if none of its layers can be checkpointed.
+    Raises ValueError if none of its layers can be checkpointed.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 

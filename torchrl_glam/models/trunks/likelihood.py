@@ -21,24 +21,8 @@ class LogLikelihood(nn.Module):
     """Eq. 1 of SAC-GLAM (Gaven et al., 2024) on token tries.
 
     The vocabulary head reads a node once, however many candidates run through it, and only where a
-    token is predicted.
-
-    Args:
-        tokenizer: the tokenizer of the language model.
-        normalisation, score_eos: as in :class:`~torchrl_glam.models.CandidateTrunk`.
-        pad_to_multiple_of: the vocabulary head reads a multiple of this many nodes, so that few
-            shapes occur. Default: 1.
-
-    Raises:
-        ValueError: for an unknown ``normalisation``, or a tokenizer without the tokens needed.
-
-    Examples:
-        >>> from torchrl_glam.models import build_trie, load_tokenizer
-        >>> tokens = torch.tensor([[[1, 2], [1, 0]]])
-        >>> trie = build_trie(tokens, torch.ones(1, 2, dtype=torch.bool), start_id=0, pad_id=0)
-        >>> certain = lambda hidden: torch.tensor([0.25, 0.25, 0.5]).log().expand(len(hidden), 3)
-        >>> LogLikelihood(load_tokenizer("tiny"))(trie, torch.zeros(1, 3, 4), certain).exp()
-        tensor([[0.1250, 0.2500]])
+    token is predicted; ``pad_to_multiple_of`` rounds up how many it reads. The other arguments are
+    those of :class:`~torchrl_glam.models.CandidateTrunk`.
     """
 
     def __init__(
@@ -46,7 +30,6 @@ class LogLikelihood(nn.Module):
         tokenizer: PreTrainedTokenizerBase,
         normalisation: Normalisation = "sum",
         *,
-        score_eos: bool = False,
         pad_to_multiple_of: int = 1,
     ) -> None:
         super().__init__()
@@ -54,34 +37,19 @@ class LogLikelihood(nn.Module):
             raise ValueError(
                 f"normalisation ({normalisation!r}) must be one of {get_args(Normalisation)}"
             )
-        if score_eos and tokenizer.eos_token_id is None:
-            raise ValueError(
-                "score_eos (True) needs an end-of-sequence token, and tokenizer has none: set "
-                "tokenizer.eos_token or score_eos=False"
-            )
         self.normalisation = normalisation
-        self.eos_id: int | None = tokenizer.eos_token_id if score_eos else None
         self.pad_to_multiple_of = pad_to_multiple_of
         self._count_words = WordCounter(tokenizer) if normalisation == "word_mean" else None
 
     def forward(
         self, trie: CandidateTrie, hidden: Tensor, logits: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Log-likelihoods of the candidates. On a GPU, the host waits once, to count nodes.
+        """Log-likelihoods ``[B, A]``, float32, in nats; 0 for masked candidates.
 
-        Args:
-            trie: of B states with A candidates.
-            hidden: last hidden states at its nodes, ``[B, N, D]``.
-            logits: the vocabulary head, ``[K, D]`` to ``[K, V]``.
-
-        Returns:
-            ``[B, A]`` float32, in nats; 0 for masked candidates.
+        ``hidden`` ``[B, N, D]`` are the states at the trie's nodes, ``logits`` is the vocabulary
+        head, ``[K, D]`` to ``[K, V]``. On a GPU, the host waits once, to count nodes.
         """
         node, target, scored = trie.predicted_at, trie.targets, trie.is_target
-        if self.eos_id is not None:
-            node = torch.cat([node, trie.end.unsqueeze(-1)], -1)
-            target = torch.nn.functional.pad(target, (0, 1), value=self.eos_id)
-            scored = torch.cat([scored, scored[..., :1]], -1)
         # One place more, for what is not scored.
         slot = torch.where(scored, node, hidden.shape[1]).flatten(1)
         predicts = slot.new_zeros(len(slot), hidden.shape[1] + 1, dtype=torch.bool)
@@ -101,7 +69,7 @@ class LogLikelihood(nn.Module):
     def _units(self, trie: CandidateTrie) -> Tensor:
         """Tokens or words of each candidate, ``[B, A]``, at least 1."""
         if self._count_words is None:
-            count = trie.is_target.sum(-1) + (self.eos_id is not None)
+            count = trie.is_target.sum(-1)
         else:
             count = self._count_words(trie.targets, trie.is_target)
         return count.clamp_min(1)

@@ -1,4 +1,4 @@
-"""What the language model reads at a time: rows that differ, in passes that fit memory.
+"""Passes of the language model: rows that differ, and as many at a time as fit memory.
 
 Passes are cut by tokens, with long rows together, so that little is padded.
 """
@@ -21,10 +21,9 @@ def split_by_tokens(
 ) -> list[TensorDictBase]:
     """Splits states, or transitions, into parts that the language model can read at a time.
 
-    Losses that are means over their batch (:class:`~torchrl_glam.objectives.SACGLAMLoss`,
-    :class:`~torchrl.objectives.ClipPPOLoss`) give the gradient of the whole batch if each part's
-    counts by its share of the rows; :meth:`torchrl_glam.objectives.SharedTrunkOptimizer.step` takes
-    these as ``weights``.
+    A loss that is a mean over its batch gives the gradient of the whole batch if each part's counts
+    by its share of the rows, as in
+    :meth:`torchrl_glam.objectives.SharedTrunkOptimizer.backward`.
 
     Args:
         batch: rows ``[B]`` with the trunk's inputs, and with those of the next states under
@@ -43,13 +42,9 @@ def split_by_tokens(
         >>> from tensordict import TensorDict
         >>> from torchrl_glam.models import load_language_model, make_trunk
         >>> trunk = make_trunk(*load_language_model("tiny"))
-        >>> ids = torch.arange(3, 11)
-        >>> batch = TensorDict({
-        ...     "goal_tokens": ids.expand(4, -1),
-        ...     "observation_tokens": ids.expand(4, -1),
-        ...     "action_tokens": ids[:2].expand(4, 1, -1),
-        ...     "action_mask": torch.ones(4, 1, dtype=torch.bool),
-        ... }, batch_size=[4])
+        >>> ids, mask = torch.arange(3, 11).expand(4, -1), torch.ones(4, 1).bool()
+        >>> texts = [ids, ids, ids[:, None, :2], mask]
+        >>> batch = TensorDict(dict(zip(trunk.in_keys, texts)), [4])
         >>> [len(part) for part in split_by_tokens(batch, trunk, 80)]
         [3, 1]
     """
@@ -74,10 +69,6 @@ def token_passes(prompts: Tensor, nodes: Tensor, most: int) -> list[Tensor]:
 
     A pass of R rows has R times its longest prompt plus R times its most nodes; a single row may
     have more.
-
-    Examples:
-        >>> token_passes(torch.tensor([9, 4, 8]), torch.tensor([2, 2, 3]), 24)
-        [tensor([1, 2]), tensor([0])]
     """
     order = torch.argsort(prompts, stable=True)
     sizes, first, widest = torch.stack([prompts, nodes])[:, order].T.tolist(), 0, 0
@@ -128,18 +119,10 @@ def _weights(number: int, device: torch.device) -> Tensor:
 
 
 def distinct_rows(*parts: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Finds rows ``[B, ...]`` that are equal in all parts, so that each is read once.
+    """``rows`` ``[U]``, which differ in some of the parts ``[B, ...]``, and ``back`` ``[B]``.
 
-    On a GPU, the host waits for the device once or twice.
-
-    Returns:
-        ``rows`` ``[U]``, indices of rows that all differ, and ``back`` ``[B]``, such that
-        ``part[rows][back]`` equals ``part``. None if no two rows are equal.
-
-    Examples:
-        >>> tokens = torch.tensor([[1, 2], [3, 4], [1, 2], [1, 2]])
-        >>> [index.tolist() for index in distinct_rows(tokens)]
-        [[0, 1], [0, 1, 0, 0]]
+    ``part[rows][back]`` equals ``part``. None if no two rows are equal. On a GPU, the host waits
+    once or twice.
     """
     whole = torch.cat([part.flatten(1).long() for part in parts], 1)
     codes, back = fingerprint(whole).unique(return_inverse=True)

@@ -16,7 +16,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from torchrl_glam.models.trunks.exactness import check_exactness
-from torchrl_glam.models.trunks.trie import CandidateTrie
+from torchrl_glam.models.trunks.trie import CandidateTrie, build_trie
 from torchrl_glam.text import PromptBuilder, PromptTemplate, check_composition
 from torchrl_glam.text.prompt import EXAMPLE_ACTIONS, EXAMPLES
 
@@ -40,7 +40,7 @@ _ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 
 
 class ModelReader(TensorDictModuleBase):
-    """What a family of language models adds: how its model reads, and the vocabulary head.
+    """Base of the families of trunks: how their model reads, and the vocabulary head.
 
     Arguments and errors are those of :class:`~torchrl_glam.models.CandidateTrunk`.
     """
@@ -84,11 +84,8 @@ class ModelReader(TensorDictModuleBase):
     def check_exactness(self) -> None:
         """Checks, as on construction, that the trunk computes what its model computes.
 
-        Call it after replacing weights; ``load_state_dict`` of the trunk, or of a module that holds
-        it, calls it by itself.
-
-        Raises:
-            ValueError: if it does not.
+        ``load_state_dict`` calls it; call it after replacing weights in another way. Raises
+        ValueError if it does not.
         """
         self.embedding_dim = check_exactness(self)
 
@@ -123,6 +120,11 @@ class ModelReader(TensorDictModuleBase):
         """The token at node 0."""
         return self.prompt.pad_id
 
+    def _trie(self, actions: Tensor, mask: Tensor, **options: Any) -> CandidateTrie:
+        """The tries of candidates ``[B, A, W]``, as the model reads them."""
+        start, pad = self._start_id(), self.prompt.pad_id
+        return build_trie(actions, mask, start, pad, packed=self.packed, **options)
+
 
 def _check_again(trunk: ModelReader, keys: Any) -> None:
     trunk.check_exactness()
@@ -153,11 +155,7 @@ def text_model(base: nn.Module) -> nn.Module:
 
 
 def check_kind(base: nn.Module) -> None:
-    """Refuses models whose reading of a text depends on more than its own tokens.
-
-    Raises:
-        ValueError: naming the kind.
-    """
+    """Refuses models whose reading of a text depends on more than its own tokens."""
     config, name = text_config(base), base.__class__.__name__
     kinds = set(getattr(config, "layer_types", None) or ()) - set(_ATTENTION)
     convolves = any(isinstance(module, nn.Conv1d) for module in text_model(base).modules())

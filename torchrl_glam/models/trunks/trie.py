@@ -36,12 +36,6 @@ class CandidateTrie(NamedTuple):
         targets: ``[B, A, W]`` int64, tokens of the candidates.
         is_target: ``[B, A, W]`` bool, True where an admissible candidate has a token.
 
-    Examples:
-        >>> tokens = torch.tensor([[[5, 6], [5, 7]]])
-        >>> trie = build_trie(tokens, torch.ones(1, 2, dtype=torch.bool), start_id=1, pad_id=0)
-        >>> trie.tokens, trie.depth, trie.end, trie.predicted_at
-        (tensor([[1, 5, 6, 7]]), tensor([[0, 1, 2, 2]]), tensor([[2, 3]]), tensor([[[0, 1],
-             [0, 1]]]))
     """
 
     tokens: Tensor
@@ -61,15 +55,10 @@ class CandidateTrie(NamedTuple):
         return torch.cat([self.start.unsqueeze(-1), self.path[..., :-1]], -1)
 
     def nodes_of_rows(self, roots: Tensor, rows: Tensor, state: Tensor, action: Tensor) -> Tensor:
-        """Hidden states at the nodes, where each of R candidates was read in its own row.
+        """Hidden states at the nodes ``[B, N, D]``, where each candidate was read in its own row.
 
-        Args:
-            roots: hidden states before any candidate, ``[B, D]``.
-            rows: hidden states along the rows, ``[R, L, D]``.
-            state, action: the candidate that each row reads, ``[R]`` both.
-
-        Returns:
-            ``[B, N, D]``.
+        ``roots`` ``[B, D]`` are the states before any candidate, ``rows`` ``[R, L, D]`` those along
+        the rows; ``state`` and ``action`` ``[R]`` tell which candidate a row reads.
         """
         path, on_path = (
             value[state, action, : rows.shape[1]] for value in (self.path, self.on_path)
@@ -117,16 +106,10 @@ def build_trie(
     Examples:
         >>> tokens = torch.tensor([[[5, 6, 7], [5, 6, 8], [9, 0, 0]]])
         >>> trie = build_trie(tokens, torch.ones(1, 3, dtype=torch.bool), start_id=1, pad_id=0)
-        >>> trie.tokens
-        tensor([[1, 5, 9, 6, 7, 8]])
+        >>> trie.tokens, trie.end
+        (tensor([[1, 5, 9, 6, 7, 8]]), tensor([[4, 5, 2]]))
         >>> trie.ancestors[0, 5].int()  # of the last node: the start, 5, 6 and itself
         tensor([1, 1, 0, 1, 0, 1], dtype=torch.int32)
-        >>> trie.end
-        tensor([[4, 5, 2]])
-        >>> build_trie(tokens, torch.ones(1, 3, dtype=torch.bool), 1, 0, leaves=False).tokens
-        tensor([[1, 5, 6]])
-        >>> build_trie(tokens, torch.ones(1, 3, dtype=torch.bool), 1, 0, packed=True).tokens
-        tensor([[1, 5, 6, 7, 1, 5, 6, 8, 1, 9]])
     """
     tokens, is_target = admissible_tokens(action_tokens, action_mask, pad_id)
     on_path = is_target
@@ -146,10 +129,9 @@ def build_trie(
 def admissible_tokens(
     action_tokens: Tensor, action_mask: Tensor, pad_id: int
 ) -> tuple[Tensor, Tensor]:
-    """Tokens, as wide as the longest candidate, and which of them an admissible candidate has.
+    """Tokens, as wide as the longest candidate, and which an admissible candidate has.
 
-    Raises:
-        ValueError: as :func:`build_trie` does.
+    Raises ValueError as :func:`build_trie` does.
     """
     tokens = action_tokens.long()
     is_target = (tokens != pad_id) & action_mask.unsqueeze(-1)

@@ -5,7 +5,7 @@ A family of language models adds how its model reads (:mod:`torchrl_glam.models.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -16,7 +16,7 @@ from torchrl_glam.models.protocol import Part
 from torchrl_glam.models.trunks.likelihood import LogLikelihood, Normalisation
 from torchrl_glam.models.trunks.passes import distinct_rows, in_passes, repeat_last, token_passes
 from torchrl_glam.models.trunks.reader import ModelReader, check_ids
-from torchrl_glam.models.trunks.trie import admissible_tokens, build_trie
+from torchrl_glam.models.trunks.trie import admissible_tokens
 from torchrl_glam.text import PromptTemplate
 
 if TYPE_CHECKING:
@@ -43,23 +43,17 @@ class CandidateTrunk(ModelReader):
         normalisation: ``"sum"`` of the token log-probabilities (eq. 1), ``"token_mean"``, or
             ``"word_mean"``, the sum divided by the number of words (TWOSOME, Tan et al., 2024).
             Default: ``"sum"``.
-        score_eos: whether the end-of-sequence token after a candidate is scored too; it counts as
-            a token and not as a word. Default: False, as in the paper.
         max_tokens_per_pass: most tokens, padding included, that one pass of the language model
-            reads; a larger batch is sorted by length and read in several passes. With gradient,
-            each pass is computed again when it is back-propagated, which holds one pass in memory
-            and costs a forward more; where the loss allows, split the batch instead
+            reads; a larger batch is read in several. With gradient, each pass is computed again
+            when it is back-propagated, which holds one pass in memory and costs a forward more;
+            where the loss allows, split the batch instead
             (:func:`~torchrl_glam.models.split_by_tokens`). Default: None, one pass.
         autocast: type in which the model multiplies matrices, ``torch.bfloat16`` where the
             hardware has it. Log-likelihoods then move by some hundredths of a nat. Default:
             None, the type of the weights.
-        compile: whether the model's part of a pass runs under ``torch.compile``; a dictionary holds
-            its arguments. It pays on a GPU. Shapes that were not seen are compiled anew, except for
-            the number of states, so pad. Default: False.
         pad_to_multiple_of: prompts and tries are padded to multiples of this many tokens and
-            nodes, so that few shapes occur: kernels are compiled, and by oneDNN for bfloat16 on the
-            CPU generated, for each of them. Above 1, and unless compiled, states and scored
-            positions are rounded up too. Default: 1, as long as the longest.
+            nodes, so that few shapes occur, for each of which kernels are made. Above 1, states and
+            scored positions are rounded up too. Default: 1.
         goal_key, observation_key, action_key, mask_key: inputs. Tokens of goal ``[*B, Tg]``,
             observation ``[*B, To]`` and candidates ``[*B, A, Ta]``, all padded on the right, and
             the admissible candidates ``[*B, A]`` (bool). Defaults: ``"goal_tokens"``,
@@ -71,20 +65,16 @@ class CandidateTrunk(ModelReader):
         prompt_embedding_key: output ``[*B, D]``. Default: ``"prompt_embedding"``.
 
     Raises:
-        ValueError: on construction, for an unknown ``normalisation``, a ``max_tokens_per_pass``
-            or ``pad_to_multiple_of`` below 1, a tokenizer without the tokens needed or whose tokens
-            of a prompt are not those of its pieces, or a model of another family or that this trunk
-            does not read as it reads itself; on a call, if an admissible candidate has no tokens or
-            those of another one, or prompt and candidates have more tokens than the model has
-            positions.
+        ValueError: on construction, for an option out of range, a tokenizer that lacks tokens or
+            whose tokens of a prompt are not those of its pieces, or a model that this trunk does
+            not read as it reads itself; on a call, if an admissible candidate has no tokens or
+            those of another one, or a text is longer than the model can read.
 
     Examples:
         >>> from torchrl_glam.models import load_language_model, make_trunk
         >>> isinstance(make_trunk(*load_language_model("tiny")), CandidateTrunk)
         True
     """
-
-    one_pass = True
 
     def __init__(
         self,
@@ -93,10 +83,8 @@ class CandidateTrunk(ModelReader):
         template: PromptTemplate | None = None,
         *,
         normalisation: Normalisation = "sum",
-        score_eos: bool = False,
         max_tokens_per_pass: int | None = None,
         autocast: torch.dtype | None = None,
-        compile: bool | dict[str, Any] = False,
         pad_to_multiple_of: int = 1,
         goal_key: NestedKey = "goal_tokens",
         observation_key: NestedKey = "observation_tokens",
@@ -112,7 +100,6 @@ class CandidateTrunk(ModelReader):
         self.likelihood = LogLikelihood(
             tokenizer,
             normalisation,
-            score_eos=score_eos,
             pad_to_multiple_of=1 if pad_to_multiple_of == 1 else 256,
         )
         device = self.base_model.get_input_embeddings().weight.device
@@ -121,9 +108,6 @@ class CandidateTrunk(ModelReader):
         self.max_tokens_per_pass = max_tokens_per_pass
         self.autocast = autocast
         self.pad_to_multiple_of = pad_to_multiple_of
-        # The function, not the bound method: a copy of the trunk must not read this one's model.
-        options = compile if isinstance(compile, dict) else {}
-        self._compiled_read = torch.compile(type(self)._read, **options) if compile else None
         self.in_keys = [goal_key, observation_key, action_key, mask_key]
         self.out_keys = [log_likelihood_key, action_embedding_key, prompt_embedding_key]
 
@@ -131,10 +115,8 @@ class CandidateTrunk(ModelReader):
         settings = {
             "model": type(self.base_model).__name__,
             "normalisation": self.likelihood.normalisation,
-            "score_eos": self.likelihood.eos_id is not None,
             "max_tokens_per_pass": self.max_tokens_per_pass,
             "autocast": self.autocast,
-            "compile": self._compiled_read is not None,
             "pad_to_multiple_of": self.pad_to_multiple_of,
             "packed": self.packed,
         }
@@ -147,10 +129,9 @@ class CandidateTrunk(ModelReader):
         Args:
             tensordict: the inputs, of any batch shape.
             only: ``"scores"`` leaves out the action embeddings, and with them the last token of
-                the candidates, which nothing is predicted from; ``"embeddings"`` leaves out the
-                log-likelihoods, and with them the vocabulary head; ``"prompt"`` leaves out both,
-                and with them the candidates. The prompt's embedding costs nothing and is always
-                written. Default: None, everything.
+                each candidate; ``"embeddings"`` the log-likelihoods, and with them the vocabulary
+                head; ``"prompt"`` both, and with them the candidates. The prompt's embedding is
+                always written. Default: None, everything.
         """
         try:
             return self._write(tensordict, only)
@@ -199,20 +180,12 @@ class CandidateTrunk(ModelReader):
         return self.out_keys if only is None else [*parts[only], prompt]
 
     def read_prompts(self, prompt: Tensor, prompt_mask: Tensor) -> Tensor:
-        """The hidden states that have read the prompts and no action.
-
-        Args:
-            prompt: tokens ``[B, T]``, padded on the right.
-            prompt_mask: ``[B, T]`` bool, True at tokens.
-
-        Returns:
-            ``[B, D]``.
-        """
+        """Hidden states ``[B, D]`` that have read the prompts ``[B, T]``, padded right, alone."""
         # A candidate of one token has no node of its own without leaves: node 0 is left.
         other = 1 if self.prompt.pad_id == 0 else 0
         candidate = prompt.new_full((len(prompt), 1, 1), other)
         everything = torch.ones_like(candidate[..., 0], dtype=torch.bool)
-        trie = build_trie(candidate, everything, self._start_id(), self.prompt.pad_id, leaves=False)
+        trie = self._trie(candidate, everything, leaves=False)
         with self._autocast(prompt.device):
             return self._read(prompt, prompt_mask, trie)[:, 0]
 
@@ -232,27 +205,9 @@ class CandidateTrunk(ModelReader):
         prompt_mask = torch.nn.functional.pad(prompt_mask, short)
         if only == "prompt":
             return None, None, self.read_prompts(prompt, prompt_mask)
-        leaves = only != "scores" or self.likelihood.eos_id is not None
-        trie = build_trie(
-            actions,
-            mask,
-            self._start_id(),
-            pad,
-            leaves=leaves,
-            packed=self.packed,
-            pad_to_multiple_of=multiple,
-        )
+        trie = self._trie(actions, mask, leaves=only != "scores", pad_to_multiple_of=multiple)
         with self._autocast(prompt.device):
-            if self._compiled_read is None:
-                hidden = self._read(prompt, prompt_mask, trie)
-            else:
-                for value in (prompt, prompt_mask, *trie):
-                    torch._dynamo.maybe_mark_dynamic(value, 0)  # states come in any number
-                # Two losses may be back-propagated through one pass, which torch refuses where the
-                # first may reuse the memory of what it reads; the backward pass is asked too, so
-                # SharedTrunkOptimizer says the same.
-                with torch._functorch.config.patch(donated_buffer=False):
-                    hidden = self._compiled_read(self, prompt, prompt_mask, trie)
+            hidden = self._read(prompt, prompt_mask, trie)
         scores = None if only == "embeddings" else self.likelihood(trie, hidden, self._logits)
         if only == "scores":
             return scores, None, hidden[:, 0]
@@ -272,7 +227,7 @@ class CandidateTrunk(ModelReader):
 
     def _spare_states(self, number: int) -> int:
         """States to add, copies of the last, so that few numbers of states occur."""
-        if self.pad_to_multiple_of == 1 or self._compiled_read is not None or not number:
+        if self.pad_to_multiple_of == 1 or not number:
             return 0
         return -number % (8 if number <= 64 else 32)
 
@@ -285,8 +240,7 @@ class CandidateTrunk(ModelReader):
     ) -> tuple[Tensor, Tensor]:
         pad = self.prompt.pad_id
         prompts = (goal != pad).sum(-1) + (observation != pad).sum(-1)
-        flat = actions.flatten(0, -3), mask.flatten(0, -2)
-        trie = build_trie(*flat, self._start_id(), pad, packed=self.packed)
+        trie = self._trie(actions.flatten(0, -3), mask.flatten(0, -2))
         prompts = prompts + self.prompt.num_literal_tokens
         nodes = trie.valid.sum(-1).view(mask.shape[:-1])
         multiple = self.pad_to_multiple_of

@@ -1,0 +1,122 @@
+"""The README.md of an export, as model hubs read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchrl_glam._files import open_below
+from torchrl_glam.models.card import README, AgentCard, find_export
+from torchrl_glam.models.folder import ADAPTERS
+from torchrl_glam.models.loading import EMBEDDED
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
+
+
+def write_model_card(
+    folder: str | Path,
+    *,
+    results: Sequence[Any] = (),
+    origin: Mapping[str, str] | None = None,
+    license: str | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Writes an export's ``README.md``: what the agent is, what it reached, how to load it.
+
+    The YAML at its top is what hubs read (``base_model``, ``library_name``, ``model-index``).
+
+    Args:
+        folder: a folder that :func:`~torchrl_glam.models.export_agent` wrote with a card, or the
+            folder of a run that ended.
+        results: evaluations, with the attributes ``policy``, ``split``, ``kind``, ``episodes``,
+            ``success`` and ``interval``. Default: none.
+        origin: how it was made, by name, such as ``"command"`` and ``"commit"``. Default: nothing.
+        license: of the agent's weights, as hubs write it (``"mit"``). Default: None, that of the
+            embedded model, else left to the reader.
+        overwrite: whether to replace a ``README.md``. Default: False.
+
+    Returns:
+        The file.
+
+    Raises:
+        FileExistsError: if there is a ``README.md``, unless ``overwrite``.
+        FileNotFoundError: if the folder holds no agent with a card (``agent.json``).
+        ValueError: if that card is damaged, or ``README.md`` is a link.
+
+    Examples:
+        >>> import tempfile
+        >>> from huggingface_hub import ModelCard
+        >>> folder = tempfile.mkdtemp()
+        >>> AgentCard(environment={"env_class": "rooms:Room"}, model="tiny").write(folder)
+        >>> ModelCard.load(write_model_card(folder)).data.model_name
+        'Room agent'
+    """
+    import yaml
+    from huggingface_hub import ModelCard, ModelCardData
+
+    folder = find_export(Path(folder))
+    path = folder / README
+    if path.is_file() and not overwrite:
+        raise FileExistsError(f"{str(path)!r} is there: remove it, or give overwrite=True")
+    card = AgentCard.read(folder)
+    environment = json.loads(json.dumps(card.environment))  # YAML knows no tuples
+    game = str(environment.get("env_class") or "text environment").rpartition(":")[2]
+    adapted = (folder / ADAPTERS).exists()
+    if license is None and card.model in EMBEDDED:
+        license = "mit"
+    text = ModelCard.from_template(
+        ModelCardData(
+            library_name="torchrl_glam",
+            pipeline_tag="reinforcement-learning",
+            tags=["reinforcement-learning", "text-game", "torchrl"] + ["peft"] * adapted,
+            base_model=card.model if _is_on_hub(card.model) else None,
+            license=license,
+            model_name=f"{game} agent",
+            eval_results=[_eval_result(game, result) for result in results] or None,
+        ),
+        template_str=files("torchrl_glam").joinpath("assets/model_card.md").read_text("utf-8"),
+        card=card,
+        game=game,
+        adapted=adapted,
+        embedded=card.model in EMBEDDED,
+        base=Path(card.model).name if Path(card.model).exists() else card.model,
+        results=results,
+        origin=origin,
+        settings=yaml.safe_dump(environment, sort_keys=False, allow_unicode=True),
+    )
+    with open_below(folder, README) as file:
+        file.write(f"{text}\n")
+    return path
+
+
+def _is_on_hub(model: str) -> bool:
+    """Whether the base model's name is a hub's id, as far as can be told without a network."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(model)
+    except HFValidationError:
+        return False
+    return "/" in model and not Path(model).exists()
+
+
+def _eval_result(game: str, result: Any) -> EvalResult:
+    from huggingface_hub import EvalResult
+
+    low, high = result.interval
+    return EvalResult(
+        task_type="reinforcement-learning",
+        dataset_type=game,
+        dataset_name=game,
+        dataset_config=result.kind,
+        dataset_split=result.split,
+        metric_type="success_rate",
+        metric_name=f"success rate, {result.policy}",
+        metric_value=round(result.success, 4),
+        metric_args={"episodes": result.episodes, "low": round(low, 4), "high": round(high, 4)},
+    )
