@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import hydra
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 from torchrl.envs import EnvBase
@@ -44,8 +43,7 @@ from torchrl_glam.viewing import (
 ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)
 
 
-@program
-@hydra.main(version_base=None, config_path="config", config_name="evaluate")
+@program(config_path="config", config_name="evaluate")
 def main(cfg: DictConfig) -> None:
     config = read_config(EvaluateConfig, cfg)
 

@@ -9,7 +9,6 @@ The keys are explained in recipes/config/play.yaml.
 
 from __future__ import annotations
 
-import hydra
 import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
@@ -30,8 +29,7 @@ from torchrl_glam.viewing import (
 ConfigStore.instance().store(name="play_schema", node=PlayConfig)
 
 
-@program
-@hydra.main(version_base=None, config_path="config", config_name="play")
+@program(config_path="config", config_name="play")
 def main(cfg: DictConfig) -> None:
     config = read_config(PlayConfig, cfg)
 

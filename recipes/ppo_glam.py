@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import hydra
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictSequential
@@ -43,8 +42,7 @@ from torchrl_glam.runs.run import Run
 register("ppo_glam", PPOGLAMConfig, Path(__file__).parent / "config")
 
 
-@program
-@hydra.main(version_base=None, config_path="config/ppo_glam", config_name="quickstart")
+@program(config_path="config/ppo_glam", config_name="quickstart")
 def main(cfg: PPOGLAMConfig) -> None:
     config = read_config(PPOGLAMConfig, cfg)
     with Run(config, "ppo_glam", record=RunRecord) as run:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 import csv
 import json
+import math
 import platform
 import sys
 import time
@@ -28,7 +29,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import hydra
 import matplotlib.pyplot as plt
 import torch
 from omegaconf import DictConfig
@@ -54,13 +54,12 @@ from torchrl_glam.runs.config.pretrain import PretrainConfig
 from torchrl_glam.runs.device import bound_kernel_caches
 from torchrl_glam.runs.environments import make_bare_env, make_env
 from torchrl_glam.runs.evaluation import evaluate
+from torchrl_glam.runs.files import reserved
 from torchrl_glam.runs.program import program
 from torchrl_glam.text import describe_env
 
 register("pretrain", PretrainConfig, Path(__file__).parent / "config")
-CPU = torch.device("cpu")
-
-
+RESULTS = ("loss.csv", "loss.png", "report.json")
 TRANSCRIPTS_EVERY = 4  # batches of exercises about words from one of transcripts to the next
 
 
@@ -193,14 +192,20 @@ def report(config: PretrainConfig, model, tokenizer) -> dict[str, float | list[f
     return out
 
 
-@program
-@hydra.main(version_base=None, config_path="config/pretrain", config_name="quickstart")
+@program(config_path="config/pretrain", config_name="quickstart")
 def main(cfg: DictConfig) -> None:
     config = read_config(PretrainConfig, cfg)
     output, results = Path(config.output), Path(config.results)
     check_no_export(output, models=False)  # a trained agent is not overwritten
-    for folder in (output, results):
-        folder.mkdir(parents=True, exist_ok=True)
+    with (
+        reserved(output, "config.json", overwrite=True),
+        reserved(results, *RESULTS, key="results", overwrite=True),
+    ):
+        pretrain(config, output, results)
+
+
+def pretrain(config: PretrainConfig, output: Path, results: Path) -> None:
+    """Trains a model, exports it, and writes what it learned and can do."""
     bound_kernel_caches()
     torch.manual_seed(config.seed)
 
@@ -212,6 +217,8 @@ def main(cfg: DictConfig) -> None:
         exercises, figures = read_game(config, questions=config.questions)
         tokenizer = make_word_tokenizer(exercises.texts(), config.vocabulary)
         readings = iter(partial(exercises, config.batch_size), None)
+    for split in config.eval_splits:  # that a text is too long for the report is said now
+        make_env(config.tasks(), tokenizer, num_envs=1, split=split).rollout(4)
     model = make_model(config, tokenizer)
     model.set_attn_implementation("eager")  # on the CPU the fused kernel goes backward slowly
     num_parameters = sum(p.numel() for p in model.parameters())
@@ -235,6 +242,8 @@ def main(cfg: DictConfig) -> None:
             optimizer.zero_grad()
             schedule.step()
         total += loss.item()
+        if not math.isfinite(total):
+            raise FloatingPointError(f"the loss is not finite at batch {batch}: lower lr")
         if batch % config.log_every == 0:
             seconds = time.perf_counter() - start
             curve.append((batch, total / config.log_every, round(seconds, 1)))

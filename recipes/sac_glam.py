@@ -19,7 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
-import hydra
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictSequential
@@ -159,8 +158,7 @@ def learn(run: Run, agent: SimpleNamespace, buffer: TensorDictReplayBuffer, more
         run.log({**run.total(terms), **grads, **more()}, means)
 
 
-@program
-@hydra.main(version_base=None, config_path="config/sac_glam", config_name="quickstart")
+@program(config_path="config/sac_glam", config_name="quickstart")
 def main(cfg: SACGLAMConfig) -> None:
     config = read_config(SACGLAMConfig, cfg)
     with Run(config, "sac_glam", record=RunRecord) as run:

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import hydra
 from sac_glam import learn, make_agent, make_buffer
 from torchrl._utils import timeit
 
@@ -31,8 +30,7 @@ from torchrl_glam.runs.run import Run
 register("sac_glam", SACGLAMRayConfig, Path(__file__).parent / "config")
 
 
-@program
-@hydra.main(version_base=None, config_path="config/sac_glam", config_name="quickstart")
+@program(config_path="config/sac_glam", config_name="quickstart")
 def main(cfg: SACGLAMRayConfig) -> None:
     config = read_config(SACGLAMRayConfig, cfg)
     import_ray()

@@ -15,7 +15,6 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-import hydra
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
@@ -39,8 +38,7 @@ from torchrl_glam.viewing import (
 ConfigStore.instance().store(name="watch_schema", node=WatchConfig)
 
 
-@program
-@hydra.main(version_base=None, config_path="config", config_name="watch")
+@program(config_path="config", config_name="watch")
 def main(cfg: DictConfig) -> None:
     config = read_config(WatchConfig, cfg)
 

@@ -25,3 +25,12 @@ def pytest_runtest_setup():
 def _seeded():
     """Start every test from the same global torch generator, whatever ran before it."""
     torch.manual_seed(0)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Counts the hostile folders, of all processes."""
+    passed = terminalreporter.stats.get("passed", ())
+    if hostile := sum("hostile" in report.keywords for report in passed):
+        terminalreporter.write_line(
+            f"{hostile} hostile folders: none ran code, wrote or read outside, hung or died"
+        )

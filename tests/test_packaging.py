@@ -98,6 +98,15 @@ def test_importing_components_imports_nothing_heavy(name, tmp_path):
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
+def test_a_recipe_without_its_extra_says_what_to_install(tmp_path):
+    blocked = "import runpy, sys; sys.modules.update(dict.fromkeys(('hydra', 'omegaconf')))"
+    script = f"{blocked}; runpy.run_path({str(ROOT / 'recipes' / 'sac_glam.py')!r})"
+    result = run("-c", script, cwd=tmp_path)
+    said = result.stderr.splitlines()[-1]
+    assert "needs hydra" in said and 'pip install -e ".[recipes]"' in said
+
+
 def test_the_package_is_whole_in_its_folder_too():
     """Python started here takes it from this folder, installed or not, and so do type checkers."""
     assert (ROOT / "torchrl_glam" / "envs").resolve() == ROOT / "envs"

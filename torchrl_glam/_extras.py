@@ -22,7 +22,8 @@ def needs(extra: str, what: str) -> Iterator[None]:
         ...     import not_there
         Traceback (most recent call last):
             ...
-        ModuleNotFoundError: A picture needs not_there: pip install 'torchrl_glam[recipes]'
+        ModuleNotFoundError: A picture needs not_there: pip install 'torchrl_glam[recipes]', or
+        pip install -e ".[recipes]" in the repository
     """
     try:
         yield
@@ -30,6 +31,7 @@ def needs(extra: str, what: str) -> Iterator[None]:
         if (error.name or "").partition(".")[0] == "torchrl_glam":
             raise
         command = f"pip install 'torchrl_glam[{extra}]'"
+        command += f', or pip install -e ".[{extra}]" in the repository'
         raise ModuleNotFoundError(
             f"{what} needs {error.name}: {command}", name=error.name
         ) from error

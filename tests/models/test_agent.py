@@ -158,6 +158,7 @@ def edit(folder, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -196,6 +197,7 @@ def test_a_card_that_does_not_fit_is_refused(changes, message, export):
         load_agent(export)
 
 
+@pytest.mark.hostile
 def test_damaged_files_are_refused(export):
     (export / HEADS).write_bytes(b"\x80\x04not safetensors")
     with pytest.raises(ValueError, match="does not hold the value heads"):

@@ -195,6 +195,7 @@ def test_another_agent_is_not_overwritten_nor_mixed(folders, tmp_path):
     assert not (tmp_path / "agent.json").exists() and (tmp_path / "config.json").exists()
 
 
+@pytest.mark.hostile
 def test_an_export_writes_through_no_link(folders, tmp_path):
     (tmp_path / "mine.json").write_text("mine")
     (tmp_path / "out").mkdir()

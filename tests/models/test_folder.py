@@ -27,6 +27,7 @@ def edit(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     "name", ["config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"]
 )
@@ -57,6 +58,7 @@ class _Payload:
         return os.mkdir, (os.environ["PAYLOAD"],)
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside safetensors"])
 def test_a_pickle_is_never_opened(folder, tmp_path, monkeypatch, beside):
     monkeypatch.setenv("PAYLOAD", str(tmp_path / "ran"))
@@ -79,6 +81,7 @@ def payload(folder, tmp_path, monkeypatch):
     return tmp_path / "ran"
 
 
+@pytest.mark.hostile
 def test_code_of_a_model_is_neither_run_nor_offered(folder, payload):
     auto_map = {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}
     edit(folder / "config.json", model_type="own", auto_map=auto_map)
@@ -87,6 +90,7 @@ def test_code_of_a_model_is_neither_run_nor_offered(folder, payload):
     assert not payload.exists()
 
 
+@pytest.mark.hostile
 def test_code_of_a_tokenizer_is_neither_run_nor_offered(folder, payload):
     """transformers reads its plain files instead."""
     auto_map = {"AutoTokenizer": ["own.T", "own.T"]}
@@ -95,6 +99,7 @@ def test_code_of_a_tokenizer_is_neither_run_nor_offered(folder, payload):
     assert not payload.exists()
 
 
+@pytest.mark.hostile
 def test_weights_that_lie_elsewhere_are_refused(folder, tmp_path):
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
@@ -104,6 +109,7 @@ def test_weights_that_lie_elsewhere_are_refused(folder, tmp_path):
         load_language_model(folder)
 
 
+@pytest.mark.hostile
 def test_a_vocabulary_that_lies_elsewhere_is_refused(folder, tmp_path):
     edit(folder / "tokenizer_config.json", vocab_file=str(tmp_path / "vocab.json"))
     with pytest.raises(ValueError, match="tokenizer_config.json: vocab_file"):
@@ -134,6 +140,7 @@ def text_of_config(text):
     return lambda folder: (folder / "config.json").write_text(text)
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -188,6 +195,7 @@ os.mkdir(os.environ["PAYLOAD"])
 """
 
 
+@pytest.mark.hostile
 def test_adapters_that_are_not_lora_import_nothing(adapters, payload, monkeypatch):
     """XLoRA's sub-adapters may name a module of the folder that Python was started in."""
     (adapters / "megatron").mkdir()
@@ -217,6 +225,7 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch):
             assert find_spec("kernels_of_mine") is not None
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -236,6 +245,7 @@ def test_adapters_have_plain_fields(adapters, changes, message):
         load_language_model(adapters)
 
 
+@pytest.mark.hostile
 def test_adapters_beside_a_whole_model_are_refused(folder, tmp_path):
     lora = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
     model, tokenizer = load_language_model(folder, lora=lora)

@@ -117,6 +117,7 @@ def test_another_export_replaces_the_card(tmp_path):
     assert not (tmp_path / "README.md").exists()
 
 
+@pytest.mark.hostile
 def test_a_card_is_not_written_through_a_link(tmp_path):
     folder = export(tmp_path / "agent")
     (tmp_path / "secrets").write_text("mine")

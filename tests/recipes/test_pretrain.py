@@ -67,23 +67,3 @@ def test_the_embedded_model_is_one_of_its_configurations(recipe, tmp_path):
     report = json.loads((tmp_path / "report.json").read_text())
     for split in ("simple", "train", "test"):
         assert len(report[f"{split}/imitation"]) == 1
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("exercises=plans", "exercises (plans) must be one of ('game', 'playground')"),
-        ("num_batches=0", "num_batches (0) must be at least 1"),
-        ("decay=0", "decay (0.0) must be in (0, 1]"),
-        ("imitate_steps=5", "imitate_steps (5) must be 0, or at least imitate_batch_size (128)"),
-        ("questions=9", "questions (9) must be at least 1 and at most 5"),
-        ("hindsight=true", "Could not override 'hindsight'"),
-    ],
-)
-def test_bad_settings_end_in_a_line(recipe, tmp_path, setting, message):
-    log = tmp_path / "log"
-    options = ["env=corridor:Corridor", f"output={tmp_path / 'model'}", "num_steps=32"]
-    assert recipe.run(*options, setting, log=log) == 1
-    assert message in " ".join(log.read_text().split())
-    assert "Traceback" not in log.read_text()
-    assert not (tmp_path / "model").exists()

@@ -338,6 +338,7 @@ def test_all_damaged(tmp_path):
     assert manager.latest().name == "step-000000000010"
 
 
+@pytest.mark.hostile
 def test_nothing_is_unpickled(tmp_path, monkeypatch):
     model, optimizer = model_and_optimizer(seed=0)
     step_once(model, optimizer)

@@ -16,6 +16,8 @@ from torchrl_glam.runs.checkpoints.adapters import StateDictAdapter
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 from torchrl_glam.runs.run_folder import RunFolder
 
+pytestmark = pytest.mark.hostile
+
 
 class Payload:
     """Makes a file when it is unpickled."""
@@ -136,6 +138,13 @@ def test_pipes_in_a_checkpoint_are_refused_unread(name, run):
     (step / name).unlink(missing_ok=True)
     os.mkfifo(step / name)
     with pytest.raises(CheckpointError, match="pipe"):
+        CheckpointManager(run).load(objects(), {})
+
+
+def test_a_file_that_is_a_hole_is_refused_unread(run):
+    step = run / "checkpoints" / "step-000000000001"
+    os.truncate(component(step, "buffer") / "rows.tdc", 2**40)
+    with pytest.raises(CheckpointError, match="rows.tdc of 1,099,511,627,776 bytes is all but emp"):
         CheckpointManager(run).load(objects(), {})
 
 

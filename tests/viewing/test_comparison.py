@@ -137,6 +137,7 @@ def test_the_recipe_writes_curves_and_tables(tmp_path, compare):
     )
 
 
+@pytest.mark.hostile
 def test_a_run_from_elsewhere_makes_no_environment_of_its_choice(tmp_path, compare):
     """Its configuration would have any function called, with any arguments."""
     called = {"env_class": "os:system", "env": {"command": f"touch {tmp_path / 'called'}"}}
@@ -154,6 +155,7 @@ def test_dollars_in_labels_are_no_formula(tmp_path, compare):
     plot_results(kinds, tmp_path / "kinds.png")
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     "damage, message",
     [
@@ -179,12 +181,14 @@ def test_runs_of_strangers_are_data(damage, message, tmp_path, compare):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.hostile
 def test_settings_of_strangers_are_not_resolved(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "geheim")
     (tmp_path / "config.yaml").write_text("env: {level: '${oc.env:SECRET}'}\n")
     assert stored_settings(tmp_path) == {"env": {"level": "${oc.env:SECRET}"}}
 
 
+@pytest.mark.hostile
 def test_output_is_opened_first_and_through_no_link(tmp_path, compare):
     run = a_run(tmp_path / "a", [0.2, 0.9])
     (tmp_path / "file").write_text("mine")

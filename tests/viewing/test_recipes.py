@@ -142,6 +142,7 @@ def test_a_language_model_alone_is_evaluated(recipe, tmp_path):
     assert status == 1 and "results.csv' is there, and would be overwritten" in wrong and not said
 
 
+@pytest.mark.hostile
 def test_outputs_are_opened_first_and_through_no_link(recipe, tmp_path):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "linked").mkdir()
@@ -217,39 +218,3 @@ def test_a_person_plays(recipe, export, monkeypatch):
     status, said, wrong = recipe("play", f"agent={export}", "goal='grasp red lion'")
     assert status == 0, wrong
     assert "Goal: Grasp red lion (step 1 of 10)" in said and "%" in said
-
-
-REFUSED = """
-evaluate: agent (None) must be given, or model (None), and not both
-evaluate agent=nowhere: folder ('nowhere') is not there
-evaluate agent=[]: agent ([]) must be a folder, or a list of folders that differ
-evaluate agent=[a,a]: agent (['a', 'a']) must be a folder, or a list of folders that differ
-evaluate model=tiny episodes=0: episodes (0) must be in [1, 1e+06]
-evaluate model=tiny episodes=10000000000: episodes (10000000000) must be in [1, 1e+06]
-evaluate model=tiny episodes=1e10: episodes
-evaluate model=tiny colour=red: Could not override 'colour'
-evaluate model=tiny objects=[1]: num_objects (1) is too small
-evaluate model=tiny objects=[]: objects ([]) must have at least one entry, and none twice
-evaluate model=tiny splits=[]: splits ([]) must have at least one entry, and none twice
-evaluate model=tiny splits=[train,train]: splits (['train', 'train']) must have at least one entry
-evaluate model=tiny modes=[greedy,greedy]: modes (['greedy', 'greedy']) must have at least one
-evaluate model=tiny output=: output () must not be empty
-evaluate model=tiny device=cpu:5: device ('cpu:5') cannot be used on this machine
-watch model=tiny episodes=0: episodes (0) must be in [1, 1e+06]
-watch model=tiny output=a.avi: output (a.avi) must end in one of ('.html', '.gif')
-watch agent=a beside=a: beside (a) must be another agent than the first
-watch agent=a beside=b output=a.gif: beside (b) must be null for a .gif
-watch agent='': agent () must not be empty
-play max_tokens_per_pass=0: max_tokens_per_pass (0) must be at least 1
-play device=cpu:5: device ('cpu:5') cannot be used on this machine
-play goal='Grow\u00a0red\u00a0loin': the nearest are 'Grow red lion'
-play split=both: split (both) must be one of ['train', 'test']
-play env.colour=red: env.colour is no argument of torchrl_glam.envs:PlaygroundTextEnv
-"""
-
-
-@pytest.mark.parametrize("line", REFUSED.strip().splitlines())
-def test_what_cannot_be_done_is_said(line, recipe):
-    command, _, message = line.partition(": ")
-    status, _, wrong = recipe(*command.split(" "))
-    assert status == 1 and message in wrong

@@ -301,6 +301,7 @@ def test_a_page_that_cannot_be_written_does_not_end_the_run(tmp_path):
     assert table.path.read_text() == "step,entropy\n8,0.5\n"
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"starts": 3, "references": {}}', "\x00"])
 def test_a_damaged_record_begins_anew(damage, tmp_path):
     (tmp_path / "run.json").write_text(damage)
@@ -343,6 +344,7 @@ def test_what_is_no_run_is_refused(files, message, tmp_path, capsys):
     assert not (tmp_path / "report.html").exists()
 
 
+@pytest.mark.hostile
 def test_nothing_outside_the_folder_is_read(tmp_path):
     (tmp_path / "secret").write_text("step\n0\n")
     (tmp_path / "run").mkdir()
@@ -351,6 +353,7 @@ def test_nothing_outside_the_folder_is_read(tmp_path):
         read_run(tmp_path / "run")
 
 
+@pytest.mark.hostile
 def test_records_of_strangers_are_shown_as_text(tmp_path):
     record = {"unit": "<i>", "starts": ["x", {"command": "<script>"}], "references": {"a": "b"}}
     page = make_page(Run("</title><script>", ROWS, "", record))

@@ -91,8 +91,10 @@ def writing_to(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def reserved(folder: str | Path, *names: str, key: str = "output") -> Iterator[None]:
-    """Opens files before the work whose results they take, and overwrites none.
+def reserved(
+    folder: str | Path, *names: str, key: str = "output", overwrite: bool = False
+) -> Iterator[None]:
+    """Opens files before the work whose results they take.
 
     Files that are still empty at the end are removed, with the folders made for them.
 
@@ -100,9 +102,11 @@ def reserved(folder: str | Path, *names: str, key: str = "output") -> Iterator[N
         folder: where the files will lie.
         *names: of the files.
         key: the setting that names the folder, for errors. Default: ``"output"``.
+        overwrite: whether files that are there may be replaced. Default: False.
 
     Raises:
-        FileExistsError: if a file is there and not empty, or the folder is a file.
+        FileExistsError: if a file is there and not empty, unless ``overwrite``, or the folder is a
+            file.
         ValueError: if a file is a link, a pipe or a device.
         OSError: if a file cannot be made.
     """
@@ -112,7 +116,7 @@ def reserved(folder: str | Path, *names: str, key: str = "output") -> Iterator[N
         raise FileExistsError(f"{key} ({str(folder)!r}) is a file: give a folder")
     paths = [path_below(folder, name) for name in names]
     for path in paths:
-        if path.is_dir() or (path.exists() and path.stat().st_size):
+        if path.is_dir() or (path.exists() and path.stat().st_size and not overwrite):
             raise FileExistsError(
                 f"{str(path)!r} is there, and would be overwritten: give another `{key}`"
             )

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hydra
 import torch
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
@@ -47,12 +48,16 @@ def _to_console() -> list[logging.Handler]:
     return [told, warned]
 
 
-def program(main: Callable[[], None]) -> Callable[[], None]:
-    """Ends a Hydra program by a line on what was wrong, and Ctrl-C without a traceback.
+def program(main: Callable | None = None, **files: str) -> Callable:
+    """Ends a program by a line on what was wrong, and Ctrl-C without a traceback.
 
     The exit status is 1, and 130 after Ctrl-C. What is no mistake of settings, files or numbers
     keeps its traceback; with the environment variable ``HYDRA_FULL_ERROR=1`` everything does. The
     command line is read as :func:`~torchrl_glam.runs.config.groups.spell_out` says.
+
+    Args:
+        main: the function that is the program.
+        **files: ``config_path`` and ``config_name``, for ``hydra.main`` to decorate it first.
 
     Examples:
         >>> @program
@@ -63,6 +68,10 @@ def program(main: Callable[[], None]) -> Callable[[], None]:
             ...
         SystemExit: 1
     """
+
+    if main is None:
+        hydrated = hydra.main(version_base=None, **files)
+        return lambda main: program(hydrated(main))
 
     @functools.wraps(main)
     def run() -> None:
@@ -79,7 +88,9 @@ def program(main: Callable[[], None]) -> Callable[[], None]:
         except _EXPECTED as error:
             if full == "1":
                 raise
-            words = f"{shorten(error, 2_000)} {unknown_key(str(error), _keys())}".strip()
+            why = error.__cause__ if isinstance(error, HydraException) else None  # a wrong type
+            also = unknown_key(str(error), _keys()) or shorten(why or "")
+            words = f"{shorten(error, 2_000)} {also}".strip()
             # in one piece: several processes may speak at once
             sys.stderr.write(
                 f"With {_FULL}=1 in the environment the traceback is shown.\n"

@@ -138,7 +138,12 @@ class Run(Setting):
         self._kept = {**objects, "metrics": self._table, **self._progress.kept}
         self._checkpoints = CheckpointManager(self.folder, ranks=self.ranks)
         if config.resume:
-            self._checkpoints.load(self._kept, asdict(config), config.may_change)
+            made = self._checkpoints.load(self._kept, asdict(config), config.may_change)
+            if not made == self.counters["steps"] <= config.total_steps:
+                raise ValueError(
+                    f"total_steps ({config.total_steps}) must be at least the {made} steps that "
+                    f"resume ({config.resume}) has made"
+                )
             trunk.check_exactness()
         if self.ranks.first:
             replace_file(self.folder / CONFIG, OmegaConf.to_yaml(OmegaConf.create(asdict(config))))

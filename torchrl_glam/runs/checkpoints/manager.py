@@ -211,10 +211,13 @@ class CheckpointManager:
 
 
 def _require_plain(path: Path) -> None:
-    """Refuses a checkpoint with links or pipes in it, and a manifest of megabytes."""
+    """Refuses a checkpoint with links, pipes or holes in it, and a manifest of megabytes."""
     try:
-        for _ in plain_files(path):
-            pass
+        for file in plain_files(path):
+            about = file.stat()
+            blocks = getattr(about, "st_blocks", about.st_size)  # of 512 bytes; a hole has none
+            if about.st_size > 2**30 and 512 * blocks < about.st_size // 100:
+                raise ValueError(f"{file.name} of {about.st_size:,} bytes is all but empty")
         read_json(path / "manifest.json")
     except (ValueError, OSError) as error:
         raise CheckpointError(str(error)) from None

@@ -99,15 +99,17 @@ class RecipeConfig:
             ValueError: naming the key, its value and what was expected.
         """
         switches(self)
-        at_least(self, 1, "total_steps", "num_envs", "update_every", "batch_size", "lora_rank")
-        at_least(self, 1, "log_every", "eval_episodes", "max_tokens_per_pass")
-        at_least(self, 1, "goal_length", "observation_length", "action_length")
+        at_least(self, 1, "total_steps", "update_every", "batch_size", "lora_rank")
+        at_least(self, 1, "log_every", "max_tokens_per_pass")
+        within(self, 1, 1_000_000, "goal_length", "observation_length", "action_length")
         at_least(self, 0, "eval_every", "checkpoint_every", "lr_trunk", "lr_heads")
         within(self, 0, 2**32 - 1, "seed")
+        within(self, 1, 1_000_000, "num_envs", "eval_episodes")
         within(self, 0, 1, "gamma", "lr_end")
         norm, sizes, splits = self.max_grad_norm, self.critic_hidden_sizes, self.eval_splits
         require(norm > 0, "max_grad_norm", norm, "be above 0; inf for no clipping")
-        require(all(size > 0 for size in sizes), "critic_hidden_sizes", sizes, "be at least 1 each")
+        fit = len(sizes) <= 64 and all(0 < size <= 2**20 for size in sizes)  # as in an agent card
+        require(fit, "critic_hidden_sizes", sizes, "be at most 64 numbers from 1 to 1048576")
         require("train" in splits, "eval_splits", splits, "have a key train")
         for key in ("output", "language_model", "resume"):
             value = getattr(self, key)

@@ -17,6 +17,9 @@ from torchrl_glam.runs.config.rules import (
     within,
 )
 
+# Most of what is held at once, most steps of a loop, and most weights of a model.
+_MANY, _STEPS, _WEIGHTS = 1_000_000, 100_000_000, 1_000_000_000
+
 
 @dataclass
 class PretrainConfig:
@@ -78,17 +81,26 @@ class PretrainConfig:
         switches(self)
         within(self, 0, 2**32 - 1, "seed")
         choice(self, "exercises", ("game", "playground"))
-        sizes = ("num_batches", "batch_size", "questions", "vocabulary", "log_every")
-        layers = ("d_model", "d_ff", "num_heads", "num_layers", "num_decoder_layers")
-        at_least(self, 1, *sizes, *layers, "entropy_states", "episodes")
+        for key in ("output", "results"):
+            require(bool(getattr(self, key).strip()), key, getattr(self, key), "not be empty")
+        game = self.exercises == "game"
         require(
-            self.exercises != "game" or self.questions <= len(GAME_EXERCISES),
+            game or self.env_class == RecipeConfig.env_class,
+            "exercises",
+            self.exercises,
+            f"be game for {self.env_class}: those of Playground-Text know its words",
+        )
+        within(self, 1, _MANY, "batch_size", "vocabulary", "entropy_states", "episodes")
+        within(self, 1, _MANY, "imitate_batch_size", "imitate_seeds", "questions", "num_heads")
+        within(self, 1, _STEPS, "num_batches", "log_every")
+        within(self, int(game), _STEPS, "num_steps")
+        within(self, 0, _STEPS, "imitate_steps")
+        require(
+            not game or self.questions <= len(GAME_EXERCISES),
             "questions",
             self.questions,
             f"be at least 1 and at most {len(GAME_EXERCISES)}, as those about a state differ",
         )
-        at_least(self, 0 if self.exercises == "playground" else 1, "num_steps")
-        at_least(self, 0, "imitate_steps")
         require(
             not self.imitate_steps or self.imitate_steps >= self.imitate_batch_size,
             "imitate_steps",
@@ -99,14 +111,25 @@ class PretrainConfig:
         norm = self.max_grad_norm
         require(norm > 0, "max_grad_norm", norm, "be above 0; inf for no clipping")
         require(0 < self.decay <= 1, "decay", self.decay, "be in (0, 1]")
+        self._check_model()
+        require(bool(self.eval_splits), "eval_splits", self.eval_splits, "have a key at least")
+        self.tasks().check()
+
+    def _check_model(self) -> None:
+        within(self, 1, 1_000, "num_layers", "num_decoder_layers")
+        at_least(self, 1, "d_model", "d_ff")
         require(
             self.d_model % self.num_heads == 0,
             "d_model",
             self.d_model,
             f"be a multiple of num_heads ({self.num_heads})",
         )
-        require(bool(self.eval_splits), "eval_splits", self.eval_splits, "have a key at least")
-        self.tasks().check()
+        sizes = ("d_model", "d_ff", "num_layers", "num_decoder_layers")
+        layers = self.num_layers + self.num_decoder_layers
+        weights = 4 * self.d_model * (self.d_model + self.d_ff) * layers
+        if weights > _WEIGHTS:
+            given = ", ".join(f"{key} ({getattr(self, key)})" for key in sizes)
+            raise ValueError(f"{given} make about {weights:,} weights, expected {_WEIGHTS:,}")
 
     def tasks(self) -> RecipeConfig:
         """The environment as other recipes have it in their configuration."""

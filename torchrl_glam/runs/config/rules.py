@@ -39,10 +39,11 @@ def above(config: Any, low: float, *keys: str) -> None:
 
 
 def within(config: Any, low: float, high: float, *keys: str) -> None:
-    """Requires numbers of a closed range."""
+    """Requires numbers of a closed range, or null."""
     for key in keys:
         value = getattr(config, key)
-        require(low <= value <= high, key, value, f"be in [{low:g}, {high:g}]")
+        fits = value is None or low <= value <= high
+        require(fits, key, value, f"be in [{low:g}, {high:g}]")
 
 
 def choice(config: Any, key: str, choices: tuple[str, ...]) -> None:

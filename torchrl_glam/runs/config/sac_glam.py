@@ -73,7 +73,8 @@ class SACGLAMConfig(RecipeConfig):
             self.target_entropy = 0.01 if self.hindsight else 0.0
         if self.target_entropy_end is None:
             self.target_entropy_end = self.target_entropy
-        at_least(self, 1, "n_step", "num_updates", "capacity", "target_entropy_steps")
+        at_least(self, 1, "n_step", "num_updates", "target_entropy_steps")
+        within(self, 1, 1_000_000_000, "capacity")
         at_least(self, 0, "warmup_updates", "target_entropy", "target_entropy_end", "lr_alpha")
         within(self, 0, 1, "hindsight_ratio", "exploration")
         require(0 <= self.munchausen < 1, "munchausen", self.munchausen, "be in [0, 1)")
