@@ -1,6 +1,6 @@
 """Text environments: Playground-Text, a wrapper for any game, and a check of the text contract.
 
-Games that others wrote lie in :mod:`torchrl_glam.envs.games`, each an extra.
+Games that others wrote lie in ``torchrl_glam.envs.games``, each an extra.
 """
 
 if __name__ != "torchrl_glam.envs":

@@ -5,10 +5,11 @@
     python recipes/evaluate.py agent=runs/sac_glam/... objects=[3,6,10,20,30] splits=[test]
     python recipes/evaluate.py model=google/flan-t5-base             # zero-shot
 
-By goal kind, split of goals and number of objects, sampled and greedy, with 95 % intervals, beside
-random play and the oracle where the environment has one. Intervals of an agent are over episodes
-(Wilson), those of the mean of several are over agents (bootstrap). Prints a table and writes
-results.csv and results.png to `output`. The keys are explained in recipes/config/evaluate.yaml.
+By goal kind, split of goals and number of objects, sampled and greedy, with 95 % intervals; also
+of random play, and of the oracle where the environment has one. Intervals of an agent are over
+episodes (Wilson), those of the mean of several are over agents (bootstrap). Prints a table and
+writes results.csv and results.png to `output`. The keys are explained in
+recipes/config/evaluate.yaml.
 """
 
 from __future__ import annotations

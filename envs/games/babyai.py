@@ -41,7 +41,7 @@ def make_babyai(
         level: name of the level without "BabyAI-" and version, such as ``"GoToObj"`` or
             ``"PickupDist"``. Default: ``"GoToRedBallNoDists"``.
         num_envs: B, games side by side. Default: 1.
-        seed, device, **kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
+        seed, device, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
 
     Raises:
         ValueError: if there is no such level.

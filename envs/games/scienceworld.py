@@ -37,7 +37,7 @@ def make_scienceworld(
             a step adds to the score, which then reaches 1. Default: ``"success"``.
         num_envs: B, games side by side in one simulator. Default: 1.
         max_steps: steps after which an episode is truncated. Default: 30.
-        seed, device, **kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
+        seed, device, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
 
     Raises:
         ValueError: if there is no such task, fold, simplification or reward.

@@ -56,7 +56,7 @@ def make_textworld(
         settings: of the challenge, added to the easiest ones, ``{"level": 3}`` for coins,
             ``{"recipe": 1, "take": 1, "go": 1, "split": "train"}`` for meals. Default: none.
         max_steps: steps after which an episode is truncated. Default: 30.
-        seed, device, **kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
+        seed, device, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
             ``max_actions`` (default 64) candidates some are drawn at random.
 
     Raises:

@@ -38,7 +38,7 @@ def make_textworld_express(
         fold: ``"train"``, ``"dev"`` or ``"test"``. Default: ``"train"``.
         num_envs: B, games side by side in one simulator. Default: 1.
         max_steps: steps after which an episode is truncated. Default: 30.
-        seed, device, **kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
+        seed, device, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
             ``max_actions`` (default 64) candidates some are drawn at random.
 
     Raises:

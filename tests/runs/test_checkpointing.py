@@ -16,18 +16,11 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torchrl.checkpoint import Checkpoint, CheckpointError
 from torchrl.collectors import Collector
-from torchrl.data import (
-    Binary,
-    Categorical,
-    Composite,
-    LazyMemmapStorage,
-    LazyTensorStorage,
-    TensorDictReplayBuffer,
-    Unbounded,
-)
+from torchrl.data import LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
-from torchrl.envs import EnvBase, StepCounter, Transform, TransformedEnv
+from torchrl.envs import StepCounter, Transform, TransformedEnv
 
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 
 CONFIG = {"seed": 3, "hindsight": {"fraction": 0.5, "names": ("a", "b")}, "total_steps": 100}
@@ -176,50 +169,20 @@ def test_only_rows_in_use_are_written(tmp_path):
     assert written.stat().st_size < 20 * (3 * 2 + 4 + 8) + 2_000  # tokens, reward, index, names
 
 
-class Walk(EnvBase):
-    """Two random walks with a generator of their own; the position lives in the tensordict."""
-
-    def __init__(self, seed=0):
-        super().__init__(batch_size=[2])
-        self.observation_spec = Composite(position=Unbounded((2, 1)), shape=(2,))
-        self.action_spec = Categorical(2, (2,))
-        self.reward_spec = Unbounded((2, 1))
-        self.done_spec = Composite(done=Binary(1, (2, 1), dtype=torch.bool), shape=(2,))
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def _reset(self, tensordict):
-        position = torch.rand(2, 1, generator=self.generator)
-        return TensorDict({"position": position, "done": torch.zeros(2, 1, dtype=bool)}, [2])
-
-    def _step(self, tensordict):
-        noise = torch.rand(2, 1, generator=self.generator)
-        position = tensordict["position"] + tensordict["action"][:, None] + noise
-        done = position > 5
-        content = {"position": position, "reward": noise.clone(), "done": done}
-        return TensorDict(content, [2])
-
-    def _set_seed(self, seed):
-        self.generator.manual_seed(seed)
-
-    def get_extra_state(self):
-        return {"generator": self.generator.get_state()}
-
-    def set_extra_state(self, state):
-        self.generator.set_state(state["generator"])
-
-
 def collector(seed):
+    """Its environment has a generator of its own, and its state in the tensordict."""
     policy = TensorDictModule(
-        lambda position: torch.randint(2, position.shape[:1]), ["position"], ["action"]
+        lambda mask: torch.multinomial(mask.float(), 1).squeeze(-1), ["action_mask"], ["action"]
     )
-    env = TransformedEnv(Walk(seed), StepCounter(max_steps=7))
+    env = PlaygroundTextEnv(2, num_objects=3, max_steps=7, text=False, seed=seed)
     quiet = {"auto_register_policy_transforms": False}
+    env = TransformedEnv(env, StepCounter())
     return Collector(env, policy, frames_per_batch=6, total_frames=60, **quiet)
 
 
 def flat(batches):
-    keys = ["position", "action", "step_count", ("next", "reward"), ("next", "done")]
-    keys.append(("collector", "traj_ids"))
+    keys = ["goal_id", "action", "step_count", ("next", "reward"), ("next", "done")]
+    keys += [("collector", "traj_ids"), ("state", "objects")]
     return [batch.select(*keys).clone() for batch in batches]
 
 

@@ -81,21 +81,6 @@ def link_instead(path, target):
     path.symlink_to(target)
 
 
-def with_state(step, trap, name):
-    """The whole component, beside the trap, in a folder elsewhere that is linked to."""
-    elsewhere = trap.parent / "elsewhere"
-    shutil.copytree(component(step, name), elsewhere)
-    shutil.copytree(trap, elsewhere / "state")
-    link_instead(component(step, name), elsewhere)
-
-
-def all_components(step, trap):
-    elsewhere = trap.parent / "elsewhere"
-    shutil.copytree(step / "components", elsewhere)
-    shutil.copytree(trap, next(elsewhere.glob("*-model")) / "state")
-    link_instead(step / "components", elsewhere)
-
-
 def whole_checkpoint(step, trap):
     elsewhere = trap.parent / "elsewhere"
     shutil.copytree(step, elsewhere)
@@ -105,11 +90,7 @@ def whole_checkpoint(step, trap):
 
 LINKS = {
     "state of the model": lambda s, t: link_instead(component(s, "model") / "state", t),
-    "state of the generators": lambda s, t: link_instead(component(s, "generators") / "state", t),
-    "state of the buffer": lambda s, t: link_instead(component(s, "buffer") / "state", t),
     "rows of the buffer": lambda s, t: link_instead(component(s, "buffer") / "rows.tdc", t),
-    "a component": lambda s, t: with_state(s, t, "model"),
-    "all components": all_components,
     "the checkpoint": whole_checkpoint,
     "a file": lambda s, t: link_instead(component(s, "model") / "state.json", t / "meta.json"),
     "an unknown name": lambda s, t: (s / "more").symlink_to(t),

@@ -96,7 +96,7 @@ SECTIONS: tuple[tuple[str, tuple[Plan, ...]], ...] = (
             Plan("Entropy", "Of the policy, in nats.", r"entropy", "entropy"),
             Plan(
                 "Entropy coefficient",
-                "What a nat of entropy is worth beside the reward.",
+                "What a nat of entropy is worth, in units of the reward.",
                 r"alpha",
                 "coefficient",
                 _LOG,

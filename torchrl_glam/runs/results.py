@@ -37,7 +37,7 @@ def save_results(
             :func:`~torchrl_glam.runs.evaluation.evaluate_splits` in the last row.
         model: the trained language model, or its adapters.
         tokenizer: its tokenizer.
-        env: training environment of the evaluations, for random play beside the curve.
+        env: training environment of the evaluations, for random play in its chart.
         critics: parameters of the value heads, stacked.
         config: the run's.
 

@@ -49,7 +49,7 @@ class Run(Setting):
 
     It owns the folder and its lock, seeds, device, the processes that torchrun started, what is
     checkpointed and restored, signals to stop, batches split for memory, the progress bar, metrics,
-    evaluations and the results. An algorithm calls :meth:`load_model` and :meth:`make_envs`, then
+    evaluations and the results. An algorithm calls ``load_model`` and ``make_envs``, then
     :meth:`keeps`, loops over :meth:`rounds` with a function that :meth:`update` decorates and
     :meth:`log`, and ends with :meth:`finish`. If the loop ends by an error, a checkpoint is saved
     where the run's state is whole: all that was collected is stored, and the weights are finite.

@@ -49,7 +49,7 @@ class StateDictAdapter(StateDictCheckpointAdapter):
         super().__init__(payload_format="consolidated")
 
     def save(self, component: Any, path: Path, **options: Any) -> Any:
-        """Write the state of ``component`` to the folder ``path``."""
+        """Writes the state of ``component`` to the folder ``path``."""
         path.mkdir(parents=True, exist_ok=True)
         tensors = [x for x in tree_leaves(component.state_dict()) if isinstance(x, torch.Tensor)]
         _require_room(path, sum(tensor.nbytes for tensor in tensors))
@@ -63,7 +63,7 @@ class StateDictAdapter(StateDictCheckpointAdapter):
             ) from error
 
     def load(self, component: Any, path: Path, **options: Any) -> Any:
-        """Restore ``component`` from the folder ``path``.
+        """Restores ``component`` from the folder ``path``.
 
         Raises:
             ValueError: if the folder holds a state in another format, which TorchRL would prefer
@@ -92,7 +92,7 @@ class ReplayBufferAdapter(CheckpointAdapter):
     adapter_id = "torchrl_glam.replay_buffer"
 
     def save(self, component: ReplayBuffer, path: Path, **options: Any) -> None:
-        """Write ``component`` to the folder ``path``."""
+        """Writes ``component`` to the folder ``path``."""
         path.mkdir(parents=True)
         if len(component):
             rows = component.storage.get(slice(0, component.storage.shape[0]))
@@ -106,7 +106,7 @@ class ReplayBufferAdapter(CheckpointAdapter):
         StateDictAdapter().save(_BufferState(component), path, **options)
 
     def load(self, component: ReplayBuffer, path: Path, **options: Any) -> None:
-        """Fill ``component`` from the folder ``path``; what it held before is dropped."""
+        """Fills ``component`` from the folder ``path``; what it held before is dropped."""
         component.empty()
         if (path / _ROWS).exists():
             rows = from_consolidated(path / _ROWS)
@@ -166,7 +166,7 @@ class CollectorState:
         self.collector = collector
 
     def state_dict(self) -> dict[str, Any]:
-        """Return counters, transform and environment state, and the carried tensordict."""
+        """Counters, transform and environment state, and the carried tensordict."""
         counters = dict(self.collector.state_dict())
         counters.pop("policy_state_dict", None)
         return {
@@ -176,7 +176,7 @@ class CollectorState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
+        """Restores what :meth:`state_dict` returned."""
         # strict=False, as the policy's weights are not part of it. The collector then numbers new
         # trajectories and writes them into its carrier: both are put back.
         self.collector.load_state_dict(state["counters"], strict=False)
@@ -261,7 +261,7 @@ def require_finite(objects: Mapping[str, Any]) -> None:
 
 
 def _require_room(folder: Path, size: int) -> None:
-    """Raise the ``OSError`` that writing to a memory map does not: a full disk kills there."""
+    """Raises the ``OSError`` that writing to a memory map does not: a full disk kills there."""
     free = shutil.disk_usage(folder).free
     if free < size:
         raise OSError(

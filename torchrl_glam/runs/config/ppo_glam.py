@@ -46,7 +46,7 @@ class PPOGLAMConfig(RecipeConfig):
     checkpoint_every: int = 4_096
 
     def check(self) -> None:
-        """See :meth:`RecipeConfig.check`."""
+        """See ``RecipeConfig.check``."""
         super().check()
         at_least(self, 1, "num_epochs")
         at_least(self, 0, "kl_coeff", "entropy_coeff", "critic_coeff")
@@ -72,7 +72,7 @@ class PPOGLAMConfig(RecipeConfig):
         )
 
     def check_game(self, game: EnvDescription) -> None:
-        """See :meth:`RecipeConfig.check_game`."""
+        """See ``RecipeConfig.check_game``."""
         require(
             self.hindsight != "aligned" or game.is_subgoal is not None,
             "hindsight",

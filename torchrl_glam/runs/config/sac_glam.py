@@ -65,7 +65,7 @@ class SACGLAMConfig(RecipeConfig):
     capacity: int = 100_000
 
     def check(self) -> None:
-        """Fills in what depends on other keys; see :meth:`RecipeConfig.check`."""
+        """Fills in what depends on other keys; see ``RecipeConfig.check``."""
         super().check()
         if self.alpha_init is None:
             self.alpha_init = 0.05 if self.hindsight else 0.005
@@ -98,7 +98,7 @@ class SACGLAMConfig(RecipeConfig):
         )
 
     def check_game(self, game: EnvDescription) -> None:
-        """See :meth:`RecipeConfig.check_game`."""
+        """See ``RecipeConfig.check_game``."""
         within(self, 0, math.log(game.num_actions), "target_entropy", "target_entropy_end")
         if self.hindsight:
             names_goals(game, "true")

@@ -47,7 +47,7 @@ class SACGLAMRayConfig(SACGLAMConfig):
         return (*super().may_change, *own, "collector_timeout", "ray_address")
 
     def check(self) -> None:
-        """Fills in what depends on other keys; see :meth:`RecipeConfig.check`."""
+        """Fills in what depends on other keys; see ``RecipeConfig.check``."""
         super().check()
         at_least(self, 1, "num_collectors")
         at_least(self, 0, "collector_gpus")

@@ -55,10 +55,10 @@ class CollectorWorker:
 class RayPool:
     """Starts collectors with Ray, and carries weights and batches.
 
-    What a collector is asked for is a *task*; it works on one at a time. :meth:`start` returns a
-    collector and a task that results in its place, in words; :meth:`collect` a task that results in
-    a batch made with some weights; :meth:`wait` the tasks that are done, once one is, or none after
-    so many seconds; :meth:`result` what a task gave, or it raises :class:`WorkerLost` or what the
+    What a collector is asked for is a *task*; it works on one at a time. ``start`` returns a
+    collector and a task that results in its place, in words; ``collect`` a task that results in
+    a batch made with some weights; ``wait`` the tasks that are done, once one is, or none after
+    so many seconds; ``result`` what a task gave, or it raises :class:`WorkerLost` or what the
     collector itself raised.
 
     Args:
