@@ -88,13 +88,9 @@ def main(cfg: PPOGLAMConfig) -> None:
         @run.update
         def update(rows: TensorDict, size: int) -> TensorDict:
             """One step of the optimizer on rows of this process, of ``size`` of all of them."""
-            metrics = []
-            for part, share in run.parts(rows, size):  # what memory allows
-                terms = loss(part)
-                optimizer.backward(terms, share)
-                metrics.append(terms.detach() * share)
+            terms = run.backward(loss, optimizer, rows, size)
             norm = torch.tensor(optimizer.step() / run.ranks.size)
-            return torch.stack(metrics).sum(0).set("grad_norm", norm)
+            return terms.set("grad_norm", norm)
 
         # 4. Training
         for rollout in run.rounds(collector, policy):
@@ -104,8 +100,7 @@ def main(cfg: PPOGLAMConfig) -> None:
                     rows["advantage"] = standardise(rows["advantage"], run.ranks)
                 hindsight = rows["is_hindsight"].float().mean().item()
                 rows = rows.select(*loss.in_keys)
-            done = run.counters["steps"] / config.total_steps
-            optimizer.scale_rates(1 + (config.lr_end - 1) * done)
+            optimizer.scale_rates(run.rate)
             for _ in range(config.num_epochs):
                 # all rows once, but for those that fill no batch
                 batches = minibatches(len(rows), config.batch_size, run.ranks)

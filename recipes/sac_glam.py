@@ -93,14 +93,10 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
     @run.update
     def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
         """One step of every optimizer and of the targets; its metrics and gradients' norms."""
-        metrics = []
-        for part, share in run.parts(batch):  # what memory allows
-            terms = loss(part)
-            optimizer.backward(terms, share, update_actor=update_actor)
-            metrics.append(terms.detach() * share)
+        terms = run.backward(loss, optimizer, batch, update_actor=update_actor)
         norms = optimizer.step()
         targets.step()
-        return torch.stack(metrics).sum(0), norms
+        return terms, norms
 
     explorer = with_random_actions(policy, n, config.exploration)
     kept = {"loss": loss, "optimizer": optimizer}
@@ -147,9 +143,8 @@ def make_sampler(config: SACGLAMConfig, prior: list[float] | None) -> Sampler:
 def learn(run: Run, agent: SimpleNamespace, buffer: TensorDictReplayBuffer, more: Callable = dict):
     """A round of updates; ``more`` gives further metrics for its row."""
     config = run.config
-    steps = run.counters["steps"]
-    agent.loss.schedule(steps)
-    agent.optimizer.scale_rates(1 + (config.lr_end - 1) * steps / config.total_steps)
+    agent.loss.schedule(run.counters["steps"])
+    agent.optimizer.scale_rates(run.rate)
     for _ in range(config.num_updates):
         with timeit("time/sample"):
             batch = buffer.sample().to(run.device)

@@ -93,13 +93,9 @@ def main(overrides):
 
         @run.update
         def update(batch):
-            metrics = []
-            for part, share in run.parts(batch):  # what memory allows
-                terms = loss(part)
-                optimizer.backward(terms, share)
-                metrics.append(terms.detach() * share)
+            terms = run.backward(loss, optimizer, batch)
             optimizer.step()
-            return torch.stack(metrics).sum(0)
+            return terms
 
         for steps in run.rounds(collector, policy):
             buffer.extend(steps)

@@ -25,64 +25,23 @@ SMALL = {
 COMMON = "device=cpu eval_every=0 eval_episodes=1 loggers=[] checkpoint_every=0"
 CPU_SECONDS = 10
 
-# What every recipe has. The key that the message must name is the first one given.
+# The key that the message must name is the first one given. Ranges of keys: test_config.py.
 SHARED = [
-    *("seed=-1", "seed=4294967296", "device=gpu", "output=", "resume=", "model="),
-    *("model=no/such/folder", "hindsigth=false"),
-    *("resume=EMPTY", "resume=nowhere", "output=FILE", "output=HOLDS_MODEL"),
-    *("total_steps=0", "total_steps=33", "num_envs=0", "num_envs=three", "env.max_steps=0"),
-    *("env.max_steps=40000", "env.num_objects=1", "env.num_objects=97", "env.size=3"),
-    *("replay=nothing", "model.rank=3", "env=nowhere", "env=json:loads"),
-    *("env=nowhere:Env", "env_class=PlaygroundTextEnv", "eval_splits.test.text=false"),
-    *(
-        "goal_length=0",
-        "observation_length=3",
-        "load_in_4bit=2",
-        "gradient_checkpointing=2",
-    ),
-    *("chat_template=2", "chat_template=true"),
-    "lora_rank=0",
-    *("autocast=maybe", "normalisation=mean", "critic_hidden_sizes=[0]"),
-    *("critic_hidden_sizes=[16,-1]", "gamma=1.5", "gamma=nan", "update_every=33", "batch_size=0"),
-    *("max_tokens_per_pass=0", "lr_heads=-1", "lr_heads=inf"),
-    *("max_grad_norm=-1", "max_grad_norm=0", "max_grad_norm=nan"),
-    *("eval_every=-8", "eval_episodes=0", "log_every=0", "log_every=3"),
-    "checkpoint_every=3",
-    *("loggers=[nothing]", "loggers=[wandb]", "loggers=[csv,mlflow]"),
-    *("+foo=1", "foo=1", "~gamma"),
-]
-# Those that pass through what each recipe writes for itself.
-OF_BOTH = [
-    *("seed=-1", "output=FILE", "resume=EMPTY", "num_envs=three", "max_grad_norm=-1"),
-    *("max_grad_norm=0", "max_grad_norm=nan", "loggers=[nothing]", "+foo=1", "env.num_objects=1"),
-    *("total_steps=33", "env=nowhere:Env"),
-]
-OF_SAC = [
-    *(
-        "critic_input=action",
-        "n_step=0",
-        "tau=0",
-        "lr_end=2",
-        "munchausen=1",
-        "tau=nan",
-        "alpha_init=0",
-        "alpha_init=inf",
-    ),
-    *("target_entropy=5", "target_entropy=inf", "num_updates=0", "warmup_updates=-1"),
-    *("warmup_updates=1000", "lr_trunk=inf", "lr_alpha=nan"),
-    *("separate_optimizers=2", "hindsight=2"),
-    "sampling=half",
-    *("hindsight_ratio=1.5", "capacity=8"),
-    *("capacity=159",),
+    *("seed=-1", "device=gpu", "output=", "resume=", "model=", "model=no/such/folder"),
+    *("hindsigth=false", "resume=EMPTY", "resume=nowhere", "output=FILE", "output=HOLDS_MODEL"),
+    *("total_steps=33", "num_envs=three", "env.max_steps=0", "env.max_steps=40000"),
+    *("env.num_objects=1", "env.num_objects=97", "env.size=3", "replay=nothing", "model.rank=3"),
+    *("env=nowhere", "env=json:loads", "env=nowhere:Env", "env_class=PlaygroundTextEnv"),
+    *("eval_splits.test.text=false", "observation_length=3", "load_in_4bit=2", "hindsight=2"),
+    *("chat_template=true", "critic_hidden_sizes=[16,-1]", "gamma=nan", "lr_heads=inf"),
+    *("max_grad_norm=0", "loggers=[nothing]", "loggers=[wandb]", "loggers=[csv,mlflow]"),
+    *("+foo=1", "foo=1", "~gamma", "target_entropy=5", "warmup_updates=1000", "capacity=159"),
 ]
 OF_PPO = [
-    *("objective=trpo", "clip_epsilon=1", "kl_coeff=-1", "kl_coeff=inf", "entropy_coeff=inf"),
-    *("critic_coeff=inf", "critic_coeff=nan", "kl_target=0", "kl_target=inf", "lmbda=1.1"),
-    *("normalize_advantage=2", "num_epochs=0", "lr_trunk=inf", "hindsight=true"),
-    *("clip_center=zero", "clip_center=behaviour hindsight=none", "batch_size=64"),
+    *("seed=-1", "output=FILE", "resume=EMPTY", "num_envs=three", "+foo=1", "env=nowhere:Env"),
+    *("normalize_advantage=2", "hindsight=true", "clip_center=behaviour hindsight=none"),
 ]
-CASES = [("sac_glam", case) for case in SHARED + OF_SAC]
-CASES += [("ppo_glam", case) for case in OF_BOTH + OF_PPO]
+CASES = [("sac_glam", case) for case in SHARED] + [("ppo_glam", case) for case in OF_PPO]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -133,9 +92,7 @@ def test_bad_settings_are_refused_by_name(recipe, case, tmp_path, monkeypatch, c
     given = re.sub("EMPTY|FILE|HOLDS_MODEL", lambda match: match[0].lower(), case)
     overrides = f"output=runs/run {SMALL[recipe]} {COMMON}".split()
     overrides += given.split()
-    key = re.match(r"[+~]?(?:env\.|eval_splits\.\w+\.)?(\w+)", case)[1].replace(
-        "lora_", "lora[_.]"
-    )  # as peft groups them
+    key = re.match(r"[+~]?(?:env\.|eval_splits\.\w+\.)?(\w+)", case)[1]
     key = "(language_)?model" if key == "model" else key
     status, last = run_here(recipe, overrides, monkeypatch, capfd)
     assert status == 1, last

@@ -1,4 +1,4 @@
-"""The PPO recipe as a user runs it: whole, resumed, with hindsight, diverging, with mistakes."""
+"""The PPO recipe as a user runs it: whole, resumed, and with hindsight."""
 
 import pytest
 from flan_t5 import make_flan_t5
@@ -80,31 +80,3 @@ def test_the_paper_configuration_trains_adapters_in_4_bits(recipe, tmp_path):
     assert ended == 0, log.read_text()
     assert float(metrics(run)[-1]["grad_norm"]) > 0
     assert (run / "model" / "adapter_model.safetensors").exists()
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["batch_size=64"], "batch_size (64) must be at most update_every (32)"),
-        (["hindsight=none"], "clip_center (behaviour) must be one when hindsight is none"),
-    ],
-)
-def test_mistakes_are_found_before_any_work(recipe, overrides, message, tmp_path):
-    run, log = tmp_path / "run", tmp_path / "log"
-    assert recipe.run(*SMALL, f"output={run}", *overrides, log=log) == 1
-    assert message in log.read_text()
-    assert not (run / "metrics.csv").exists()
-
-
-def test_a_diverging_run_stops_and_names_its_last_checkpoint(recipe, tmp_path):
-    run, log = tmp_path / "run", tmp_path / "log"
-    ended = recipe.run(
-        *(*SMALL, "total_steps=128", f"output={run}", "lr_heads=1e30", "checkpoint_every=32"),
-        *("eval_every=0", "eval_episodes=1", "num_epochs=1", "batch_size=32"),
-        *("hindsight=none", "clip_center=one"),  # one update a rollout: the second one diverges
-        log=log,
-    )
-    assert ended == 1
-    [message] = [row for row in log.read_text().splitlines() if "FloatingPointError: up" in row]
-    newest = max((run / "checkpoints").glob("step-*"))
-    assert f"last good checkpoint is {newest}" in message

@@ -18,7 +18,7 @@ from run_metrics import metrics
 from torchrl_glam.models import load_agent
 from torchrl_glam.runs.config import SACGLAMConfig, register
 from torchrl_glam.runs.processes import ray_pool
-from torchrl_glam.runs.processes.pool import WorkerLost
+from torchrl_glam.runs.processes.ray_pool import WorkerLost
 
 pytestmark = pytest.mark.slow
 

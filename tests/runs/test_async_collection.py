@@ -10,7 +10,7 @@ from tensordict import TensorDict
 
 from torchrl_glam.runs.processes import async_collection
 from torchrl_glam.runs.processes.async_collection import AsyncCollectors
-from torchrl_glam.runs.processes.pool import WorkerLost
+from torchrl_glam.runs.processes.ray_pool import WorkerLost
 
 UPDATES, LEARNING = 4, 1.0  # a round of the learner, and the seconds it takes
 

@@ -13,7 +13,6 @@ from torchrl.envs import EnvBase, SerialEnv
 
 from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
 from torchrl_glam.runs.evaluation import evaluate, evaluate_splits, play_randomly
-from torchrl_glam.runs.records.metrics import MetricsTable
 from torchrl_glam.runs.records.statistics import EpisodeStatistics
 from torchrl_glam.text import decode_text
 
@@ -30,15 +29,6 @@ def test_the_oracle_needs_two_steps_to_grasp_and_three_to_grow():
     grow = (env.reset()["goal_kind"] == 1).float().mean().item()
     assert results["success"] == results["success/grasp"] == results["success/grow"] == 1.0
     assert abs(results["length"] - (2 + grow)) < 1e-5
-
-
-def test_a_policy_that_never_moves_fails_at_the_time_limit():
-    grasp = TensorDictModule(
-        lambda mask: torch.full(mask.shape[:-1], 3), in_keys=["action_mask"], out_keys=["action"]
-    )
-    results = evaluate(grasp, make_env(), seed=0)
-    assert results["success"] == 0.0
-    assert results["length"] == 10.0
 
 
 def test_random_play_equals_episodes_counted_one_by_one():
@@ -237,23 +227,3 @@ def test_kinds_that_nobody_named_are_refused():
         ValueError, match=r"'goal_kind' is from 0 to 1, and must count in the 1 goal"
     ):
         EpisodeStatistics().add(steps)
-
-
-def test_a_restored_table_rewrites_its_file(tmp_path):
-    table = MetricsTable(tmp_path / "a")
-    table.add(32, {"success": 0.25})
-    state = table.state_dict()
-    other = MetricsTable(tmp_path / "b")
-    other.add(32, {"success": 0.9})
-    other.add(64, {"success": 0.9})
-    other.load_state_dict(state)
-    other.add(64, {"loss": 0.5})
-    assert other.path.read_text() == "step,success,loss\n32,0.25,\n64,,0.5\n"
-    assert other.column("loss") == ([64], [0.5])
-
-
-def test_torchrl_loggers_are_fed(tmp_path):
-    table = MetricsTable(tmp_path, ["csv"], name="run")
-    table.add(32, {"success": 0.25})
-    written = list(tmp_path.rglob("success.csv"))
-    assert len(written) == 1 and written[0].read_text().strip().endswith("0.25")

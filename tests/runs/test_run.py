@@ -4,7 +4,6 @@ from dataclasses import asdict
 
 import pytest
 import sac_glam
-from torchrl.collectors import Collector
 
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
 from torchrl_glam.runs.records.progress import Progress
@@ -28,8 +27,7 @@ def train(tmp_path, look=lambda run, agent: None, fail=None, **settings):
             plain = agent.optimizer.step
             agent.optimizer.step = lambda: fail(run) or plain()
         buffer = sac_glam.make_buffer(config, run.game.goal_kind_prior)
-        options = {"frames_per_batch": 8, "auto_register_policy_transforms": False}
-        collector = Collector(agent.env, agent.policy, **options)
+        collector = run.collect(agent.env, agent.policy)
         run.keeps(loss=agent.loss, optimizer=agent.optimizer)
         for steps in run.rounds(collector, agent.policy):
             buffer.extend(steps)

@@ -12,10 +12,6 @@ def choose_device(name: str) -> torch.device:
 
     Raises:
         ValueError: if the device does not exist on this machine.
-
-    Examples:
-        >>> choose_device("cpu")
-        device(type='cpu')
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -36,10 +32,6 @@ def choose_autocast(setting: str, device: torch.device) -> torch.dtype | None:
         setting: ``"true"``, ``"false"`` or ``"auto"``: bfloat16 where it is native, which is
             about 1.6 times faster on a CPU.
         device: where the language model runs.
-
-    Examples:
-        >>> choose_autocast("true", torch.device("cpu"))
-        torch.bfloat16
     """
     if setting == "auto":
         native = torch.cpu.get_capabilities() if device.type == "cpu" else {}

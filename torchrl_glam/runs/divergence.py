@@ -14,10 +14,6 @@ from torchrl_glam.runs.config import RecipeConfig
 def check_rewards(steps: TensorDictBase, counters: Mapping[str, float]) -> None:
     """Refuses an environment's rewards that are not finite, before they are stored.
 
-    Args:
-        steps: a collector's batch, of any batch shape.
-        counters: ``"steps"`` of the run so far, for the message.
-
     Raises:
         FloatingPointError: saying how many there are, and in which instance the first.
     """
@@ -38,14 +34,7 @@ def diverged(
     config: RecipeConfig,
     checkpoint: Path | None,
 ) -> FloatingPointError:
-    """The error of an update, with where it was, the learning rates and where to resume.
-
-    Args:
-        error: what the optimizer raised.
-        counters: ``"steps"`` and ``"updates"`` of the run so far.
-        config: the run's configuration.
-        checkpoint: the newest one. Its weights and optimizer states were finite when it was saved.
-    """
+    """The error of an update, with where it was, the learning rates and the newest checkpoint."""
     rates = ", ".join(f"{k}={v}" for k, v in asdict(config).items() if k.startswith("lr_"))
     last = (
         "it has saved no checkpoint"

@@ -115,11 +115,6 @@ def make_bare_env(config: RecipeConfig, num_envs: int, seed: int, split: str = "
     Raises:
         ValueError: if the configuration gives arguments that it does not take, or it is of
             another batch size.
-
-    Examples:
-        >>> config = RecipeConfig(env={"num_objects": 4})
-        >>> make_bare_env(config, 2, 0).action_spec.n
-        6
     """
     make = import_env(config.env_class)
     taken = inspect.signature(make.__init__ if isinstance(make, type) else make).parameters

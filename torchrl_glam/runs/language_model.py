@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 def load_agent_model(
     config: RecipeConfig, device: torch.device, autocast: torch.dtype | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model and its tokenizer, see :func:`~torchrl_glam.models.load_language_model`.
-
-    Args:
-        config: the run's configuration.
-        device: of the model.
-        autocast: type of matrix products, None for that of the weights.
-    """
+    """The model and its tokenizer, see :func:`~torchrl_glam.models.load_language_model`."""
     return load_language_model(
         config.language_model,
         lora=config.lora(),
@@ -40,14 +34,7 @@ def scoring(
     device: torch.device,
     autocast: torch.dtype | None,
 ) -> dict[str, Any]:
-    """Keyword arguments of :func:`~torchrl_glam.models.make_trunk`.
-
-    Args:
-        config: the run's configuration.
-        tokenizer: of the language model.
-        device: of the model.
-        autocast: type of matrix products, None for that of the weights.
-    """
+    """Keyword arguments of :func:`~torchrl_glam.models.make_trunk`."""
     return {
         "template": config.template(tokenizer),
         "normalisation": config.normalisation,

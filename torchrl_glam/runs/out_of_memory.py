@@ -34,24 +34,6 @@ class HalvingPasses:
         optimizer: gathers the gradients.
         max_tokens: most tokens of a pass, see :func:`~torchrl_glam.models.split_by_tokens`; None:
             everything in one. The attribute of that name is what holds now.
-
-    Examples:
-        >>> from torchrl_glam.models import load_language_model, make_trunk
-        >>> from torchrl_glam.objectives import ClippedAdam
-        >>> trunk = make_trunk(*load_language_model("tiny"))
-        >>> optimizer = ClippedAdam([{"params": list(trunk.parameters()), "lr": 1e-4}])
-        >>> passes = HalvingPasses(trunk, optimizer, max_tokens=4096)
-        >>> @passes
-        ... def update(batch):
-        ...     if passes.max_tokens > 2048:
-        ...         raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
-        ...     return len(passes.split(batch))
-        >>> ids = torch.arange(3, 11)
-        >>> batch = {"goal_tokens": ids, "observation_tokens": ids, "action_tokens": ids[None, :2]}
-        >>> batch["action_mask"] = torch.ones(1, dtype=torch.bool)
-        >>> from tensordict import TensorDict
-        >>> update(TensorDict(batch).expand(100)), passes.max_tokens
-        (2, 2048)
     """
 
     def __init__(self, trunk: Trunk, optimizer: GatheringOptimizer, max_tokens: int | None) -> None:

@@ -59,12 +59,7 @@ def save_results(
 
 
 def final_results(table: MetricsTable, episodes: int) -> list[Result]:
-    """The evaluations in the last row of a run's metrics, sampled and greedy, by split of goals.
-
-    Args:
-        table: as for :func:`save_results`.
-        episodes: of each evaluation.
-    """
+    """The evaluations in the last row of a run's metrics, each of so many episodes."""
     row, results = table.rows[-1], []
     for key, rate in row.items():
         match key.split("/"):

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import torch
 from omegaconf import OmegaConf
-from tensordict import NestedKey, TensorDictBase
+from tensordict import TensorDictBase
 from torchrl._utils import timeit
-from torchrl.collectors import Collector
-from torchrl.envs import EnvBase, TransformedEnv
 
 from torchrl_glam.models import check_gradients
+from torchrl_glam.objectives import GatheringOptimizer
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.device import bound_kernel_caches, choose_autocast, choose_device
 from torchrl_glam.runs.divergence import diverged
-from torchrl_glam.runs.environments import make_env, make_eval_envs, make_probe
+from torchrl_glam.runs.environments import make_probe
 from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.runs.files import replace_file
 from torchrl_glam.runs.interrupt import StopSignal
-from torchrl_glam.runs.language_model import load_agent_model, scoring
 from torchrl_glam.runs.out_of_memory import HalvingPasses
 from torchrl_glam.runs.processes.ranks import Ranks
 from torchrl_glam.runs.program import how_to_resume
@@ -34,10 +33,10 @@ from torchrl_glam.runs.records.progress import Progress
 from torchrl_glam.runs.results import save_results
 from torchrl_glam.runs.run_folder import CONFIG, RunFolder
 from torchrl_glam.runs.seeds import seed_everything
-from torchrl_glam.text import describe_env
+from torchrl_glam.runs.setting import Setting
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 logger = logging.getLogger(__name__)
 
@@ -45,17 +44,15 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
-class Run:
+class Run(Setting):
     """A training run around an algorithm: a context manager.
 
     It owns the folder and its lock, seeds, device, the processes that torchrun started, what is
     checkpointed and restored, signals to stop, batches split for memory, the progress bar, metrics,
     evaluations and the results. An algorithm calls :meth:`load_model` and :meth:`make_envs`, then
     :meth:`keeps`, loops over :meth:`rounds` with a function that :meth:`update` decorates and
-    :meth:`log`, and ends with :meth:`finish`.
-
-    If the loop ends by an error, a checkpoint is saved where the run's state is whole: all that was
-    collected is stored, and the weights are finite.
+    :meth:`log`, and ends with :meth:`finish`. If the loop ends by an error, a checkpoint is saved
+    where the run's state is whole: all that was collected is stored, and the weights are finite.
 
     Args:
         config: the checked configuration.
@@ -66,12 +63,8 @@ class Run:
         resumable: whether checkpoints are saved. Default: True.
 
     Attributes:
-        config: as given.
-        mine: the same for this process: its share of environments, batch and replay buffer.
         ranks: the processes of the run, one without torchrun.
         folder: where the run writes.
-        device: of the language model. Environments and replay buffer are in main memory.
-        game: what the environment says of itself, after :meth:`make_envs`.
         counters: ``"steps"``, ``"updates"`` and ``"seconds"`` so far.
     """
 
@@ -103,8 +96,7 @@ class Run:
             with self.ranks.together():
                 if not self.folder.is_dir():
                     raise FileNotFoundError(
-                        f"folder {str(self.folder)!r} is not there for process {self.ranks.rank}: "
-                        "all processes of a run must see the same folder"
+                        f"folder {str(self.folder)!r} is not there for process {self.ranks.rank}"
                     )
             self.device = choose_device(config.device)
             bound_kernel_caches()
@@ -117,52 +109,6 @@ class Run:
         with self._stack:
             if self._whole and isinstance(error, self.ranks.shared_errors):
                 self._rescue(error)
-
-    def load_model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """The language model that the configuration names, on the run's device, and its tokenizer.
-
-        See :func:`~torchrl_glam.models.load_language_model`.
-        """
-        return load_agent_model(self.config, self.device, self._autocast)
-
-    def scoring(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        """Keyword arguments of :func:`~torchrl_glam.models.make_trunk`: configuration and device.
-
-        See :func:`~torchrl_glam.runs.language_model.scoring`.
-        """
-        return scoring(self.config, tokenizer, self.device, self._autocast)
-
-    def make_envs(
-        self, tokenizer: PreTrainedTokenizerBase, keep: Sequence[NestedKey] = ()
-    ) -> TransformedEnv:
-        """Makes the environments of training, which are returned, and of evaluations.
-
-        Args:
-            tokenizer: of the language model.
-            keep: entries to keep besides those that every recipe reads. Default: none.
-
-        Raises:
-            ValueError: if the configuration does not fit the environment.
-        """
-        env = make_env(self.mine, tokenizer, keep=keep)
-        self.game = describe_env(env)
-        self.config.check_game(self.game)
-        self._tokenizer = tokenizer
-        self._eval_envs = make_eval_envs(self.config, tokenizer)
-        return env
-
-    def collect(self, env: EnvBase, policy: Callable[[TensorDictBase], Any]) -> Collector:
-        """TorchRL's collector of this process's share of ``update_every`` steps a round.
-
-        It has no end, at which it would close what is still to be saved.
-        """
-        return Collector(
-            env,
-            policy,
-            frames_per_batch=self.mine.update_every,
-            total_frames=-1,
-            auto_register_policy_transforms=False,
-        )
 
     def keeps(self, **objects: Any) -> None:
         """Names what a checkpoint holds, and restores it if the run is resumed.
@@ -184,11 +130,11 @@ class Run:
         check_gradients(trunk)
         self.ranks.align(loss, self.mine.seed)
         self._passes = HalvingPasses(trunk, self._optimizer, config.max_tokens_per_pass)
-        self._progress = Progress(config, self.game, self.counters, self.ranks)
         record = self._make_record and self._make_record(self.folder, self._unit)
         self._table = MetricsTable(
             self.folder, config.loggers, self.name, record=record, write=self.ranks.first
         )
+        self._progress = Progress(config, self.game, self.counters, self.ranks)
         self._kept = {**objects, "metrics": self._table, **self._progress.kept}
         self._checkpoints = CheckpointManager(self.folder, ranks=self.ranks)
         if config.resume:
@@ -214,18 +160,35 @@ class Run:
         except Exception as second:
             logger.warning("The run ends by an error, and could not be saved: %s", second)
 
-    def parts(self, batch: TensorDictBase, size: int | None = None) -> Iterator:
-        """Yields the parts of a batch that memory allows, each with its share in the batch.
+    def backward(
+        self,
+        loss: Callable[[TensorDictBase], TensorDictBase],
+        optimizer: GatheringOptimizer,
+        batch: TensorDictBase,
+        size: int | None = None,
+        **options: Any,
+    ) -> TensorDictBase:
+        """Computes a loss and gathers its gradients, in the parts of a batch that memory allows.
 
         Args:
+            loss: gives means over the rows of a part.
+            optimizer: gathers the gradients.
             batch: rows of this process.
             size: rows of all processes. Default: the configuration's ``batch_size``.
+            **options: of the optimizer's ``backward``.
+
+        Returns:
+            The loss's entries, this process's share of the means over all rows.
         """
+        metrics = []
         for part in self._passes.split(batch):
-            yield part, len(part) / (size or self.config.batch_size)
+            terms, share = loss(part), len(part) / (size or self.config.batch_size)
+            optimizer.backward(terms, share, **options)
+            metrics.append(terms.detach() * share)
+        return torch.stack(metrics).sum(0)
 
     def update(self, function: Callable[Given, Result]) -> Callable[Given, Result]:
-        """Decorates a function that makes one update by :meth:`parts` of a batch.
+        """Decorates a function that makes one update, by :meth:`backward` and the optimizer's step.
 
         Where memory runs out, the update is made again in smaller parts. What fails on one process
         fails on all. The update is timed and counted.
@@ -303,6 +266,11 @@ class Run:
 
     def _evaluate(self) -> dict[str, float]:
         return evaluate_splits(self._policy, self._eval_envs, seed=EVAL_SEED, ranks=self.ranks)
+
+    @property
+    def rate(self) -> float:
+        """Share of the learning rates at this step: it falls from 1 to ``lr_end``."""
+        return 1 + (self.config.lr_end - 1) * self.counters["steps"] / self.config.total_steps
 
     @property
     def logs(self) -> bool:

@@ -150,22 +150,15 @@ class RecipeConfig:
         return template.as_chat(tokenizer) if self.chat_template else template
 
     def check_game(self, game: EnvDescription) -> None:
-        """Refuses what does not fit the environment; a recipe's own configuration knows what.
+        """Refuses what does not fit the environment, by ValueError, as :meth:`check` does.
 
         Args:
             game: what :func:`~torchrl_glam.text.describe_env` says of it.
-
-        Raises:
-            ValueError: naming the key, its value and what was expected.
         """
 
 
 def read_config(kind: type[Config], cfg: DictConfig) -> Config:
-    """The configuration that Hydra composed, checked.
-
-    Args:
-        kind: the recipe's configuration.
-        cfg: what Hydra made of files and command line.
+    """The configuration of a recipe that Hydra composed, checked.
 
     Raises:
         ValueError: naming a key that is unknown (Hydra takes those written ``+key=value``),
@@ -187,13 +180,7 @@ def read_config(kind: type[Config], cfg: DictConfig) -> Config:
 
 
 def names_goals(game: EnvDescription, hindsight: str, also: Sequence[NestedKey] = ()) -> None:
-    """Requires an environment that names the goals reached.
-
-    Args:
-        game: what :func:`~torchrl_glam.text.describe_env` says of it, in its tokens.
-        hindsight: the setting that asks for hindsight, for the message.
-        also: entries needed beside the named goals' tokens and kinds. Default: none.
-    """
+    """Requires an environment that names the goals reached, by their tokens, kinds and ``also``."""
     keys = (("hindsight", "goal_tokens"), ("hindsight", "kind"), *also)
     missing = [key for key in keys if key not in game.entries]
     if missing:

@@ -49,9 +49,6 @@ def spell_out(arguments: Sequence[str]) -> list[str]:
     """A command line as Hydra takes it: ``env=module:Name`` names an environment of any package,
     ``model=PATH`` any language model, and ``env.key=value`` any argument of the environment.
 
-    Args:
-        arguments: overrides and options.
-
     Examples:
         >>> spell_out(["env=games.lake:Lake", "env.size=4", "seed=1"])
         ['env=custom', "++env_class='games.lake:Lake'", '++env.size=4', 'seed=1']
@@ -72,13 +69,7 @@ def spell_out(arguments: Sequence[str]) -> list[str]:
 def unknown_key(message: str, known: Sequence[str]) -> str:
     """What to add to Hydra's error about a key that there is not.
 
-    Args:
-        message: the error.
-        known: keys of the configuration.
-
     Examples:
-        >>> unknown_key("Could not override 'modle.rank'.", ["gamma", "lora_rank"])
-        "there is no key 'modle.rank'; groups are run, model, env, algorithm, replay"
         >>> unknown_key("Could not override 'gama'.", ["gamma"])
         "there is no key 'gama'; did you mean gamma?"
     """

@@ -46,11 +46,7 @@ class PPOGLAMConfig(RecipeConfig):
     checkpoint_every: int = 4_096
 
     def check(self) -> None:
-        """Refuses values out of range, and options that contradict each other.
-
-        Raises:
-            ValueError: naming the key, its value and what was expected.
-        """
+        """See :meth:`RecipeConfig.check`."""
         super().check()
         at_least(self, 1, "num_epochs")
         at_least(self, 0, "kl_coeff", "entropy_coeff", "critic_coeff")
@@ -76,14 +72,7 @@ class PPOGLAMConfig(RecipeConfig):
         )
 
     def check_game(self, game: EnvDescription) -> None:
-        """Refuses what does not fit the environment.
-
-        Args:
-            game: what :func:`~torchrl_glam.text.describe_env` says of it.
-
-        Raises:
-            ValueError: naming the key, its value and what was expected.
-        """
+        """See :meth:`RecipeConfig.check_game`."""
         require(
             self.hindsight != "aligned" or game.is_subgoal is not None,
             "hindsight",

@@ -65,11 +65,7 @@ class SACGLAMConfig(RecipeConfig):
     capacity: int = 100_000
 
     def check(self) -> None:
-        """Fills in what depends on other keys and refuses values out of range.
-
-        Raises:
-            ValueError: naming the key, its value and what was expected.
-        """
+        """Fills in what depends on other keys; see :meth:`RecipeConfig.check`."""
         super().check()
         if self.alpha_init is None:
             self.alpha_init = 0.05 if self.hindsight else 0.005
@@ -101,14 +97,7 @@ class SACGLAMConfig(RecipeConfig):
         )
 
     def check_game(self, game: EnvDescription) -> None:
-        """Refuses what does not fit the environment.
-
-        Args:
-            game: what :func:`~torchrl_glam.text.describe_env` says of it.
-
-        Raises:
-            ValueError: naming the key, its value and what was expected.
-        """
+        """See :meth:`RecipeConfig.check_game`."""
         within(self, 0, math.log(game.num_actions), "target_entropy", "target_entropy_end")
         if self.hindsight:
             names_goals(game, "true")

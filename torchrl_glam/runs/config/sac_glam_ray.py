@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from torchrl_glam.runs.config.rules import above, at_least, require
 from torchrl_glam.runs.config.sac_glam import SACGLAMConfig
-from torchrl_glam.runs.processes.pool import check_lag
 
 
 @dataclass
@@ -48,18 +47,21 @@ class SACGLAMRayConfig(SACGLAMConfig):
         return (*super().may_change, *own, "collector_timeout", "ray_address")
 
     def check(self) -> None:
-        """Fills in what depends on other keys and refuses values out of range.
-
-        Raises:
-            ValueError: naming the key, its value and what was expected.
-        """
+        """Fills in what depends on other keys; see :meth:`RecipeConfig.check`."""
         super().check()
         at_least(self, 1, "num_collectors")
         at_least(self, 0, "collector_gpus")
         above(self, 0, "collector_cpus")
         if self.max_policy_lag is None:
             self.max_policy_lag = 2 * self.num_collectors * self.num_updates
-        check_lag(self.max_policy_lag, self.num_collectors, self.num_updates)
+        least = self.num_collectors * self.num_updates
+        require(
+            self.max_policy_lag >= least,
+            "max_policy_lag",
+            self.max_policy_lag,
+            f"be at least {least}: while the learner makes {self.num_updates} updates with the "
+            f"batch of each of {self.num_collectors} collectors, the others' batches get older",
+        )
         for key in ("collector_cpus", "collector_gpus"):
             value = getattr(self, key)
             whole = math.isfinite(value) and (value <= 1 or value == int(value))

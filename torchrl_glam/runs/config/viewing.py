@@ -83,11 +83,7 @@ class EvaluateConfig(ViewConfig):
         return self.agent if isinstance(self.agent, list) else [self.agent]
 
     def check(self) -> None:
-        """Refuses values out of range.
-
-        Raises:
-            ValueError: naming the key, its value and what was expected.
-        """
+        """See :meth:`ViewConfig.check`."""
         super().check()
         whole = all(isinstance(folder, str) and folder for folder in self.agents)
         some = self.agent is None or (self.agents and len(set(self.agents)) == len(self.agents))
@@ -112,11 +108,7 @@ class WatchConfig(ViewConfig):
     output: str | None = None
 
     def check(self) -> None:
-        """Refuses values out of range.
-
-        Raises:
-            ValueError: naming the key, its value and what was expected.
-        """
+        """See :meth:`ViewConfig.check`."""
         super().check()
         another = self.beside is None or self.beside not in (self.agent, self.language_model)
         require(another, "beside", self.beside, "be another agent than the first")

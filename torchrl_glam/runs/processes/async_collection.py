@@ -17,7 +17,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from torchrl_glam.replay import number_trajectories, unfinished_trajectories
-from torchrl_glam.runs.processes.pool import Pool, WorkerLost, check_lag
+from torchrl_glam.runs.processes.ray_pool import RayPool, WorkerLost
 from torchrl_glam.runs.records.statistics import policy_lag
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class AsyncCollectors:
     episodes are dropped. A place where one collector after another is lost stays empty.
 
     Args:
-        pool: starts them, and says how many work at a time.
+        pool: starts them; it, or another with the same methods.
         updates_per_batch: most updates that the learner makes between two batches.
         max_policy_lag: most updates that the learner has made since a batch's weights when it takes
             the batch; at least ``updates_per_batch`` for each collector.
@@ -57,14 +57,11 @@ class AsyncCollectors:
             :meth:`~torchrl_glam.replay.HindsightTransform.forget` does.
         max_lost: collectors lost one after another, without a batch in between, before their place
             stays empty. Default: 3.
-
-    Raises:
-        ValueError: if collectors would lag behind further than they may.
     """
 
     def __init__(
         self,
-        pool: Pool,
+        pool: RayPool,
         *,
         updates_per_batch: int,
         max_policy_lag: int,
@@ -72,7 +69,6 @@ class AsyncCollectors:
         timeout: float = 300.0,
         max_lost: int = 3,
     ) -> None:
-        check_lag(max_policy_lag, pool.num_collectors, updates_per_batch)
         self._pool = pool
         self._updates_per_batch, self._max_policy_lag = updates_per_batch, max_policy_lag
         self._timeout, self._max_lost = timeout, max_lost

@@ -63,10 +63,8 @@ class Ranks:
     def join(cls, config: RecipeConfig) -> Ranks:
         """Meets the other processes that torchrun started, if there are any.
 
-        A process takes the GPU of its number on its machine, where there are GPUs.
-
-        Args:
-            config: the run's configuration; its ``output`` becomes that of the first process.
+        The ``output`` of the configuration becomes that of the first process. A process takes the
+        GPU of its number on its machine, where there are GPUs.
 
         Raises:
             ValueError: on every process, if their configurations differ, if what they divide does

@@ -11,8 +11,6 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchrl_glam.runs.processes.pool import WorkerLost
-
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
@@ -35,6 +33,10 @@ def import_ray() -> Any:
     return ray
 
 
+class WorkerLost(Exception):
+    """A collector's process has ended, or cannot be reached; says how."""
+
+
 class CollectorWorker:
     """A collector in a process of its own."""
 
@@ -51,7 +53,13 @@ class CollectorWorker:
 
 
 class RayPool:
-    """Starts collectors with Ray; a :class:`~torchrl_glam.runs.processes.pool.Pool`.
+    """Starts collectors with Ray, and carries weights and batches.
+
+    What a collector is asked for is a *task*; it works on one at a time. :meth:`start` returns a
+    collector and a task that results in its place, in words; :meth:`collect` a task that results in
+    a batch made with some weights; :meth:`wait` the tasks that are done, once one is, or none after
+    so many seconds; :meth:`result` what a task gave, or it raises :class:`WorkerLost` or what the
+    collector itself raised.
 
     Args:
         make_collector: makes the collector of a number, in its own process. It is pickled, and what

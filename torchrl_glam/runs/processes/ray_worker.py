@@ -28,11 +28,6 @@ def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
     Args:
         config: the run's configuration.
         number: of the collector over the run; what it draws depends on it.
-
-    Examples:
-        >>> config = SACGLAMRayConfig(num_envs=2, update_every=4)
-        >>> next(iter(make_collector(config, 0))).shape
-        torch.Size([2, 2])
     """
     device = torch.device("cuda" if config.collector_gpus else "cpu")
     autocast = choose_autocast(config.autocast, device)
@@ -56,15 +51,6 @@ def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
 def trained_weights(policy: TensorDictModuleBase) -> TensorDict:
     """The weights of a policy that are trained, nested by module, in this machine's memory.
 
-    They are all that a collector with the same policy needs: with adapters a few MB, whatever the
-    language model's size. ``Collector.update_policy_weights_`` takes them.
-
-    Examples:
-        >>> from torch import nn
-        >>> from tensordict.nn import TensorDictModule
-        >>> policy = TensorDictModule(nn.Linear(2, 3), ["observation"], ["scores"])
-        >>> _ = policy.module.weight.requires_grad_(False)
-        >>> trained_weights(policy)["module"].keys()
-        _StringKeys(dict_keys(['bias']))
+    They are all that ``Collector.update_policy_weights_`` needs: with adapters a few MB.
     """
     return trainable_leaves(policy).data.cpu()

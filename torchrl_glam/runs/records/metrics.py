@@ -119,11 +119,6 @@ class MetricsTable:
                     stacklevel=3,
                 )
 
-    def column(self, name: str) -> tuple[list[float], list[float]]:
-        """Steps and values of one metric, where it was measured."""
-        chosen = [row for row in self.rows if name in row]
-        return [row["step"] for row in chosen], [row[name] for row in chosen]
-
     def state_dict(self) -> dict[str, Any]:
         """All rows."""
         return {"rows": self.rows}

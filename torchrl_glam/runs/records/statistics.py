@@ -188,12 +188,7 @@ class GoalCoverage:
 
 
 def pace(counters: Mapping[str, float], since: Mapping[str, float]) -> dict[str, float]:
-    """Updates and seconds so far, and steps and updates a second since an earlier time.
-
-    Args:
-        counters: ``"steps"``, ``"updates"`` and ``"seconds"`` of the run so far.
-        since: the same at the earlier time.
-    """
+    """Updates and seconds so far, and steps and updates a second since earlier counters."""
     elapsed = max(counters["seconds"] - since["seconds"], 1e-9)
     return {
         "updates": counters["updates"],
@@ -204,13 +199,7 @@ def pace(counters: Mapping[str, float], since: Mapping[str, float]) -> dict[str,
 
 
 def of_replay(rows: TensorDictBase, updates: int, of: str) -> dict[str, float]:
-    """The share of hindsight in some transitions, and how far behind their policy is.
-
-    Args:
-        rows: transitions, with ``"is_hindsight"`` and ``"recorded_at"``.
-        updates: that the policy has had by now.
-        of: what the transitions are, to name the metrics.
-    """
+    """The share of hindsight in transitions, and their :func:`policy_lag`."""
     hindsight = rows["is_hindsight"].float().mean().item()
     return {f"hindsight_in_{of}": hindsight, **policy_lag(rows["recorded_at"], updates, of)}
 
