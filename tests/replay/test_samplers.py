@@ -46,18 +46,11 @@ def make_buffer(sampler, capacity=100, batch_size=16, **kwargs):
 
 
 def rows(kinds, first=0):
+    """Rows that every sampler can read; the goal is the row's number."""
     kinds = torch.as_tensor(kinds).bool()
     number = torch.arange(first, first + len(kinds))
-    return TensorDict({"is_hindsight": kinds, "number": number}, [len(kinds)])
-
-
-def full_rows(kinds):
-    """Rows that every sampler can read; the goal is the row's number."""
-    content = rows(kinds)
-    number = content["number"]
-    return content.update(
-        {"goal_kind": torch.zeros_like(number), "goal_tokens": number.unsqueeze(-1)}
-    )
+    content = {"is_hindsight": kinds, "number": number, "goal_tokens": number.unsqueeze(-1)}
+    return TensorDict({**content, "goal_kind": torch.zeros_like(number)}, [len(kinds)])
 
 
 each_sampler = pytest.mark.parametrize(
@@ -128,9 +121,9 @@ def test_unusable_storages_are_refused():
 def test_rows_written_past_the_sampler_are_read(make_sampler, way):
     """Half of the 20 hindsight rows become original: batches stay half and half."""
     buffer = make_buffer(make_sampler(), capacity=60, batch_size=20)
-    buffer.extend(full_rows([True] * 20 + [False] * 40))
+    buffer.extend(rows([True] * 20 + [False] * 40))
     buffer.sample()
-    changed = full_rows([True] * 10 + [False] * 50)
+    changed = rows([True] * 10 + [False] * 50)
     if way == "other sampler":
         own = buffer.set_sampler(RandomSampler())
         buffer.extend(changed)
@@ -138,7 +131,7 @@ def test_rows_written_past_the_sampler_are_read(make_sampler, way):
     else:
         buffer[torch.arange(60)] = changed.set("index", torch.arange(60))
     if way == "then another write":
-        buffer.extend(full_rows([True, False]))
+        buffer.extend(rows([True, False]))
     for _ in range(20):
         assert int(buffer.sample()["is_hindsight"].sum()) == 10
 
@@ -146,7 +139,7 @@ def test_rows_written_past_the_sampler_are_read(make_sampler, way):
 def test_more_rows_than_the_capacity_in_one_call_and_a_single_one():
     buffer = make_buffer(HindsightRatioSampler(0.5), capacity=10)
     buffer.extend(rows([True, False] * 12 + [True] * 3))
-    buffer.add(TensorDict({"is_hindsight": torch.tensor(True), "number": torch.tensor(27)}, []))
+    buffer.add(rows([True], first=27)[0])
     stored = buffer[:]["is_hindsight"]
     assert buffer.sampler._groups.counts.tolist() == [10 - int(stored.sum()), int(stored.sum())]
 
@@ -156,24 +149,24 @@ def test_a_restored_buffer_draws_as_the_unbroken_one(make_sampler, tmp_path):
     buffer, other = (make_buffer(make_sampler(), capacity=60) for _ in range(2))
     kinds = torch.rand(8, 25, generator=torch.Generator().manual_seed(0)) < 0.7
     for call in kinds[:4]:
-        buffer.extend(full_rows(call))
+        buffer.extend(rows(call))
         buffer.sample()
     torch.save(buffer.state_dict(), tmp_path / "buffer.pt")
     other.load_state_dict(torch.load(tmp_path / "buffer.pt", weights_only=True))
     for call in kinds[4:]:
         for each in (buffer, other):
-            each.extend(full_rows(call))
+            each.extend(rows(call))
         assert (buffer.sample() == other.sample()).all()
 
 
 @each_sampler
 def test_a_sampler_that_comes_late_reads_the_storage_and_an_emptied_one_starts_again(make_sampler):
     buffer = make_buffer(RandomSampler())
-    buffer.extend(full_rows([True] * 30 + [False] * 6))
+    buffer.extend(rows([True] * 30 + [False] * 6))
     buffer.set_sampler(make_sampler())
     assert int(buffer.sample()["is_hindsight"].sum()) == 8
     buffer.empty()
-    buffer.extend(full_rows([True, True, False]))
+    buffer.extend(rows([True, True, False]))
     batch = buffer.sample()
     assert (batch["index"] < 3).all() and int(batch["is_hindsight"].sum()) == 8
 
