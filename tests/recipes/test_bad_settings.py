@@ -85,7 +85,7 @@ pretrain results=FILE
 pretrain output=
 pretrain env=nowhere:Env
 pretrain hindsight=false
-evaluate agent=nowhere: agent (nowhere) must be given, or model (tiny), and not both
+evaluate agent=nowhere: agent (nowhere) must be null with model (tiny)
 evaluate episodes=0
 evaluate episodes=1e10
 evaluate episodes=10000000000
@@ -102,7 +102,7 @@ evaluate output=FILE
 evaluate device=cpu:5
 evaluate env.sequential=maybe
 evaluate model=no/such-model
-watch: agent (None) must be given, or model (None), and not both
+watch agent=a model=tiny: agent (a) must be null with model (tiny)
 watch model=tiny episodes=0: episodes (0)
 watch model=tiny output=a.avi: output (a.avi) must end in one of ('.html', '.gif')
 watch model=tiny output=FILE/page.html: output

@@ -213,6 +213,14 @@ def test_any_environment_of_the_contract_will_do(recipe, tmp_path):
     assert '"kinds":["red","blue"]' in page and '"objects"' not in page
 
 
+def test_without_an_agent_the_embedded_one_plays_the_papers_task(recipe):
+    options = ("episodes=60", "references=false", "modes=[greedy]", "splits=[train]")
+    status, said, wrong = recipe("evaluate", *options)
+    assert status == 0, wrong
+    [success] = [line.split(" all ")[1].split()[0] for line in said.splitlines() if " all " in line]
+    assert float(success) >= 0.9
+
+
 def test_a_person_plays(recipe, export, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("h\nGo to red lion\nq\n"))
     status, said, wrong = recipe("play", f"agent={export}", "goal='grasp red lion'")
