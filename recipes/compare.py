@@ -2,8 +2,11 @@
 
     python recipes/compare.py --out results/quickstart \\
         "with hindsight" runs/a runs/b runs/c  --  "without" runs/d runs/e runs/f
+    python recipes/compare.py --out results/figure_9 multirun/figure_9
 
-Each group is a label and run folders, of any recipe. To --out go
+Each group is a label and run folders, of any recipe. One folder alone is a figure's, in which each
+arm has a folder of its runs. A run that diverged has success 0 from there on, as its label says.
+To --out go
 
     steps.png, seconds.png   success of the sampled policy against environment steps and seconds:
                              the runs, their interquartile mean, and its 95 % interval
@@ -12,6 +15,7 @@ Each group is a label and run folders, of any recipe. To --out go
     comparison.csv           for every group, at the last step that all runs reached: mean,
                              interquartile mean and area under the curve with intervals, steps and
                              seconds to each threshold
+    comparison.md            the same as a table to read
 
 and the table is printed, with when each run first reached the highest threshold.
 """
@@ -22,6 +26,7 @@ import argparse
 import csv
 import math
 import sys
+from collections.abc import Iterator
 from itertools import combinations, groupby, pairwise
 from pathlib import Path
 
@@ -38,12 +43,15 @@ from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.runs.environments import OWN_ENV, OWN_ENVS, make_bare_env
 from torchrl_glam.runs.evaluation import play_randomly
 from torchrl_glam.runs.files import reserved
-from torchrl_glam.runs.run_folder import stored_settings
+from torchrl_glam.runs.run_folder import DIVERGED, METRICS, stored_settings
 from torchrl_glam.runs.success import ALL, Result
 from torchrl_glam.text import describe_env
 from torchrl_glam.viewing import format_results, measure, write_results
 
-FILES = ("success.csv", "comparison.csv", "references.csv", "steps.png", "seconds.png")
+FILES = ("success.csv", "comparison.csv", "comparison.md", "references.csv")
+FILES += ("steps.png", "seconds.png")
+# What runs of one arm may have of their own.
+OWN = ("seed", "output", "resume", "device", "loggers", "checkpoint_every")
 METRIC = "eval/train/sampled/success"
 HELD_OUT = "eval/test/sampled/success"
 
@@ -60,7 +68,43 @@ def measurements(folder: Path) -> list[dict[str, float]]:
             raise ValueError(f"run ({str(folder)!r}) has an impossible row in metrics.csv: {row}")
     if any(last["step"] >= row["step"] for last, row in pairwise(rows)):
         raise ValueError(f"run ({str(folder)!r}) has steps in metrics.csv that do not ascend")
+    if diverged(folder):
+        last, end = rows[-1], stored_settings(folder)["total_steps"]
+        pace = last["seconds"] / max(last["step"], 1)
+        for step in (last["step"] + 1, max(float(end), last["step"] + 2)):
+            rows.append({"step": step, "seconds": pace * step, METRIC: 0.0, HELD_OUT: math.nan})
     return rows
+
+
+def diverged(run: Path) -> bool:
+    """Whether numbers that are not finite ended a run."""
+    return (run / DIVERGED).exists()
+
+
+def told(label: str, runs: list[Path]) -> str:
+    """The label, with how many of its runs diverged."""
+    number = sum(map(diverged, runs))
+    return f"{label} ({number} diverged)" if number else label
+
+
+def arms_of(figure: Path) -> dict[str, list[Path]]:
+    """The runs of each arm of a figure."""
+    runs: dict[str, list[Path]] = {}
+    for path in sorted(figure.glob(f"*/*/{METRICS}")):
+        runs.setdefault(path.parts[-3], []).append(path.parent)
+    return runs
+
+
+def check_same_settings(runs: list[Path]) -> None:
+    """The runs of an arm are seeds of one configuration."""
+    first = stored_settings(runs[0])
+    for run in runs[1:]:
+        for key, value in stored_settings(run).items():
+            if key not in OWN and first.get(key) != value:
+                raise ValueError(
+                    f"runs of an arm differ by their seed alone: {key} is {first.get(key)} in "
+                    f"{str(runs[0])!r}, and {value} in {str(run)!r}"
+                )
 
 
 def environment(run: Path) -> dict:
@@ -130,6 +174,24 @@ def describe(row: dict, thresholds: list[float]) -> str:
     return " ".join(parts).rstrip(",")
 
 
+def markdown(table: list[dict], thresholds: list[float]) -> Iterator[str]:
+    """The groups' figures as a table; a dash where half of the runs do not come to a threshold."""
+    named = [f"{of} to {t:g}" for t in thresholds for of in ("steps", "seconds")]
+    head = ["", "runs", f"success at {table[0]['step']:,.0f} steps", "area", *named]
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    for row in table:
+        cells = [row["label"], str(row["runs"])]
+        for name in ("iqm", "area"):
+            low, high = row[f"{name}_low"], row[f"{name}_high"]
+            bounds = "" if math.isnan(low) else f" ({low:.3f} to {high:.3f})"
+            cells.append(f"{row[name]:.3f}{bounds}")
+        reached = [row[f"{of}_to_{t:g}"] for t in thresholds for of in ("steps", "seconds")]
+        cells += [f"{value:,.0f}" if math.isfinite(value) else "–" for value in reached]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -139,23 +201,29 @@ def main() -> None:
         "--threshold",
         type=float,
         action="append",
-        help="of success; may be repeated (default: 0.9)",
+        help="of success; may be repeated (default: 0.9, of a figure 0.5 and 0.8)",
     )
-    parser.add_argument("groups", nargs="+", help="LABEL RUN [RUN ...] [-- LABEL RUN ...]")
+    parser.add_argument("groups", nargs="+", help="LABEL RUN [RUN ...] [-- LABEL RUN ...] | FIGURE")
     # argparse takes "--" for itself, but here it parts the groups: it is replaced before parsing.
     arguments = parser.parse_args([a if a != "--" else "|" for a in sys.argv[1:]])
-    thresholds = sorted(set(arguments.threshold or [0.9]))
+    figure = Path(arguments.groups[0]) if len(arguments.groups) == 1 else None
+    thresholds = sorted(set(arguments.threshold or ([0.5, 0.8] if figure else [0.9])))
     if not all(0.0 < threshold <= 1.0 for threshold in thresholds):
         parser.error(f"--threshold ({thresholds}) is a success, above 0 and at most 1")
     groups = [list(part) for bar, part in groupby(arguments.groups, "|".__eq__) if not bar]
     runs = {label: [Path(path) for path in paths] for label, *paths in groups}
+    if figure is not None:
+        groups = runs = arms_of(figure)
     missing = [str(p) for ps in runs.values() for p in ps if not (p / "metrics.csv").exists()]
-    if missing or not all(runs.values()) or len(runs) < len(groups):
+    if missing or not runs or not all(runs.values()) or len(runs) < len(groups):
         parser.error(
             f"no run in {missing}" if missing else "every group needs a label of its own and runs"
         )
     try:
         check_same_environment([path for paths in runs.values() for path in paths])
+        for paths in runs.values() if figure else ():
+            check_same_settings(paths)
+        runs = {told(label, paths): paths for label, paths in runs.items()}
         rows = {label: [measurements(path) for path in paths] for label, paths in runs.items()}
         with reserved(arguments.out, *FILES, key="--out"):
             compare(arguments.out, runs, rows, thresholds)
@@ -216,6 +284,7 @@ def compare(
     ]
     write_table(out, "success.csv", names, measured)
     write_table(out, "comparison.csv", list(table[0]), [list(row.values()) for row in table])
+    (out / "comparison.md").write_text("\n".join(markdown(table, thresholds)), encoding="utf-8")
     lines = references(next(iter(runs.values()))[0])
     write_results(lines, out / "references.csv")
     print(format_results(lines))

@@ -75,6 +75,7 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
         target_entropy_end=config.target_entropy_end,
         target_entropy_steps=config.target_entropy_steps,
         munchausen=config.munchausen,
+        critic_backprop=config.critic_backprop,
     ).to(run.device)
     loss.make_value_estimator(gamma=config.gamma)
     targets = SoftUpdate(loss, tau=config.tau)

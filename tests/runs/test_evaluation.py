@@ -166,6 +166,19 @@ def test_falling_into_a_hole_ends_an_episode_without_success():
     assert summary["success"] == summary["success/goal"] == 2 * 3 / 22
 
 
+class Mirrored(Lake):
+    """The action that finished instances are given is the right one."""
+
+    LEFT, RIGHT = 1, 0
+
+
+def test_what_a_finished_instance_reaches_beside_a_running_one_does_not_count():
+    fixed = torch.tensor([Mirrored.LEFT, Mirrored.STAY])  # falls at once, and is out of time
+    policy = TensorDictModule(lambda mask: fixed[-len(mask) :], ["action_mask"], ["action"])
+    results = evaluate(policy, SerialEnv(1, lambda: Mirrored(2)), seed=0)
+    assert (results["success"], results["length"]) == (0.0, (1 + 3) / 2)
+
+
 @pytest.mark.parametrize("per_step", [-1.0, 0.1])
 def test_success_may_have_an_entry_of_its_own(per_step):
     results, summary = on_the_lake(per_step=per_step, success_key=("info", "success"))

@@ -82,6 +82,7 @@ ARRIVALS = {
     "alpha_init": (0.125, lambda a, b: a.loss.alpha.item()),
     "exploration": (0.5, lambda a, b: a.explorer[1].eps.item()),
     "munchausen": (0.5, lambda a, b: a.loss.munchausen),
+    "critic_backprop": (False, lambda a, b: a.loss.critic_backprop),
     "lr_trunk": (0.5, lambda a, b: rate(a, "trunk")),
     "lr_heads": (0.25, lambda a, b: rate(a, "critic")),
     "lr_alpha": (0.75, lambda a, b: rate(a, "alpha")),

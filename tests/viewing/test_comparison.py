@@ -141,6 +141,30 @@ def test_the_recipe_writes_curves_and_tables(tmp_path, compare):
 
 
 @pytest.mark.hostile
+def test_a_figure_has_a_line_for_each_arm_and_says_what_diverged(tmp_path, compare):
+    for arm, ends in (("n1", (0.6, 0.8)), ("n3", (0.4, 0.9))):
+        for seed, end in enumerate(ends):
+            a_run(tmp_path / "figure" / arm / str(seed), [0.2, end, end], total_steps=200)
+    broken = a_run(tmp_path / "figure" / "n3" / "2", [0.2, 0.6], total_steps=200, seed=2)
+    (Path(broken) / "diverged.txt").write_text("update 7 at step 104: loss is nan")
+    out = tmp_path / "out"
+    status, said, wrong = compare("--out", str(out), str(tmp_path / "figure"))
+    assert status == 0, wrong
+    with open(out / "comparison.csv", newline="") as file:
+        one, three = csv.DictReader(file)
+    assert (one["label"], three["label"]) == ("n1", "n3 (1 diverged)")
+    assert float(one["step"]) == 200 and float(three["mean"]) == pytest.approx((0.4 + 0.9) / 3)
+    assert (one["reached_0.5"], one["reached_0.8"]) == ("2", "1")
+    head, _, first, second = (out / "comparison.md").read_text().splitlines()
+    assert head.count("|") == first.count("|") == 9 and "steps to 0.5 | seconds to 0.5" in head
+    assert first.startswith("| n1 | 2 | 0.700 (0.600 to 0.800) | 0.") and "n3 (1 div" in second
+    a_run(tmp_path / "figure" / "n1" / "3", [0.2, 0.9], total_steps=200, gamma=0.5)
+    status, _, wrong = compare("--out", str(tmp_path / "again"), str(tmp_path / "figure"))
+    assert status == 2 and "differ by their seed alone: gamma is None in" in wrong
+    (tmp_path / "empty").mkdir()
+    assert compare("--out", str(tmp_path / "again"), str(tmp_path / "empty"))[0] == 2
+
+
 def test_a_run_from_elsewhere_makes_no_environment_of_its_choice(tmp_path, compare):
     """Its configuration would have any function called, with any arguments."""
     called = {"env_class": "os:system", "env": {"command": f"touch {tmp_path / 'called'}"}}

@@ -9,18 +9,21 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hydra
 import torch
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
 from torchrl.checkpoint import CheckpointError
 
 from torchrl_glam._files import shorten
 from torchrl_glam.runs.config.groups import spell_out, unknown_key
 from torchrl_glam.runs.processes.ranks import membership
+from torchrl_glam.runs.run_folder import RunIsDone
 
 # What goes wrong by settings, files, numbers or memory, and says how; anything else is a bug.
 _EXPECTED = (
@@ -71,7 +74,7 @@ def program(main: Callable | None = None, **files: str) -> Callable:
 
     if main is None:
         hydrated = hydra.main(version_base=None, **files)
-        return lambda main: program(hydrated(main))
+        return lambda main: program(hydrated(_job(main)))
 
     @functools.wraps(main)
     def run() -> None:
@@ -106,6 +109,33 @@ def program(main: Callable | None = None, **files: str) -> Callable:
                 os.environ[_FULL] = full
 
     return run
+
+
+def _job(main: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Passes over a run that is done; why one of several failed is said at once."""
+
+    @functools.wraps(main)
+    def job(cfg: Any) -> None:
+        try:
+            main(cfg)
+        except RunIsDone as done:
+            _LOG.info("%s", done)
+        except _EXPECTED as error:
+            if _is_sweep():
+                _LOG.warning("%s failed: %s", cfg.output, shorten(error, 2_000))
+            raise
+
+    return job
+
+
+def _is_sweep() -> bool:
+    return HydraConfig.initialized() and HydraConfig.get().mode is RunMode.MULTIRUN
+
+
+def end_sweep() -> None:
+    """Where a run was stopped that is one of several, stops the others too."""
+    if _is_sweep():
+        raise KeyboardInterrupt
 
 
 def how_to_resume(folder: Path) -> str:

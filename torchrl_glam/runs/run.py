@@ -27,11 +27,11 @@ from torchrl_glam.runs.files import replace_file
 from torchrl_glam.runs.interrupt import StopSignal
 from torchrl_glam.runs.out_of_memory import HalvingPasses
 from torchrl_glam.runs.processes.ranks import Ranks
-from torchrl_glam.runs.program import how_to_resume
+from torchrl_glam.runs.program import end_sweep, how_to_resume
 from torchrl_glam.runs.records.metrics import MetricsTable, Record
 from torchrl_glam.runs.records.progress import Progress
 from torchrl_glam.runs.results import save_results
-from torchrl_glam.runs.run_folder import CONFIG, RunFolder
+from torchrl_glam.runs.run_folder import CONFIG, DIVERGED, RunFolder
 from torchrl_glam.runs.seeds import seed_everything
 from torchrl_glam.runs.setting import Setting
 
@@ -102,11 +102,14 @@ class Run(Setting):
             bound_kernel_caches()
             seed_everything(config.seed)
             self._autocast = choose_autocast(config.autocast, self.device)
+            (self.folder / DIVERGED).unlink(missing_ok=True)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         with self._stack:
+            if isinstance(error, FloatingPointError) and self.ranks.first:
+                replace_file(self.folder / DIVERGED, f"{error}\n")
             if self._whole and isinstance(error, self.ranks.shared_errors):
                 self._rescue(error)
 
@@ -310,6 +313,7 @@ class Run(Setting):
             return
         if self._stopping:
             logger.info("Stopped at step %s; resume with: %s", at, how_to_resume(self.folder))
+            end_sweep()
             return
         env = self._eval_envs["train"]
         final = save_results(

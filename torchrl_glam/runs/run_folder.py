@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import yaml
 from filelock import FileLock, Timeout
 
 from torchrl_glam._files import read_text
+from torchrl_glam.models.card import CARD
+from torchrl_glam.runs.checkpoints.same_config import require_same_config
 from torchrl_glam.runs.files import plain_files, writing_to
 
 CHECKPOINTS = "checkpoints"
@@ -18,9 +21,14 @@ CONFIG = "config.yaml"
 RECORD = "run.json"
 PAGE = "report.html"
 METRICS = "metrics.csv"
+DIVERGED = "diverged.txt"
 
 _LOCK = "run.lock"
 _MODELS = ("*.safetensors", "pytorch_model*.bin", "adapter_config.json")
+
+
+class RunIsDone(Exception):
+    """A run that need not be made, as its folder holds it to its end."""
 
 
 class RunFolder:
@@ -133,3 +141,28 @@ def stored_settings(folder: str | Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ValueError(f"{str(path)!r} is no configuration of a run")
     return settings
+
+
+def find_unfinished(
+    folder: str | Path, settings: Mapping[str, Any], may_change: Collection[str]
+) -> str | None:
+    """What ``resume=auto`` resumes: the run of these settings in a folder, or None for a new one.
+
+    Raises:
+        ValueError: if the folder holds a run of other settings; names the keys that differ.
+        RunIsDone: if it holds that run to its last step, or until it diverged.
+    """
+    folder = Path(folder)
+    if not (folder / CONFIG).exists():
+        return None
+    require_same_config(stored_settings(folder), settings, may_change, folder)
+    if (folder / DIVERGED).exists():
+        raise RunIsDone(f"{folder} diverged: {read_text(folder / DIVERGED).strip()}")
+    whole, _, _ = (read_text(folder / METRICS) if (folder / METRICS).exists() else "").rpartition(
+        "\n"
+    )
+    step = whole.rpartition("\n")[2].partition(",")[0]  # of the last row
+    exported = (folder / "model" / CARD).exists()
+    if exported and step.replace(".", "").isdigit() and float(step) >= settings["total_steps"]:
+        raise RunIsDone(f"{folder} is done")
+    return str(folder)

@@ -36,7 +36,7 @@ def require_same_config(
         )
         more = len(changed) - _SHOWN
         raise ValueError(
-            f"config differs from that of checkpoint {str(path)!r}: {shown}"
+            f"config differs from that of {str(path)!r}: {shown}"
             + (f"; and {more} more" if more > 0 else "")
             + ". Resume with the same values, or start a new run in another folder"
         )

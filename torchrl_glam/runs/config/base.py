@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -20,6 +20,7 @@ from torchrl_glam.runs.config.rules import (
     switches,
     within,
 )
+from torchrl_glam.runs.run_folder import find_unfinished
 from torchrl_glam.text import EnvDescription, PromptTemplate
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ def read_config(kind: type[Config], cfg: DictConfig) -> Config:
 
     Raises:
         ValueError: naming a key that is unknown (Hydra takes those written ``+key=value``),
-            missing, or out of range.
+            missing, out of range, or with ``resume=auto`` another than the run's in ``output``.
+        RunIsDone: with ``resume=auto``, if ``output`` holds the whole run.
 
     Examples:
         >>> read_config(RecipeConfig, OmegaConf.structured(RecipeConfig(seed=3))).seed
@@ -178,6 +180,8 @@ def read_config(kind: type[Config], cfg: DictConfig) -> Config:
         raise ValueError(f"{key} is missing: it cannot be taken away")
     config = OmegaConf.to_object(cfg)
     config.check()
+    if getattr(config, "resume", None) == "auto":
+        config.resume = find_unfinished(config.output, asdict(config), config.may_change)
     return config
 
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from torchrl_glam.runs.config.base import RecipeConfig
 
@@ -18,6 +18,7 @@ GROUPS = {
     "env": "the environment",
     "algorithm": "how it learns",
     "replay": "what batches are made of",
+    "scale": "how large the runs of a figure are",
 }
 
 
@@ -36,7 +37,26 @@ def register(name: str, kind: type[RecipeConfig], folder: Path) -> None:
     for group in GROUPS:
         for file in sorted((folder / group).glob("*.yaml")):
             node = OmegaConf.load(file)
+            if group == "scale":  # which names keys of all recipes
+                node = {key: node[key] for key in node if key in {"defaults", *schema}}
             store.store(group=group, name=file.stem, node=node, package="_global_")
+    for file in sorted((folder / "figure").glob("*.yaml")):
+        _register_figure(name, file.stem, OmegaConf.load(file))
+
+
+def _register_figure(recipe: str, name: str, figure: DictConfig) -> None:
+    """Makes ``+figure=<name>`` known: a sweep over arms and seeds, each run in its own folder."""
+    if figure.pop("recipe") != recipe:
+        return
+    store, group, folder = ConfigStore.instance(), f"arm_{name}", f"multirun/figure_{name}"
+    arms, seeds = figure.pop("arms"), figure.pop("seeds")
+    for arm, settings in arms.items():
+        node = {**settings, "output": f"{folder}/{arm}/${{seed}}", "resume": "auto"}
+        store.store(group=group, name=str(arm), node=node, package="_global_")
+    params = {f"+{group}": ",".join(map(str, arms)), "seed": ",".join(map(str, seeds))}
+    sweep = {"sweep": {"dir": folder, "subdir": "."}, "sweeper": {"params": params}}
+    node = {**figure, "hydra": {"mode": "MULTIRUN", **sweep}}
+    store.store(group="figure", name=name, node=node, package="_global_")
 
 
 def options_of(group: str) -> list[str]:
@@ -47,13 +67,17 @@ def options_of(group: str) -> list[str]:
 
 def spell_out(arguments: Sequence[str]) -> list[str]:
     """A command line as Hydra takes it: ``env=module:Name`` names an environment of any package,
-    ``model=PATH`` any language model, and ``env.key=value`` any argument of the environment.
+    ``model=PATH`` any language model, ``env.key=value`` any argument of the environment, and
+    ``+figure=...`` starts from the configuration ``sequential``.
 
     Examples:
         >>> spell_out(["env=games.lake:Lake", "env.size=4", "seed=1"])
         ['env=custom', "++env_class='games.lake:Lake'", '++env.size=4', 'seed=1']
     """
     out, models = [], options_of("model")
+    named = any(argument.split("=")[0] in ("--config-name", "-cn") for argument in arguments)
+    if not named and any(argument.startswith("+figure=") for argument in arguments):
+        out += ["--config-name", "sequential"]
     for argument in arguments:
         key, _, value = argument.partition("=")
         if key == "env" and ":" in value:
@@ -61,6 +85,8 @@ def spell_out(arguments: Sequence[str]) -> list[str]:
             out += ["env=custom", f"++env_class='{quoted}'"]
         elif key == "model" and value not in models:
             out.append(f"language_model={value}")
+        elif key == "+figure" and value.isdigit():
+            out.append(f"+figure='{value}'")  # Hydra takes no number for an option
         else:
             out.append(f"++{argument}" if key.startswith("env.") else argument)
     return out

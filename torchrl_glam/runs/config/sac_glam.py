@@ -45,6 +45,7 @@ class SACGLAMConfig(RecipeConfig):
     output: str = "runs/sac_glam"
 
     critic_input: str = "observation-action"
+    critic_backprop: Switch = True
 
     n_step: int = 3
     tau: float = 0.1
