@@ -47,6 +47,7 @@ def test_every_arm_of_every_figure_is_a_good_configuration(recipe, scale):
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(RECIPES / "config" / recipe), version_base=None):
         for name in options_of("figure"):
+            spell_out([f"+figure={name}"])
             for arm in (file.removesuffix(".yaml") for file in repo[f"arm_{name}"]):
                 arguments = [f"+arm_{name}={arm}", "seed=1", f"+figure={name}", *scale]
                 config = read_config(KINDS[recipe], compose("sequential", spell_out(arguments)[2:]))

@@ -20,6 +20,8 @@ GROUPS = {
     "replay": "what batches are made of",
     "scale": "how large the runs of a figure are",
 }
+# Arms of each figure. Hydra gets those of the figure at hand: it copies all that it has many times.
+_ARMS: dict[str, dict[str, dict]] = {}
 
 
 def register(name: str, kind: type[RecipeConfig], folder: Path) -> None:
@@ -48,15 +50,15 @@ def _register_figure(recipe: str, name: str, figure: DictConfig) -> None:
     """Makes ``+figure=<name>`` known: a sweep over arms and seeds, each run in its own folder."""
     if figure.pop("recipe") != recipe:
         return
-    store, group, folder = ConfigStore.instance(), f"arm_{name}", f"multirun/figure_{name}"
-    arms, seeds = figure.pop("arms"), figure.pop("seeds")
-    for arm, settings in arms.items():
-        node = {**settings, "output": f"{folder}/{arm}/${{seed}}", "resume": "auto"}
-        store.store(group=group, name=str(arm), node=node, package="_global_")
-    params = {f"+{group}": ",".join(map(str, arms)), "seed": ",".join(map(str, seeds))}
+    folder, arms, seeds = f"multirun/figure_{name}", figure.pop("arms"), figure.pop("seeds")
+    _ARMS[name] = {
+        str(arm): {**settings, "output": f"{folder}/{arm}/${{seed}}", "resume": "auto"}
+        for arm, settings in arms.items()
+    }
+    params = {f"+arm_{name}": ",".join(_ARMS[name]), "seed": ",".join(map(str, seeds))}
     sweep = {"sweep": {"dir": folder, "subdir": "."}, "sweeper": {"params": params}}
     node = {**figure, "hydra": {"mode": "MULTIRUN", **sweep}}
-    store.store(group="figure", name=name, node=node, package="_global_")
+    ConfigStore.instance().store(group="figure", name=name, node=node, package="_global_")
 
 
 def options_of(group: str) -> list[str]:
@@ -85,8 +87,11 @@ def spell_out(arguments: Sequence[str]) -> list[str]:
             out += ["env=custom", f"++env_class='{quoted}'"]
         elif key == "model" and value not in models:
             out.append(f"language_model={value}")
-        elif key == "+figure" and value.isdigit():
+        elif key == "+figure":
             out.append(f"+figure='{value}'")  # Hydra takes no number for an option
+            for arm, node in _ARMS.get(value, {}).items():
+                options = {"group": f"arm_{value}", "name": arm, "package": "_global_"}
+                ConfigStore.instance().store(node=node, **options)
         else:
             out.append(f"++{argument}" if key.startswith("env.") else argument)
     return out
