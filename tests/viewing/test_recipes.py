@@ -193,6 +193,13 @@ def test_an_episode_moves(recipe, export, tmp_path):
     assert "Open a.gif" in said and (tmp_path / "a.gif").read_bytes()[:6] == b"GIF89a"
 
 
+@pytest.mark.parametrize("game", ["playground", "playground_simple"])
+def test_a_game_is_chosen_by_name(recipe, game):
+    options = ("episodes=5", "references=false", "modes=[greedy]", "splits=[train]")
+    status, _, wrong = recipe("evaluate", "model=tiny", f"env={game}", *options)
+    assert status == 0, wrong
+
+
 def test_any_environment_of_the_contract_will_do(recipe, tmp_path):
     """The corridor: success is not reward, one split, and no oracle, objects or scene."""
     game = ("env=corridor:Corridor", "env.names_goals=true", "episodes=4")

@@ -14,6 +14,7 @@ from torchrl_glam.runs.environments import OWN_ENV, make_bare_env, refuse_named_
 from torchrl_glam.text import TokenizeText, token_lengths
 
 _LENGTHS = ("goal_length", "observation_length", "action_length")
+_TEXTS = (*_LENGTHS, "long_texts")
 
 
 def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
         card: the agent card. None, or a card without an environment: Playground-Text.
 
     Returns:
-        ``env_class``, ``env`` and ``eval_splits``, as in recipes, and numbers of tokens.
+        ``env_class``, ``env``, ``eval_splits``, token lengths and ``long_texts``, as in recipes.
 
     Raises:
         ValueError: if the agent card names an environment of another package and the configuration
@@ -49,11 +50,16 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
         own = {}
     default = RecipeConfig()
     env = own.get("env", {} if config.env_class else default.env)
-    return own | {
-        "env_class": config.env_class or named,
-        "env": {**env, **config.env},
-        "eval_splits": own.get("eval_splits") or config.eval_splits or default.eval_splits,
-    }
+    texts = {key: getattr(config, key) for key in _TEXTS if getattr(config, key) is not None}
+    return (
+        own
+        | texts
+        | {
+            "env_class": config.env_class or named,
+            "env": {**env, **config.env},
+            "eval_splits": own.get("eval_splits") or config.eval_splits or default.eval_splits,
+        }
+    )
 
 
 def make_game(
@@ -90,11 +96,13 @@ def tokenize(env: EnvBase, agent: Agent, settings: Mapping[str, Any] | None = No
     Args:
         env: text environment.
         agent: gives tokenizer and template.
-        settings: numbers of tokens to keep, as :func:`choose_game` gives them. Default: those of
-            the environment's longest texts.
+        settings: numbers of tokens to keep, and what of longer texts, as :func:`choose_game` gives
+            them. Default: those of the environment's longest texts.
     """
     lengths = token_lengths(env, agent.tokenizer, agent.template)
     for name in _LENGTHS:
         if settings is not None and settings.get(name) is not None:
             lengths[name] = max(settings[name], lengths.get(name, 0))
+    keep = (settings or {}).get("long_texts", "error")
+    lengths["keep"] = None if keep == "error" else keep
     return TransformedEnv(env, TokenizeText(agent.tokenizer, template=agent.template, **lengths))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Keys that say which environment it is, and how much of its texts is kept.
 ENVIRONMENT = (
     *("env_class", "env", "eval_splits"),
-    *("goal_length", "observation_length", "action_length"),
+    *("goal_length", "observation_length", "action_length", "long_texts"),
 )
 
 # TorchRL's loggers, each named after the module that it needs.

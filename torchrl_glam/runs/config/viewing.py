@@ -27,6 +27,10 @@ class ViewConfig:
     env_class: str | None = None
     env: dict[str, Any] = field(default_factory=dict)
     eval_splits: dict[str, dict[str, Any]] = field(default_factory=dict)
+    goal_length: int | None = None
+    observation_length: int | None = None
+    action_length: int | None = None
+    long_texts: str | None = None
     seed: int = 10_000
     device: str = "auto"
     max_tokens_per_pass: int = 32_768
