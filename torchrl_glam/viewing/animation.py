@@ -24,8 +24,10 @@ def write_animation(
         scale: size; an object takes 104 by 104 pixels at 1. Default: 1.
 
     Raises:
-        ValueError: if they are of an environment without a scene to draw.
+        ValueError: if there are none, or of an environment without a scene to draw.
     """
+    if not episodes:
+        raise ValueError("episodes are none, and a picture needs one")
     if any("scene" not in step for episode in episodes for step in episode["steps"]):
         raise ValueError(
             f"{str(path)!r} cannot be drawn: only Playground-Text has scenes; write a page (.html)"
