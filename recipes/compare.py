@@ -27,10 +27,10 @@ import csv
 import math
 import sys
 from collections.abc import Iterator
+from functools import cache
 from itertools import combinations, groupby, pairwise
 from pathlib import Path
 
-from torchrl_glam._files import shorten
 from torchrl_glam.report import read_run
 from torchrl_glam.report.comparison import (
     common_end,
@@ -55,11 +55,13 @@ OWN = ("seed", "output", "resume", "device", "loggers", "checkpoint_every")
 METRIC = "eval/train/sampled/success"
 HELD_OUT = "eval/test/sampled/success"
 
+read = cache(read_run)
+
 
 def measurements(folder: Path) -> list[dict[str, float]]:
     """The rows of a run in which success was measured; before any update, no time has passed."""
     absent = {"step": 0.0, "seconds": 0.0, METRIC: 0.0, HELD_OUT: math.nan}
-    found = [row for row in read_run(folder).rows if METRIC in row]
+    found = [row for row in read(folder).rows if METRIC in row]
     rows = [{name: row.get(name, value) for name, value in absent.items()} for row in found]
     if not rows:
         raise ValueError(f"run ({str(folder)!r}) has no evaluation in its metrics.csv yet")
@@ -111,17 +113,6 @@ def environment(run: Path) -> dict:
     """What a run's configuration says of its environment, and defaults where it says nothing."""
     config, default = stored_settings(run), RecipeConfig()
     return {key: config.get(key, getattr(default, key)) for key in ENVIRONMENT}
-
-
-def pretraining(runs: list[Path]) -> str:
-    """What the language models of runs were trained on before, as their records say."""
-    said = set()
-    for run in runs:
-        starts = read_run(run).record.get("starts")
-        last = starts[-1] if isinstance(starts, list) and starts else None
-        known = isinstance(last, dict) and "pretraining" in last
-        said.add(shorten(last["pretraining"]) if known else "not known")
-    return "; or ".join(sorted(said))
 
 
 def check_same_environment(runs: list[Path]) -> None:
@@ -268,7 +259,8 @@ def compare(
             )
     for row in table:
         print(describe(row, thresholds))
-        print(f"  language model trained on: {pretraining(runs[row['label']])}")
+        before = sorted({read(run).pretraining for run in runs[row["label"]]})
+        print(f"  language model trained on: {'; or '.join(before)}")
     final = {label: [run.final for run in runs] for label, runs in summaries.items()}
     for first, second in combinations(final, 2):
         chance = probability_of_improvement(final[first], final[second])

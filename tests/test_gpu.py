@@ -82,11 +82,17 @@ def differences(ours, expected):
     return {name: difference(ours[name], expected[name]) for name in expected}
 
 
+def trunks(device, family, autocast):
+    """The same trunk to be compared on a device and, as it is, on the CPU."""
+    yield device, fresh_trunk(family, autocast)
+    yield "cpu", fresh_trunk(family, None)
+
+
 def scoring(device, family, autocast=None):
     """Log-likelihoods and embeddings of nine states."""
     states, found = make_nine_states(load_tokenizer("tiny")), []
-    for at, products in ((device, autocast), ("cpu", None)):
-        trunk = fresh_trunk(family, products).to(at)
+    for at, trunk in trunks(device, family, autocast):
+        trunk = trunk.to(at)
         with torch.no_grad():
             out = trunk(states.to(at))
         mask = out["action_mask"]
@@ -98,8 +104,7 @@ def scoring(device, family, autocast=None):
 def sac(device, family, autocast=None):
     """Losses of SAC, and the weights after a step of optimizer and targets."""
     batch, found = make_transitions(), []
-    for at, products in ((device, autocast), ("cpu", None)):
-        trunk = fresh_trunk(family, products)
+    for at, trunk in trunks(device, family, autocast):
         torch.manual_seed(0)
         trunk, critic = make_critic(trunk, num_actions=5, hidden_sizes=(16,))
         loss = SACGLAMLoss(trunk, CandidateActor(), critic, num_actions=5).to(at)
@@ -125,8 +130,7 @@ def sac(device, family, autocast=None):
 def ppo(device, family, autocast=None):
     """Losses and gradient of PPO on rows that the policy recorded, a little off."""
     rows, found = make_transitions(), []
-    for at, products in ((device, autocast), ("cpu", None)):
-        trunk = fresh_trunk(family, products)
+    for at, trunk in trunks(device, family, autocast):
         torch.manual_seed(0)
         actor, value = CandidateActor(return_log_prob=True), ValueHead(trunk.embedding_dim, (16,))
         loss = PPOGLAMLoss(ScoresOnly(trunk), actor, value).to(at)

@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args
 
 from torchrl_glam._files import open_below, read_json, shorten
 from torchrl_glam.models.critic import CriticInput
+from torchrl_glam.models.loading import EMBEDDED
 from torchrl_glam.models.trunks.likelihood import Normalisation
 from torchrl_glam.text import PromptTemplate
 
-EMBEDDED = "tiny"
 CARD = "agent.json"
 HEADS = "heads.safetensors"
 README = "README.md"
@@ -205,7 +205,7 @@ def find_export(folder: Path) -> Path:
     Raises:
         FileNotFoundError: naming what is missing and the remedy.
     """
-    if str(folder) == EMBEDDED:
+    if str(folder) in EMBEDDED:
         return Path(__file__).parents[1] / "assets" / "agent"
     for place in (folder, folder / "model"):
         if (place / CARD).is_file():

@@ -33,8 +33,7 @@ def make_page(run: Run) -> str:
     """
     unit = str(run.record.get("unit", _UNIT))
     references = _references(run.record.get("references"))
-    charts, starts = sections(run.rows, references, unit), run.record.get("starts")
-    starts = starts if isinstance(starts, list) else []
+    charts = sections(run.rows, references, unit)
     script = _asset("report", "report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _template().render(
@@ -45,7 +44,7 @@ def make_page(run: Run) -> str:
         unit=unit,
         newest=list(_newest(run, unit)),
         sections=[(heading, [draw(chart) for chart in parts]) for heading, parts in charts],
-        starts=[start for start in starts if isinstance(start, dict)],
+        starts=run.starts,
         drawing=drawing,
     )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchrl_glam._files import shorten
 from torchrl_glam.runs.files import plain_files
 from torchrl_glam.runs.run_folder import CONFIG, METRICS, RECORD
 
@@ -32,6 +33,18 @@ class Run:
     config: str = ""
     record: Mapping[str, Any] = field(default_factory=dict)
     episodes: Sequence[str] = ()
+
+    @property
+    def starts(self) -> list[dict[str, Any]]:
+        """What the record says of each start: command, commit, versions, machine."""
+        starts = self.record.get("starts")
+        starts = starts if isinstance(starts, list) else []
+        return [start for start in starts if isinstance(start, dict)]
+
+    @property
+    def pretraining(self) -> str:
+        """What the language model was trained on before, as the last start says."""
+        return shorten([{}, *self.starts][-1].get("pretraining", "not known"))
 
 
 def read_run(folder: str | Path) -> Run:

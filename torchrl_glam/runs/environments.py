@@ -15,7 +15,7 @@ import torch
 from tensordict import NestedKey
 from torchrl.envs import EnvBase, SelectTransform, SerialEnv, TransformedEnv
 
-from torchrl_glam.runs.config import RecipeConfig
+from torchrl_glam.runs.config import LENGTHS, RecipeConfig
 from torchrl_glam.runs.probe import PlanProbe
 from torchrl_glam.runs.seeds import seeded
 from torchrl_glam.text import TokenizeText, describe_env, token_lengths
@@ -188,7 +188,7 @@ def make_env(
     with seeded(seed):  # how much environments draw here depends on how many there are
         env = make_bare_env(config, num_envs, seed, split)
         lengths = token_lengths(env, tokenizer, template)
-    for name in ("goal_length", "observation_length", "action_length"):
+    for name in LENGTHS:
         if getattr(config, name) is not None:
             lengths[name] = getattr(config, name)
     end = None if config.long_texts == "error" else config.long_texts

@@ -133,8 +133,9 @@ class Run(Setting):
         check_gradients(trunk)
         self.ranks.align(loss, self.mine.seed)
         self._passes = HalvingPasses(trunk, self._optimizer, config.max_tokens_per_pass)
-        make, about = self._make_record, (self.folder, self._unit, self._pretraining)
-        record = make and make(*about)
+        record = None
+        if self._make_record is not None:
+            record = self._make_record(self.folder, self._unit, self._pretraining)
         self._table = MetricsTable(
             self.folder, config.loggers, self.name, record=record, write=self.ranks.first
         )
@@ -143,7 +144,12 @@ class Run(Setting):
         self._checkpoints = CheckpointManager(self.folder, ranks=self.ranks)
         if config.resume:
             made = self._checkpoints.load(self._kept, asdict(config), config.may_change)
-            if not made == self.counters["steps"] <= config.total_steps:
+            if made != self.counters["steps"]:
+                raise ValueError(
+                    f"the checkpoint of resume ({config.resume}) is named after {made} steps, and "
+                    f"counts {self.counters['steps']}: it is damaged"
+                )
+            if made > config.total_steps:
                 raise ValueError(
                     f"total_steps ({config.total_steps}) must be at least the {made} steps that "
                     f"resume ({config.resume}) has made"

@@ -8,13 +8,10 @@ from typing import Any
 from torchrl.envs import EnvBase, TransformedEnv
 
 from torchrl_glam.models import Agent, AgentCard
-from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
+from torchrl_glam.runs.config import ENVIRONMENT, LENGTHS, RecipeConfig
 from torchrl_glam.runs.config.viewing import ViewConfig
 from torchrl_glam.runs.environments import OWN_ENV, make_bare_env, refuse_named_env
 from torchrl_glam.text import TokenizeText, token_lengths
-
-_LENGTHS = ("goal_length", "observation_length", "action_length")
-_TEXTS = (*_LENGTHS, "long_texts")
 
 
 def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
@@ -50,7 +47,8 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
         own = {}
     default = RecipeConfig()
     env = own.get("env", {} if config.env_class else default.env)
-    texts = {key: getattr(config, key) for key in _TEXTS if getattr(config, key) is not None}
+    given = {key: getattr(config, key) for key in (*LENGTHS, "long_texts")}
+    texts = {key: value for key, value in given.items() if value is not None}
     return (
         own
         | texts
@@ -100,9 +98,10 @@ def tokenize(env: EnvBase, agent: Agent, settings: Mapping[str, Any] | None = No
             them. Default: those of the environment's longest texts.
     """
     lengths = token_lengths(env, agent.tokenizer, agent.template)
-    for name in _LENGTHS:
+    for name in LENGTHS:
         if settings is not None and settings.get(name) is not None:
             lengths[name] = max(settings[name], lengths.get(name, 0))
-    keep = (settings or {}).get("long_texts", "error")
-    lengths["keep"] = None if keep == "error" else keep
-    return TransformedEnv(env, TokenizeText(agent.tokenizer, template=agent.template, **lengths))
+    end = (settings or {}).get("long_texts", "error")
+    keep = None if end == "error" else end
+    texts = TokenizeText(agent.tokenizer, template=agent.template, keep=keep, **lengths)
+    return TransformedEnv(env, texts)

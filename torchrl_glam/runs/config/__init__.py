@@ -1,6 +1,6 @@
 """Types and ranges of the recipes' configurations; ``recipes/config`` explains every key."""
 
-from torchrl_glam.runs.config.base import ENVIRONMENT, RecipeConfig, read_config
+from torchrl_glam.runs.config.base import ENVIRONMENT, LENGTHS, RecipeConfig, read_config
 from torchrl_glam.runs.config.groups import register
 from torchrl_glam.runs.config.ppo_glam import PPOGLAMConfig
 from torchrl_glam.runs.config.sac_glam import SACGLAMConfig
@@ -11,6 +11,7 @@ from torchrl_glam.runs.config.viewing import EvaluateConfig, PlayConfig, WatchCo
 __all__ = [
     "ENVIRONMENT",
     "EvaluateConfig",
+    "LENGTHS",
     "PPOGLAMConfig",
     "PlayConfig",
     "RecipeConfig",

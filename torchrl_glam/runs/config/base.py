@@ -27,11 +27,9 @@ if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import PreTrainedTokenizerBase
 
-# Keys that say which environment it is, and how much of its texts is kept.
-ENVIRONMENT = (
-    *("env_class", "env", "eval_splits"),
-    *("goal_length", "observation_length", "action_length", "long_texts"),
-)
+# Keys that say how much of an environment's texts is kept, and which environment it is.
+LENGTHS = ("goal_length", "observation_length", "action_length")
+ENVIRONMENT = ("env_class", "env", "eval_splits", *LENGTHS, "long_texts")
 
 # TorchRL's loggers, each named after the module that it needs.
 LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
@@ -102,7 +100,7 @@ class RecipeConfig:
         switches(self)
         at_least(self, 1, "total_steps", "update_every", "batch_size", "lora_rank")
         at_least(self, 1, "log_every", "max_tokens_per_pass")
-        within(self, 1, 1_000_000, "goal_length", "observation_length", "action_length")
+        within(self, 1, 1_000_000, *LENGTHS)
         at_least(self, 0, "eval_every", "checkpoint_every", "lr_trunk", "lr_heads")
         within(self, 0, 2**32 - 1, "seed")
         within(self, 1, 1_000_000, "num_envs", "eval_episodes")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchrl_glam.pretraining import GAME_EXERCISES
-from torchrl_glam.runs.config.base import RecipeConfig
+from torchrl_glam.runs.config.base import ENVIRONMENT, RecipeConfig
 from torchrl_glam.runs.config.rules import (
     Switch,
     above,
@@ -133,6 +133,5 @@ class PretrainConfig:
 
     def tasks(self) -> RecipeConfig:
         """The environment as other recipes have it in their configuration."""
-        keys = ("seed", "env_class", "env", "eval_splits", "long_texts")
-        lengths = ("goal_length", "observation_length", "action_length")
-        return RecipeConfig(**{key: getattr(self, key) for key in (*keys, *lengths)}, loggers=[])
+        settings = {key: getattr(self, key) for key in ("seed", *ENVIRONMENT)}
+        return RecipeConfig(**settings, loggers=[])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchrl_glam.models.loading import EMBEDDED
 from torchrl_glam.runs.config.rules import Switch, at_least, choice, require, switches, within
 
 MODES = ("sampled", "greedy")
@@ -44,7 +45,7 @@ class ViewConfig:
         both = self.agent is not None and self.language_model is not None
         require(not both, "agent", self.agent, f"be null with model ({self.language_model})")
         if self.language_model is None and self.agent is None:
-            self.agent = "tiny"
+            self.agent = EMBEDDED[0]
         switches(self)
         within(self, 0, 2**32 - 1, "seed")
         at_least(self, 1, "max_tokens_per_pass")
