@@ -200,6 +200,17 @@ def test_a_game_is_chosen_by_name(recipe, game):
     assert status == 0, wrong
 
 
+def test_the_goals_of_a_named_game_replace_those_of_the_run(recipe, tmp_path):
+    """The run was evaluated on training goals alone."""
+    card = AgentCard(environment={"eval_splits": {"train": {"split": "train"}}}, num_critics=0)
+    export_agent(tmp_path / "model", *load_language_model("tiny"), card=card)
+    options = (f"agent={tmp_path}", "episodes=5", "references=false", "modes=[greedy]")
+    status, _, wrong = recipe("evaluate", *options, "splits=[test]")
+    assert status == 1 and "split (test) must be one of ['train']" in wrong
+    status, _, wrong = recipe("evaluate", *options, "splits=[test]", "env=playground_simple")
+    assert status == 0, wrong
+
+
 def test_any_environment_of_the_contract_will_do(recipe, tmp_path):
     """The corridor: success is not reward, one split, and no oracle, objects or scene."""
     game = ("env=corridor:Corridor", "env.names_goals=true", "episodes=4")

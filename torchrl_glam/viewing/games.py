@@ -18,8 +18,9 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
     """Chooses the environment's settings: the agent's own, unless the configuration overrides them.
 
     Args:
-        config: its ``env`` overrides entries of the agent's; if its ``env_class`` differs from the
-            agent's, the agent's settings are ignored.
+        config: its ``env`` overrides entries of the agent's, its ``eval_splits`` replace those of
+            the agent; if its ``env_class`` differs from the agent's, the agent's settings are
+            ignored.
         card: the agent card. None, or a card without an environment: Playground-Text.
 
     Returns:
@@ -55,7 +56,7 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
         | {
             "env_class": config.env_class or named,
             "env": {**env, **config.env},
-            "eval_splits": own.get("eval_splits") or config.eval_splits or default.eval_splits,
+            "eval_splits": config.eval_splits or own.get("eval_splits") or default.eval_splits,
         }
     )
 
