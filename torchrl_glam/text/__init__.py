@@ -15,7 +15,6 @@ from torchrl_glam.text.encoding import decode_text, encode_text, join_segments
 from torchrl_glam.text.prompt import PromptBuilder, check_composition
 from torchrl_glam.text.template import PromptTemplate
 from torchrl_glam.text.tokenize import TokenizeText
-from torchrl_glam.text.words import WordCounter
 
 __all__ = [
     "EnvDescription",
@@ -24,7 +23,6 @@ __all__ = [
     "PromptBuilder",
     "PromptTemplate",
     "TokenizeText",
-    "WordCounter",
     "check_composition",
     "decode_text",
     "describe_env",

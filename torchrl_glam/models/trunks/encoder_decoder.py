@@ -52,32 +52,26 @@ class EncoderDecoderTrunk(CandidateTrunk):
     def __init__(self, *args, layout: Literal["trie", "packed"] = "trie", **kwargs) -> None:
         if layout not in ("trie", "packed"):
             raise ValueError(f"layout ({layout!r}) must be 'trie' or 'packed'")
-        super().__init__(*args, **kwargs)
         self.packed = layout == "packed"
-        if self._is_t5 and not self.packed:
-            _check_one_bias(self.base_model)
-        _check_room(self.base_model)
-        self.check_exactness()
+        super().__init__(*args, **kwargs)
+        if hasattr(self.base_model.config, "expert_capacity"):
+            raise InexactTrunkError(
+                f"model ({type(self.base_model).__name__}) has experts with room for so many "
+                "tokens of a text, and candidates that share one would take it from each other: "
+                "use make_trunk"
+            )
 
     def _check_family(self) -> None:
-        base = self.base_model
-        if (
-            not getattr(base.config, "is_encoder_decoder", False)
-            or base.get_output_embeddings() is None
-        ):
+        super()._check_family()
+        if self._start_id() is None:
             raise ValueError(
-                f"model ({base.__class__.__name__}) is not an encoder-decoder with a "
-                "language-model head: load one, for example 'google/flan-t5-base', or use "
-                "make_trunk, which picks the trunk"
-            )
-        if getattr(base.config, "decoder_start_token_id", None) is None:
-            raise ValueError(
-                f"model ({base.__class__.__name__}) names no token to start its decoder with: set "
-                "model.config.decoder_start_token_id (for MBart the id of the language's token)"
+                f"model ({type(self.base_model).__name__}) names no token to start its decoder "
+                "with: set model.config.decoder_start_token_id (for MBart the id of the "
+                "language's token)"
             )
 
     def _start_id(self) -> int:
-        return self.base_model.config.decoder_start_token_id
+        return getattr(self.base_model.config, "decoder_start_token_id", None)
 
     def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
         model = self.base_model
@@ -165,20 +159,15 @@ class RepeatedTrunk(EncoderDecoderTrunk):
 
     def __init__(self, *args, **kwargs) -> None:
         CandidateTrunk.__init__(self, *args, **kwargs)  # candidates have no layout to choose
-        self.check_exactness()
 
     def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
         model = self.base_model
+        state, action, tokens = trie.rows()
         check_positions("prompts", prompt.shape[1], self.limit)
-        longest = trie.path.shape[-1] + 1
-        check_positions("candidate actions, with the start,", longest, self.limit)
+        check_positions("candidate actions, with the start,", tokens.shape[1] + 1, self.limit)
         seen = prompt_mask.long()  # some models subtract it from 1
         encoded = model.get_encoder()(input_ids=prompt, attention_mask=seen).last_hidden_state
-        state, action = trie.is_target[..., 0].nonzero(as_tuple=True)
-        start = trie.targets.new_full((len(state), 1), self._start_id())
-        rows = torch.cat([start, trie.targets[state, action]], 1)
-        read = trie.on_path[state, action].sum(-1)
-        rows = rows[:, : 1 + (int(read.max()) if len(read) else 0)]
+        rows = torch.cat([tokens.new_full((len(state), 1), self._start_id()), tokens], 1)
         hidden = model.get_decoder()(
             input_ids=rows,
             encoder_hidden_states=encoded[state],
@@ -188,23 +177,6 @@ class RepeatedTrunk(EncoderDecoderTrunk):
         first = state.new_zeros(len(prompt))
         first[state] = torch.arange(len(state), device=state.device)  # any row of a state
         return trie.nodes_of_rows(hidden[first, 0], hidden[:, 1:], state, action)
-
-
-def _check_one_bias(base: nn.Module) -> None:
-    biases = sum("relative_attention_bias" in name for name, _ in base.decoder.named_modules())
-    if biases != 1:
-        raise InexactTrunkError(
-            f"model ({base.__class__.__name__}) has {biases} position biases in its decoder, and "
-            "one mask for all layers can correct one: use layout='packed' or make_trunk"
-        )
-
-
-def _check_room(base: nn.Module) -> None:
-    if hasattr(base.config, "expert_capacity"):
-        raise InexactTrunkError(
-            f"model ({base.__class__.__name__}) has experts with room for so many tokens of a "
-            "text, and candidates that share one would take it from each other: use make_trunk"
-        )
 
 
 @contextmanager

@@ -35,7 +35,6 @@ class CandidateTrie(NamedTuple):
         end: ``[B, A]`` int64, node of each candidate's last token; 0 for a masked candidate.
         targets: ``[B, A, W]`` int64, tokens of the candidates.
         is_target: ``[B, A, W]`` bool, True where an admissible candidate has a token.
-
     """
 
     tokens: Tensor
@@ -53,6 +52,12 @@ class CandidateTrie(NamedTuple):
     def predicted_at(self) -> Tensor:
         """``[B, A, W]`` int64: the node after which each of ``targets`` comes."""
         return torch.cat([self.start.unsqueeze(-1), self.path[..., :-1]], -1)
+
+    def rows(self) -> tuple[Tensor, Tensor, Tensor]:
+        """State and action ``[R]`` of each admissible candidate, and the tokens read ``[R, L]``."""
+        state, action = self.is_target[..., 0].nonzero(as_tuple=True)
+        longest = int(self.on_path[state, action].sum(-1).max()) if len(state) else 0
+        return state, action, self.targets[state, action, :longest]
 
     def nodes_of_rows(self, roots: Tensor, rows: Tensor, state: Tensor, action: Tensor) -> Tensor:
         """Hidden states at the nodes ``[B, N, D]``, where each candidate was read in its own row.
