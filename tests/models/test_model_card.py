@@ -107,7 +107,7 @@ def test_a_base_model_that_no_hub_has_is_not_named_to_hubs(model, tmp_path, monk
 def test_an_export_without_agent_json_gets_no_card(tmp_path):
     export_agent(tmp_path, *load_language_model("tiny"))
     assert not (tmp_path / "README.md").exists()
-    with pytest.raises(FileNotFoundError, match=r"a language model and no agent.json.*AgentC"):
+    with pytest.raises(FileNotFoundError, match=r"holds no agent.json.*AgentCard"):
         write_model_card(tmp_path)
 
 
