@@ -88,8 +88,6 @@ class CandidateTrunk(TensorDictModuleBase):
 
     # Whether the model has an encoder: what the tokenizer puts after a text then closes the prompt.
     closes_prompt = True
-    # Whether candidates stand one after another, or share prefixes.
-    packed = False
     # Width D of the embeddings, as the model writes them; configurations may say otherwise.
     embedding_dim: int
     # Most tokens of a text that this trunk reads, and where it begins to read them another way.
@@ -148,7 +146,7 @@ class CandidateTrunk(TensorDictModuleBase):
         self.register_load_state_dict_post_hook(_check_again)
 
     def __repr__(self) -> str:
-        names = ("normalisation", "max_tokens_per_pass", "autocast", "pad_to_multiple_of", "packed")
+        names = ("normalisation", "max_tokens_per_pass", "autocast", "pad_to_multiple_of")
         settings = "".join(f", {name}={getattr(self, name)}" for name in names)
         return f"{type(self).__name__}(model={type(self.base_model).__name__}{settings})"
 
@@ -330,7 +328,7 @@ class CandidateTrunk(TensorDictModuleBase):
     def _trie(self, actions: Tensor, mask: Tensor, **options: Any) -> CandidateTrie:
         """The tries of candidates ``[B, A, W]``, as the model reads them."""
         start, filler = self._start_id(), self.prompt.pad_id
-        return build_trie(actions, mask, start, filler, packed=self.packed, **options)
+        return build_trie(actions, mask, start, filler, **options)
 
 
 def _check_again(trunk: CandidateTrunk, keys: Any) -> None:
