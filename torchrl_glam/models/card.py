@@ -198,11 +198,7 @@ _SCHEMA: dict[str, tuple[Callable[[Any], bool], str]] = {
 def find_export(folder: Path) -> Path:
     """The folder that holds an agent's card: the one given, or that of a run's export.
 
-    Args:
-        folder: ``"tiny"`` is the embedded agent.
-
-    Raises:
-        FileNotFoundError: naming what is missing and the remedy.
+    ``"tiny"`` is the embedded agent. Raises FileNotFoundError naming what is missing.
     """
     if str(folder) == EMBEDDED:
         return Path(__file__).parents[1] / "assets" / "agent"

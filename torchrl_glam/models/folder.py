@@ -159,10 +159,8 @@ def adapter_base(folder: Path, embedded: Collection[str] = ()) -> str:
     """The model that adapters go on, to be loaded from where it is on this machine.
 
     ``embedded`` are names of models that come with this package, wherever it was installed then.
-
-    Raises:
-        FileNotFoundError: if it is a folder that is not there.
-        ValueError: if the adapters name no model, or if their weights are missing or a pickle.
+    Raises FileNotFoundError if it is a folder that is not there, and ValueError if the adapters
+    name no model, or if their weights are missing or a pickle.
     """
     if not (folder / _WEIGHTS).exists():
         raise ValueError(

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -194,17 +191,14 @@ def _choose_kind(name: str | Path) -> type:
     return kind
 
 
-@contextmanager
-def _source(name: str | Path, weights: bool) -> Iterator[tuple[str | Path, dict[str, bool]]]:
+def _source(name: str | Path, weights: bool) -> tuple[str, dict[str, bool]]:
     """The folder or hub id to load from, looked at, and options of ``from_pretrained``."""
     if str(name) in EMBEDDED:
-        with as_file(files("torchrl_glam") / "assets" / str(name)) as folder:
-            yield folder, {}
-    elif Path(name).is_dir():
+        return str(Path(__file__).parents[1] / "assets" / name), {}
+    if Path(name).is_dir():
         check_folder(Path(name), weights=weights)
-        yield str(name), {}
-    else:
-        yield str(name), {} if _hub_answers(str(name)) else {"local_files_only": True}
+        return str(name), {}
+    return str(name), {} if _hub_answers(str(name)) else {"local_files_only": True}
 
 
 def _hub_answers(name: str) -> bool:
@@ -221,7 +215,8 @@ def _hub_answers(name: str) -> bool:
 def _load(kind: type, name: str | Path, **kwargs):
     weights = kind.__name__.startswith("AutoModel")
     try:
-        with _source(name, weights) as (source, where), without_current_folder():
+        source, where = _source(name, weights)
+        with without_current_folder():
             return kind.from_pretrained(source, trust_remote_code=False, **where, **kwargs)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and Path(name).is_dir():

@@ -24,14 +24,10 @@ def log_likelihoods(
     """Eq. 1 of SAC-GLAM (Gaven et al., 2024) on token tries: ``[B, A]``, float32, in nats.
 
     The vocabulary head reads a node once, however many candidates run through it, and only where a
-    token is predicted. On a GPU, the host waits once, to count nodes.
+    token is predicted. Masked candidates get 0. On a GPU, the host waits once, to count nodes.
 
-    Args:
-        trie: the candidates' tries. Masked candidates get 0.
-        hidden: states at the nodes, ``[B, N, D]``.
-        logits: the vocabulary head, ``[K, D]`` to ``[K, V]``.
-        normalisation: that of :class:`~torchrl_glam.models.CandidateTrunk`. Default: ``"sum"``.
-        pad_to_multiple_of: K is rounded up to a multiple of this. Default: 1.
+    ``hidden`` ``[B, N, D]`` are the states at the nodes, ``logits`` is the vocabulary head,
+    ``[K, D]`` to ``[K, V]``, and ``pad_to_multiple_of`` rounds K up.
     """
     node, target, scored = trie.predicted_at, trie.targets, trie.is_target
     # One place more, for what is not scored.

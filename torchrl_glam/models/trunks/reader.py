@@ -13,14 +13,8 @@ if TYPE_CHECKING:
 
 # Lengths from which some layers see only a part of the text before, or see it differently.
 _WINDOWS = (
-    "sliding_window",
-    "window_size",
-    "local_attention",
-    "attention_window_size",
-    "attention_chunk_size",
-    "attention_window",
-    "local_radius",
-    "block_size",
+    *("sliding_window", "window_size", "attention_window", "attention_window_size"),
+    *("attention_chunk_size", "local_attention", "local_radius", "block_size"),
 )
 # Kinds of layers in which a token takes part by attention alone.
 _ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
