@@ -113,26 +113,19 @@ def test_soft_update_moves_targets_by_tau(kind):
         torch.testing.assert_close(targets[f"target_{name}"], expected)
 
 
-def test_soft_update_made_before_a_move_still_works():
-    loss, updater = loss_with_updater()
+def test_moving_the_loss_moves_the_trunk_and_soft_updates_made_before_still_work():
+    trunk = toy.make_trunk("partly frozen")
+    loss, updater = loss_with_updater(trunk=trunk)
+    weight, target = trunk.module.mix.weight, loss.target_trunk_params["module", "mix", "weight"]
     loss.to(torch.float32)
-    weight = loss.trunk.module.mix.weight
-    target = loss.target_trunk_params["module", "mix", "weight"]
+    assert {p.dtype for p in trunk.parameters()} == {torch.float32}
+    assert {b.dtype for b in loss.buffers()} == {torch.float32}
+    assert trunk.module.mix.weight is weight is loss.trunk_params["module", "mix", "weight"]
     before = target.clone()
     weight.data.add_(1.0)
     updater.step()
-    assert target.dtype == torch.float32
-    torch.testing.assert_close(loss.target_trunk_params["module", "mix", "weight"], before + 0.1)
-
-
-def test_moving_the_loss_moves_the_trunk():
-    trunk = toy.make_trunk("partly frozen")
-    loss = toy.make_loss(trunk)
-    weight = trunk.module.mix.weight
-    loss.to(torch.float32)
-    assert {p.dtype for p in trunk.parameters()} == {torch.float32}
-    assert trunk.module.mix.weight is weight is loss.trunk_params["module", "mix", "weight"]
-    assert {b.dtype for b in loss.buffers()} == {torch.float32}
+    assert target is loss.target_trunk_params["module", "mix", "weight"]
+    torch.testing.assert_close(target, before + 0.1)
 
 
 def test_state_dict_round_trip():
@@ -202,13 +195,7 @@ def test_nested_keys_give_the_same_terms():
     loss.double()
     SoftUpdate(plain, tau=0.1), SoftUpdate(loss, tau=0.1)
     batch = toy.make_batch()
-    renamed = batch.clone()
-    for key in toy.STATE_KEYS:
-        renamed.rename_key_(key, nested[key])
-        renamed["next"].rename_key_(key, nested[key])
-    renamed.rename_key_("action", keys["action"])
-    for name in ("reward", "done", "terminated"):
-        renamed["next"].rename_key_(name, keys[name])
+    renamed = toy.rename(batch, nested | keys)
     expected, terms = plain(batch), loss(renamed)
     for name in loss.out_keys:
         assert torch.equal(terms[name], expected[name]), name
@@ -258,20 +245,6 @@ def test_importance_weights_of_prioritised_replay():
     torch.testing.assert_close(weighted.detach(), expected)
     parts = [loss(batch[i : i + 1])["loss_qvalue"] for i in range(7)]
     torch.testing.assert_close(torch.stack(parts).mean(), weighted)
-
-
-@pytest.mark.parametrize("steps", [1, 3])
-def test_gamma_and_steps_discount_the_next_value(steps):
-    targets = []
-    for gamma in (0.0, 0.5):
-        torch.manual_seed(0)
-        loss, _ = loss_with_updater(gamma=gamma)
-        batch = toy.make_batch(1)
-        batch["steps_to_next_obs"].fill_(steps)
-        targets.append(loss(batch)["target_value"])
-    value = loss._state_value(batch["next"]).squeeze()
-    torch.testing.assert_close(targets[0], batch["next", "reward"].squeeze())
-    torch.testing.assert_close(targets[1], targets[0] + 0.5**steps * value.detach())
 
 
 def test_other_value_estimators_are_refused():
