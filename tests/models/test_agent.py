@@ -172,10 +172,7 @@ def edit(folder, **changes):
         ({"model": "\x1b[2J"}, r"model \('\\x1b\[2J'\) must be text .*control characters"),
         ({"environment": {"a": "\x1b]0;a\x07"}}, r"environment .* must be a dictionary of text"),
         ({"environment": {"a": {"a": [[[[[[[[[0]]]]]]]]]}}}, r"at most eight deep"),
-        (
-            {"template": {"text": " " * 300_000}},
-            r"template.text \('\) must be text of 20,000",
-        ),
+        ({"template": {"text": " " * 300_000}}, r"template.text \('\) must be text of 20,000"),
         ({"template": {"text": 3}}, r"template.text \(3\) must be text"),
         ({"template": {"special_tokens": "no"}}, r"special_tokens \('no'\) must be true or false"),
         ({"template": [1]}, r"template \(\[1\]\) must have entries"),

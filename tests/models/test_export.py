@@ -62,10 +62,7 @@ def load(folder, family, in_4bit=False, trained=True):
     )
     torch.manual_seed(3)
     model, tokenizer = load_language_model(
-        folder,
-        lora=lora if trained else None,
-        load_in_4bit=in_4bit,
-        compute_dtype=torch.float32,
+        folder, lora=lora if trained else None, load_in_4bit=in_4bit, compute_dtype=torch.float32
     )
     for name, parameter in model.named_parameters():
         if "lora_B" in name:

@@ -159,47 +159,31 @@ def test_reset_parameters_leaves_the_language_model_alone():
 
 
 def test_nested_keys_give_the_same_terms():
-    keys = {
-        "action": ("agent", "choice"),
-        "reward": ("agent", "gain"),
-        "done": ("agent", "end"),
-        "terminated": ("agent", "final"),
-        "action_value": ("agent", "q"),
-        "priority": ("agent", "error"),
-    }
-    trunk = toy.make_trunk()
-    nested = {key: ("agent", key) for key in [*toy.STATE_KEYS, *toy.OUT_KEYS]}
-    moved = TensorDictModule(
-        trunk.module,
-        in_keys=[nested[key] for key in toy.STATE_KEYS],
-        out_keys=[nested[key] for key in toy.OUT_KEYS],
-    )
-    actor = CandidateActor(
-        log_likelihood_key=nested["log_likelihood"],
-        action_mask_key=nested["action_mask"],
-        action_key=keys["action"],
-    )
-    plain_critic = toy.make_critic()
-    critic = CandidateCritic(
-        toy.WIDTH,
-        (8,),
-        action_embedding_key=nested["action_embedding"],
-        action_mask_key=nested["action_mask"],
-        action_value_key=keys["action_value"],
-    )
+    own = ["action", "reward", "done", "terminated", "action_value", "priority"]
+    nested = {key: ("agent", key) for key in [*toy.STATE_KEYS, *toy.OUT_KEYS, *own]}
+
+    def arguments(*names):
+        return {f"{name}_key": nested[name] for name in names}
+
+    trunk, plain_critic = toy.make_trunk(), toy.make_critic()
+    in_keys, out_keys = ([nested[key] for key in keys] for keys in (toy.STATE_KEYS, toy.OUT_KEYS))
+    moved = TensorDictModule(trunk.module, in_keys, out_keys)
+    actor = CandidateActor(**arguments("log_likelihood", "action_mask", "action"))
+    critic_keys = arguments("action_embedding", "action_mask", "action_value")
+    critic = CandidateCritic(toy.WIDTH, (8,), **critic_keys)
     critic.load_state_dict(plain_critic.state_dict())
     plain = toy.make_loss(trunk, plain_critic)
     loss = SACGLAMLoss(moved, actor, critic, num_actions=toy.ACTIONS)
-    loss.set_keys(**keys)
+    loss.set_keys(**{name: nested[name] for name in own})
     loss.make_value_estimator(gamma=0.9)
     loss.double()
     SoftUpdate(plain, tau=0.1), SoftUpdate(loss, tau=0.1)
     batch = toy.make_batch()
-    renamed = toy.rename(batch, nested | keys)
+    renamed = toy.rename(batch, nested)
     expected, terms = plain(batch), loss(renamed)
     for name in loss.out_keys:
         assert torch.equal(terms[name], expected[name]), name
-    assert torch.equal(renamed[keys["priority"]], batch["td_error"])
+    assert torch.equal(renamed["agent", "priority"], batch["td_error"])
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

@@ -62,23 +62,14 @@ def make_critic(
     if critic_input not in get_args(CriticInput):
         raise ValueError(f"critic_input ({critic_input!r}) must be one of {get_args(CriticInput)}")
     _, action_embedding_key, prompt_embedding_key = trunk.out_keys
+    keys = {"action_value_key": action_value_key}
     if critic_input == "observation":
-        return trunk, ObservationCritic(
-            trunk.embedding_dim,
-            num_actions,
-            hidden_sizes,
-            prompt_embedding_key=prompt_embedding_key,
-            action_value_key=action_value_key,
-        )
+        keys["prompt_embedding_key"] = prompt_embedding_key
+        return trunk, ObservationCritic(trunk.embedding_dim, num_actions, hidden_sizes, **keys)
     if critic_input == "encoded-action":
         trunk = EncodedActionsTrunk(trunk)
-    return trunk, CandidateCritic(
-        trunk.embedding_dim,
-        hidden_sizes,
-        action_embedding_key=action_embedding_key,
-        action_mask_key=trunk.in_keys[-1],
-        action_value_key=action_value_key,
-    )
+    keys |= {"action_embedding_key": action_embedding_key, "action_mask_key": trunk.in_keys[-1]}
+    return trunk, CandidateCritic(trunk.embedding_dim, hidden_sizes, **keys)
 
 
 class CandidateCritic(TensorDictModule):

@@ -104,19 +104,19 @@ def load_language_model(
     tokenizer = load_tokenizer(name)
     if adapters is not None:
         name = adapter_base(adapters, EMBEDDED)
-    kwargs = {"attn_implementation": attention}
+    options = {"attn_implementation": attention, "use_safetensors": True}
     if load_in_4bit:
         from transformers import BitsAndBytesConfig
 
-        kwargs["quantization_config"] = BitsAndBytesConfig(
+        options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=compute_dtype,
         )
-        kwargs["device_map"] = str(device)
-    options = {"use_safetensors": True, "output_loading_info": True}
-    model, report = _load(_choose_kind(name), name, dtype=dtype, **options, **kwargs)
+        options["device_map"] = str(device)
+    kind = _choose_kind(name)
+    model, report = _load(kind, name, dtype=dtype, output_loading_info=True, **options)
     if missing := sorted(report["missing_keys"]):
         first = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         raise ValueError(

@@ -4,13 +4,7 @@ The contract says what a text environment writes; text travels as tensors of byt
 at the environment's boundary, and goals and observations are put together into prompts.
 """
 
-from torchrl_glam.text.contract import (
-    EnvDescription,
-    GameStep,
-    Oracle,
-    describe_env,
-    token_lengths,
-)
+from torchrl_glam.text.contract import EnvDescription, GameStep, Oracle, describe_env, token_lengths
 from torchrl_glam.text.encoding import decode_text, encode_text, join_segments
 from torchrl_glam.text.prompt import PromptBuilder, check_composition
 from torchrl_glam.text.template import PromptTemplate

@@ -77,10 +77,7 @@ class PromptBuilder(nn.Module):
         self.num_literal_tokens = sum(len(ids) for _, ids in pieces)
 
     def forward(
-        self,
-        goal_tokens: Tensor,
-        observation_tokens: Tensor,
-        action_tokens: Tensor | None = None,
+        self, goal_tokens: Tensor, observation_tokens: Tensor, action_tokens: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Prompt tokens and their mask. On a GPU, the host waits once, for the longest.
 

@@ -165,10 +165,7 @@ def _plain_ids(trunk: CandidateTrunk, number: int, device: torch.device) -> Tens
 
 
 def _compare(
-    trunk: CandidateTrunk,
-    trie: CandidateTrie,
-    hidden: Tensor,
-    plain: dict[tuple[int, int], Tensor],
+    trunk: CandidateTrunk, trie: CandidateTrie, hidden: Tensor, plain: dict[tuple[int, int], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Relative differences of logits; differences and sizes of log-likelihoods ``[K, 2]``."""
     before, errors, nats = trie.predicted_at, [], []
