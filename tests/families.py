@@ -112,3 +112,18 @@ def plain_score(model, tokenizer, goal, observation, action):
     log_probs = out.logits[0].log_softmax(-1)
     total = sum(log_probs[first + i, token] for i, token in enumerate(candidate))
     return total, hidden[-1], hidden[first]
+
+
+def assert_plain(trunk, tokenizer, states, goals=GOALS, observations=OBSERVATIONS, actions=ACTIONS):
+    """A trunk's outputs for states of these texts are those of the plain computation."""
+    for state, action in states["action_mask"].nonzero().tolist():
+        total, last, first = plain_score(
+            trunk.base_model, tokenizer, goals[state], observations[state], actions[state][action]
+        )
+        for value, expected in (
+            (states["log_likelihood"][state, action], total),
+            (states["action_embedding"][state, action], last),
+            (states["prompt_embedding"][state], first),
+        ):
+            torch.testing.assert_close(value, expected, atol=1e-4, rtol=0)
+    assert (states["log_likelihood"][~states["action_mask"]] == 0).all()

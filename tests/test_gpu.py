@@ -224,11 +224,11 @@ def test_a_trunk_is_where_its_model_is(device):
     model = make_model("qwen2", tokenizer)
     states = make_nine_states(tokenizer)
     expected = make_trunk(copy.deepcopy(model), tokenizer)(states)["log_likelihood"]
-    trunk = make_trunk(model.to(device), tokenizer, normalisation="word_mean")
-    words = trunk(states.to(device))["log_likelihood"]
+    trunk = make_trunk(model.to(device), tokenizer, normalisation="token_mean")
+    means = trunk(states.to(device))["log_likelihood"]
     trunk = make_trunk(model, tokenizer)
     check({"scores": difference(trunk(states.to(device))["log_likelihood"], expected)})
-    assert words.is_cuda and (words >= trunk(states.to(device))["log_likelihood"]).all()
+    assert means.is_cuda and (means >= trunk(states.to(device))["log_likelihood"]).all()
 
 
 def test_replay_gives_the_batches_of_the_cpu(device):

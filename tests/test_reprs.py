@@ -16,8 +16,7 @@ def test_trunk_and_optimizer():
     said = repr(trunk)
     assert said == (
         "EncoderDecoderTrunk(model=T5ForConditionalGeneration, normalisation=token_mean, "
-        "max_tokens_per_pass=None, autocast=None, "
-        "pad_to_multiple_of=1, packed=False)"
+        "max_tokens_per_pass=None, autocast=None, pad_to_multiple_of=1)"
     )
     assert said in repr(ScoresOnly(trunk))
     critic = CandidateCritic(trunk.embedding_dim, (8,))

@@ -14,11 +14,10 @@ import torch
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))  # when run by itself
 
-from architectures import ARCHITECTURES, DECODERS, SCALES, make_architecture  # noqa: E402
-from families import ACTIONS, GOALS, OBSERVATIONS, make_states, plain_score  # noqa: E402
+from architectures import ARCHITECTURES, SCALES, make_architecture  # noqa: E402
+from families import OBSERVATIONS, assert_plain, make_states  # noqa: E402
 
 from torchrl_glam.models import (  # noqa: E402
-    EncoderDecoderTrunk,
     RepeatedDecoderOnlyTrunk,
     RepeatedTrunk,
     load_tokenizer,
@@ -41,7 +40,6 @@ float32 and in bfloat16. Scores equal the model's own forward, one candidate at 
 
 - *trie*: one pass a state, candidates merged by prefix; texts beyond a sliding window are read
   *repeated*;
-- *packed*: one pass a state, candidates one after another;
 - *repeated*: one row a candidate, the prompt encoded or cached once. A warning says so;
 - *refused*: by a message with this reason. Texts beyond a limit are refused as well.
 
@@ -50,11 +48,6 @@ Written by `python tests/models/test_architectures.py`; a test keeps it true.
 | architecture | read as | texts beyond |
 |---|---|---|
 """
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer("tiny")
 
 
 def make(name, tokenizer, **options):
@@ -72,7 +65,7 @@ def describe(found):
     if isinstance(found, ValueError):
         return next(how for words, how in REFUSED.items() if words in str(found)), ""
     repeated = isinstance(found, (RepeatedTrunk, RepeatedDecoderOnlyTrunk))
-    how = "repeated" if repeated else "packed" if found.packed else "trie"
+    how = "repeated" if repeated else "trie"
     if found.window is not None:
         how += ", repeated beyond its window"
     if found.limit is None or "positions" in found.limit.why:
@@ -87,18 +80,8 @@ def row(name, columns):
 @torch.no_grad()
 def assert_exact(trunk, tokenizer, observations):
     states = trunk(make_states(tokenizer, observations=observations))
-    model = trunk.base_model
     assert states["action_embedding"].shape[-1] == trunk.embedding_dim
-    for state, action in states["action_mask"].nonzero().tolist():
-        total, last, first = plain_score(
-            model, tokenizer, GOALS[state], observations[state], ACTIONS[state][action]
-        )
-        for value, expected in (
-            (states["log_likelihood"][state, action], total),
-            (states["action_embedding"][state, action], last),
-            (states["prompt_embedding"][state], first),
-        ):
-            torch.testing.assert_close(value, expected, atol=1e-4, rtol=0)
+    assert_plain(trunk, tokenizer, states, observations=observations)
 
 
 # One of each way of reading, and of each limit; the others are slow together.
@@ -174,12 +157,6 @@ def test_the_plain_computation_of_this_test_sees_a_wrong_position(name, tokenize
     monkeypatch.setattr(trunk, "_read", wrong)
     with pytest.raises(AssertionError):
         assert_exact(trunk, tokenizer, LONG)
-
-
-def test_encoder_decoders_and_decoders_are_told_apart(tokenizer):
-    for name in ("gpt2", "t5"):
-        trunk = make(name, tokenizer)
-        assert isinstance(trunk, EncoderDecoderTrunk) == (name not in DECODERS)
 
 
 def write_table():

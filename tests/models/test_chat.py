@@ -2,22 +2,14 @@
 
 import pytest
 import torch
-from families import ACTIONS, GOALS, OBSERVATIONS, make_model, token_rows
+from families import ACTIONS, GOALS, OBSERVATIONS, make_model
 from tensordict import TensorDict
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer
-from torchrl.envs import TransformedEnv
 from transformers import PreTrainedTokenizerFast
 
-from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import make_trunk
-from torchrl_glam.text import (
-    PromptTemplate,
-    TokenizeText,
-    check_composition,
-    decode_text,
-    token_lengths,
-)
+from torchrl_glam.text import PromptTemplate, TokenizeText, check_composition, encode_text
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -80,43 +72,22 @@ def test_scores_are_those_of_the_answer(family, chat_template):
     model = make_model(family, tokenizer)
     template = PromptTemplate().as_chat(tokenizer)
     trunk = make_trunk(model, tokenizer, template)
-    mask = torch.tensor([[text != "" for text in row] for row in ACTIONS])
-    actions = [token_rows(tokenizer, row, 24, template.lead("action")) for row in ACTIONS]
-    out = trunk(
-        TensorDict(
-            goal_tokens=token_rows(tokenizer, GOALS, 60, template.lead("goal")),
-            observation_tokens=token_rows(tokenizer, OBSERVATIONS, 100, "\n"),
-            action_tokens=torch.stack(actions),
-            action_mask=mask,
-            batch_size=[3],
-        )
-    )
+    texts = {"goal": GOALS, "observation": OBSERVATIONS, "actions": ACTIONS}
+    states = TensorDict({key: encode_text(words) for key, words in texts.items()}, [3])
+    tokenize = TokenizeText(tokenizer, goal_length=60, action_length=24, template=template)
+    states["action_mask"] = mask = (states["actions"] != 0).any(-1)
+    out = trunk(tokenize(states))
     for state, action in mask.nonzero().tolist():
         before, answer = chat_tokens(
             tokenizer, GOALS[state], OBSERVATIONS[state], ACTIONS[state][action]
         )
         assert before.count(tokenizer.bos_token_id) == (chat_template == INST)
+        prompt, read = trunk.prompt(out["goal_tokens"], out["observation_tokens"])
+        assert prompt[state, read[state]].tolist() == before
         logits = model(input_ids=torch.tensor([before + answer])).logits[0].log_softmax(-1)
         expected = sum(logits[len(before) - 1 + i, token] for i, token in enumerate(answer))
         score = out["log_likelihood"][state, action]
         torch.testing.assert_close(score, expected, atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("chat_template", [CHATML, INST], ids=["chatml", "inst"])
-def test_the_environment_writes_the_tokens_of_the_whole_chat(chat_template):
-    tokenizer = make_tokenizer(chat_template)
-    template = PromptTemplate().as_chat(tokenizer)
-    env = PlaygroundTextEnv(num_envs=2, num_objects=3, seed=0)
-    lengths = token_lengths(env, tokenizer, template)
-    env = TransformedEnv(env, TokenizeText(tokenizer, template=template, **lengths))
-    state = env.reset()
-    texts = [decode_text(state[key]) for key in ("goal", "observation")]
-    check_composition(tokenizer, template, zip(*texts, strict=True), ACTIONS[0])
-    trunk = make_trunk(make_model("qwen2", tokenizer), tokenizer, template)
-    tokens, mask = trunk.prompt(state["goal_tokens"], state["observation_tokens"])
-    for row, (goal, observation) in enumerate(zip(*texts, strict=True)):
-        before, _ = chat_tokens(tokenizer, goal, observation, "Grasp")
-        assert tokens[row, mask[row]].tolist() == before
 
 
 def test_an_answer_that_melts_into_the_chat_is_refused():

@@ -2,20 +2,15 @@
 
 import pytest
 import torch
-from families import ACTIONS, GOALS, OBSERVATIONS, make_model, make_states, plain_score
+from families import ACTIONS, GOALS, OBSERVATIONS, assert_plain, make_model, make_states
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchrl_glam.models import EncodedActionsTrunk, load_tokenizer, make_trunk
+from torchrl_glam.models import EncodedActionsTrunk, make_trunk
 from torchrl_glam.models.trunks.passes import distinct_rows, fingerprint
 from torchrl_glam.models.trunks.trie import build_trie
 
 ORDER = [2, 0, 2, 1, 0, 2]  # three states, six rows
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer("tiny")
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 1), st.booleans()), max_size=12))
@@ -68,17 +63,8 @@ def test_states_that_are_alike_are_read_once(family, tokenizer, most):
     with torch.no_grad():
         states = trunk(make_states(tokenizer)[ORDER].view(2, 3)).view(-1)
     assert sum(sizes) == 3
-    for row, state in enumerate(ORDER):
-        for action, text in enumerate(filter(None, ACTIONS[state])):
-            total, last, first = plain_score(
-                trunk.base_model, tokenizer, GOALS[state], OBSERVATIONS[state], text
-            )
-            for value, expected in (
-                (states["log_likelihood"][row, action], total),
-                (states["action_embedding"][row, action], last),
-                (states["prompt_embedding"][row], first),
-            ):
-                torch.testing.assert_close(value, expected, atol=1e-4, rtol=1e-4)
+    texts = ([rows[state] for state in ORDER] for rows in (GOALS, OBSERVATIONS, ACTIONS))
+    assert_plain(trunk, tokenizer, states, *texts)
 
 
 @pytest.mark.parametrize("most", [None, 60])

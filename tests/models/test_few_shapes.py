@@ -61,12 +61,11 @@ def test_states_of_any_number_have_few_shapes(trunks, states, monkeypatch):
 
         monkeypatch.setattr(type(trunk), "_read", watched)
         with torch.no_grad():
-            for step in range(0, 6, 2):
-                for number in range(65, 76):
-                    trunk(states[:number, step].clone())
+            for number in range(65, 76):
+                trunk(states[:number, -1].clone())
         monkeypatch.undo()
     assert len(shapes[1]) > 10
-    assert len(shapes[4]) <= 4
+    assert len(shapes[4]) <= 2
 
 
 def test_no_states_are_added_to_none_or_to_whole_multiples(trunks):

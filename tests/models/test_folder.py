@@ -3,10 +3,12 @@
 import json
 import os
 import pickle
+import shutil
 import warnings
 from importlib.util import find_spec
 
 import pytest
+from architectures import make_architecture
 from families import make_model
 from peft import LoraConfig
 from safetensors.torch import load_file, save_file
@@ -82,38 +84,29 @@ def payload(folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.hostile
-def test_code_of_a_model_is_neither_run_nor_offered(folder, payload):
-    auto_map = {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}
-    edit(folder / "config.json", model_type="own", auto_map=auto_map)
-    with pytest.raises(ValueError, match="brings Python code of its own"):
-        load_language_model(folder)
+@pytest.mark.parametrize("of", ["model", "tokenizer"])
+def test_code_is_neither_run_nor_offered(folder, payload, of):
+    if of == "model":
+        auto_map = {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}
+        edit(folder / "config.json", model_type="own", auto_map=auto_map)
+        with pytest.raises(ValueError, match="brings Python code of its own"):
+            load_language_model(folder)
+    else:  # transformers reads its plain files instead
+        auto_map = {"AutoTokenizer": ["own.T", "own.T"]}
+        edit(folder / "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=auto_map)
+        assert load_tokenizer(folder).tokenize(" red") == load_tokenizer("tiny").tokenize(" red")
     assert not payload.exists()
 
 
-@pytest.mark.hostile
-def test_code_of_a_tokenizer_is_neither_run_nor_offered(folder, payload):
-    """transformers reads its plain files instead."""
-    auto_map = {"AutoTokenizer": ["own.T", "own.T"]}
-    edit(folder / "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=auto_map)
-    assert load_tokenizer(folder).tokenize(" red") == load_tokenizer("tiny").tokenize(" red")
-    assert not payload.exists()
-
-
-@pytest.mark.hostile
-def test_weights_that_lie_elsewhere_are_refused(folder, tmp_path):
+def weights_elsewhere(folder):
     tensors = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    (folder / "model.safetensors").rename(folder.parent / "elsewhere.safetensors")
     index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, "../elsewhere.safetensors")}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ValueError, match=r"names the file '../elsewhere.safetensors'"):
-        load_language_model(folder)
 
 
-@pytest.mark.hostile
-def test_a_vocabulary_that_lies_elsewhere_is_refused(folder, tmp_path):
-    edit(folder / "tokenizer_config.json", vocab_file=str(tmp_path / "vocab.json"))
-    with pytest.raises(ValueError, match="tokenizer_config.json: vocab_file"):
-        load_tokenizer(folder)
+def vocabulary_elsewhere(folder):
+    edit(folder / "tokenizer_config.json", vocab_file=str(folder.parent / "vocab.json"))
 
 
 def lacking(folder):
@@ -144,6 +137,8 @@ def text_of_config(text):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (weights_elsewhere, r"names the file '../elsewhere.safetensors'"),
+        (vocabulary_elsewhere, "tokenizer_config.json: vocab_file"),
         (lacking, r"lacks 1 tensors .*transformer.h.1.mlp.c_fc.weight"),
         (cut_short, "has damaged weights"),
         (config(n_embd=16), "those of another configuration"),
@@ -154,7 +149,7 @@ def text_of_config(text):
         (sparse, r"'vocab.json' of 1,099,511,627,776 bytes, expected at"),
     ],
 )
-def test_damaged_and_absurd_files_are_named(folder, damage, message):
+def test_damaged_and_absurd_files_and_those_elsewhere_are_named(folder, damage, message):
     damage(folder)
     with pytest.raises(ValueError, match=message):
         load_language_model(folder)
@@ -172,10 +167,9 @@ def test_a_second_export_leaves_nothing_of_the_first(folder, tmp_path, kinds):
     """A run that was exported, resumed, and exported as the other kind."""
     lora = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False)
     model, tokenizer = load_language_model(folder, lora=lora)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "notes.txt").write_text("mine")
-    (tmp_path / "alone").mkdir()
-    (tmp_path / "alone" / "notes.txt").write_text("mine")
+    for name in ("out", "alone"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes.txt").write_text("mine")
     for kind in kinds:
         export_agent(tmp_path / "out", model, tokenizer, kind=kind, overwrite=True)
     export_agent(tmp_path / "alone", model, tokenizer, kind=kinds[-1])
@@ -189,17 +183,11 @@ def adapters(folder, tmp_path):
     return export_agent(tmp_path / "adapters", *load_language_model(folder, lora=lora))
 
 
-EVIL = """
-import os
-os.mkdir(os.environ["PAYLOAD"])
-"""
-
-
 @pytest.mark.hostile
 def test_adapters_that_are_not_lora_import_nothing(adapters, payload, monkeypatch):
     """XLoRA's sub-adapters may name a module of the folder that Python was started in."""
     (adapters / "megatron").mkdir()
-    (adapters / "megatron" / "evil.py").write_text(EVIL)
+    shutil.copy(payload.parent / "model" / "own.py", adapters / "megatron" / "evil.py")
     lora = json.loads((adapters / "adapter_config.json").read_text())
     (adapters / "sub").mkdir()
     evil = lora | {"megatron_config": {}, "megatron_core": "megatron.evil"}
@@ -246,11 +234,8 @@ def test_adapters_have_plain_fields(adapters, changes, message):
 
 
 @pytest.mark.hostile
-def test_adapters_beside_a_whole_model_are_refused(folder, tmp_path):
-    lora = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
-    model, tokenizer = load_language_model(folder, lora=lora)
-    export_agent(tmp_path / "adapter", model, tokenizer)
-    for path in (tmp_path / "adapter").glob("adapter*"):
+def test_adapters_beside_a_whole_model_are_refused(folder, adapters):
+    for path in adapters.glob("adapter*"):
         path.rename(folder / path.name)
     with pytest.raises(ValueError, match=r"a whole model .* and adapters"):
         load_language_model(folder)
@@ -258,11 +243,7 @@ def test_adapters_beside_a_whole_model_are_refused(folder, tmp_path):
 
 def test_attention_is_chosen_by_what_the_model_has(tmp_path):
     tokenizer = load_tokenizer("tiny")
-    from transformers import GPTJConfig, GPTJForCausalLM
-
-    small = {"n_embd": 16, "n_layer": 1, "n_head": 2, "rotary_dim": 4, "pad_token_id": 0}
-    config = GPTJConfig(vocab_size=len(tokenizer), bos_token_id=1, eos_token_id=1, **small)
-    GPTJForCausalLM(config).save_pretrained(tmp_path)
+    make_architecture("gptj", tokenizer).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match="GPTJForCausalLM has no attention 'sdpa' and is read by"):
         model, _ = load_language_model(tmp_path)

@@ -8,13 +8,8 @@ from families import FAMILIES, make_model, make_states
 from flan_t5 import make_flan_t5
 from peft import LoraConfig
 
-from torchrl_glam.models import load_language_model, load_tokenizer, make_trunk
+from torchrl_glam.models import load_language_model, make_trunk
 from torchrl_glam.models.trunks.gradients import checkpoint_layers
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer("tiny")
 
 
 def backward(trunk, states):

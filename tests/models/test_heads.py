@@ -198,22 +198,19 @@ def test_critics_have_the_papers_layers_and_their_own_precision(kind):
 
 def test_value_head_is_a_perceptron_on_the_prompt():
     keys = {"prompt_embedding_key": ("trunk", "prompt"), "state_value_key": ("ppo", "value")}
-    head = ValueHead(3, (4,), **keys)
-    first, last = (layer for layer in head.module.mlp if isinstance(layer, nn.Linear))
-    inputs = torch.randn(2, 5, 3)
-    hidden = (inputs @ first.weight.T + first.bias).clamp_min(0)
-    expected = hidden @ last.weight.T + last.bias
-    out = head(TensorDict(trunk={"prompt": inputs}, batch_size=[2, 5]))
-    torch.testing.assert_close(out["ppo", "value"], expected)
-    assert expected.shape == (2, 5, 1)
+    head, inputs = ValueHead(3, (4,), **keys), torch.randn(2, 3)
+    value = head(TensorDict(trunk={"prompt": inputs}, batch_size=[2]))["ppo", "value"]
+    expected = torch.stack([by_hand(head.module.mlp, row) for row in inputs])
+    torch.testing.assert_close(value, expected)
+    assert value.shape == (2, 1)
 
 
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: CandidateCritic(0), r"embedding_dim \(0\) must be at least 1"),
-        (lambda: CandidateCritic(4, (8, 0)), r"hidden_sizes \(\[8, 0\]\) must all be at least 1"),
-        (lambda: ObservationCritic(4, 0), r"num_actions \(0\) must be at least 1"),
+        (lambda: CandidateCritic(0), r"embedding_dim \(0\), .* must all be at least 1"),
+        (lambda: CandidateCritic(4, (8, 0)), r"hidden_sizes \(\[8, 0\]\) .* must all be"),
+        (lambda: ObservationCritic(4, 0), r"num_actions \(0\) must all be at least 1"),
     ],
 )
 def test_critics_refuse(make, message):

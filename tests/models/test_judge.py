@@ -38,12 +38,8 @@ class HandSet:
         first, rest, answers, mask = (states[key] for key in self.in_keys)
         prompts, _ = self.prompt(first, rest)
         rows = [
-            [
-                self._text(tokens).strip()
-                for tokens, is_answer in zip(*row, strict=True)
-                if is_answer
-            ]
-            for row in zip(answers, mask, strict=True)
+            [self._text(tokens).strip() for tokens in row[admissible]]
+            for row, admissible in zip(answers, mask, strict=True)
         ]
         prompts = [self._text(tokens).removesuffix("</s>") for tokens in prompts]
         self.asked.append(dict(zip(prompts, rows, strict=True)))
@@ -195,11 +191,8 @@ def test_a_chat_model_answers_the_question():
 
 def test_it_can_be_trained():
     judge = GoalJudge(*load_language_model("tiny"), GOALS, **SHORT)
-    before = judge.log_odds([STEP], [GOALS])
-    before.sum().backward()
-    optimizer = torch.optim.SGD(judge.trunk.parameters(), lr=1e-3)
-    optimizer.step()
-    assert judge.log_odds([STEP], [GOALS]).sum() < before.sum()
+    judge.log_odds([STEP], [GOALS]).sum().backward()
+    assert all(weight.grad is not None for weight in judge.trunk.parameters())
 
 
 # As hindsight of a game
@@ -221,15 +214,8 @@ def test_rows_of_a_wrapped_game_are_relabelled_with_what_it_names():
         return 0.0 if (goal == f"Grasp {held}?") == (answer == "yes") else -5.0
 
     judge = make_judge(score, GOALS, prompt="goal: {goal}?\nAfter: {after}")
-    ways = ["red lion", "blue cat"]
-    env = TextEnvWrapper(
-        [Shelf(), Shelf()],
-        max_actions=2,
-        actions=lambda observation, info: ways,
-        goal="goal",
-        hindsight=judge,
-        max_hindsight=2,
-    )
+    games = {"max_actions": 2, "actions": lambda *seen: ["red lion", "blue cat"], "goal": "goal"}
+    env = TextEnvWrapper([Shelf(), Shelf()], hindsight=judge, max_hindsight=2, **games)
     env = TransformedEnv(env, TokenizeText(load_tokenizer("tiny")))
     state = env.reset()
     step = env.step(state.set("action", torch.tensor([0, 1])))
@@ -247,37 +233,27 @@ def test_rows_of_a_wrapped_game_are_relabelled_with_what_it_names():
 # What is refused
 
 
-def of(goals=GOALS, trajectory=STEP, **kwargs):
-    GoalJudge(*tiny(), goals, **(SHORT | kwargs))(trajectory)
-
-
-REFUSED = {
-    "threshold": (lambda: of(threshold=1.5), r"threshold \(1.5\) must be a probability"),
-    "max_goals": (lambda: of(max_goals=0), r"max_goals \(0\) must be at least 1"),
-    "no answer": (lambda: of(no=[]), r"yes \('yes'\) and no \(\[\]\) must be answers"),
-    "empty answer": (lambda: of(yes=" "), r"yes \(' '\) and no \('no'\) must be answers"),
-    "no goal": (lambda: of(prompt="Was it reached?"), r"prompt \('Was .*\) must have the slot"),
-    "one word": (lambda: of(prompt="{goal}?"), r"prompt \('\{goal\}\?'\) must have two words"),
-    "unknown slot": (
-        lambda: of(prompt="{goal} {now}"),
-        r"slot \{now\}, .* None: .* \['before', 'action'",
-    ),
-    "alike": (lambda: of(no="yes"), r"yes \(' yes'\) and no \(\[' yes'\]\) have the same tokens"),
-    "a string": (lambda: of("Grasp"), r"goals \('Grasp'\) is a string: give a list"),
-    "empty": (lambda: of(["Grasp", ""]), r"goals\[1\] is '': it must be a text"),
-    "told later": (lambda: of(lambda steps: [3]), r"goals\[0\] is 3: it must be a text"),
-    "no text": (
-        lambda: of(trajectory=[GameStep({}, {}), GameStep({}, {}, "Grasp")]),
-        r"describe is needed where .* they are \['dict', 'dict'\]",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused_is_named(case):
-    call, message = REFUSED[case]
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threshold": 1.5}, r"threshold \(1.5\) must be a probability"),
+        ({"max_goals": 0}, r"max_goals \(0\) must be at least 1"),
+        ({"no": []}, r"yes \('yes'\) and no \(\[\]\) must be answers"),
+        ({"yes": " "}, r"yes \(' '\) and no \('no'\) must be answers"),
+        ({"no": "yes"}, r"yes \(' yes'\) and no \(\[' yes'\]\) have the same tokens"),
+        ({"prompt": "Was it reached?"}, r"prompt \('Was .*\) must have the slot"),
+        ({"prompt": "{goal}?"}, r"prompt \('\{goal\}\?'\) must have two words"),
+        ({"prompt": "{goal} {now}"}, r"slot \{now\}, .* None: .* \['before', 'action'"),
+        ({"goals": "Grasp"}, r"goals \('Grasp'\) is a string: give a list"),
+        ({"goals": ["Grasp", ""]}, r"goals\[1\] is '': it must be a text"),
+        ({"goals": lambda steps: [3]}, r"goals\[0\] is 3: it must be a text"),
+        ({"trajectory": [GameStep({}, {})] * 2}, r"describe is .* are \['dict', 'dict'\]"),
+    ],
+)
+def test_what_is_refused_is_named(options, message):
+    trajectory = options.pop("trajectory", STEP)
     with pytest.raises(ValueError, match=message):
-        call()
+        GoalJudge(*tiny(), **({"goals": GOALS} | SHORT | options))(trajectory)
 
 
 def test_a_goal_that_the_model_cannot_read_is_named():

@@ -42,6 +42,12 @@ def states(tokenizer, num_objects=3, sequential=False, num_steps=4) -> TensorDic
     return env.rollout(num_steps, break_when_any_done=False).flatten()
 
 
+def save(model, folder, tokenizer):
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def test_the_embedded_model_needs_no_network_and_is_small(offline):
     model, tokenizer = load_language_model("tiny")
     assert 5e5 <= sum(p.numel() for p in model.parameters()) <= 5e6
@@ -60,15 +66,21 @@ def test_the_embedded_model_has_a_nearly_uniform_policy(num_objects, sequential)
     assert (entropy / batch["action_mask"].sum(-1).log()).mean() >= 0.8
 
 
-@pytest.mark.parametrize("in_4bit", [False, True], ids=["float32", "4-bit"])
-def test_only_adapters_are_trained(folder, in_4bit):
-    model, tokenizer = load_language_model(
-        folder, lora=LoraConfig(r=4, target_modules=["q", "v"]), load_in_4bit=in_4bit
-    )
+@pytest.mark.parametrize("kind", ["flan-t5", "flan-t5 in 4 bits", "gpt2", "llama", "qwen2"])
+def test_only_adapters_are_trained(kind, folder, tmp_path):
+    targets = {"gpt2": ["c_attn"], "llama": ["q_proj"], "qwen2": ["q_proj"]}.get(kind, ["q", "v"])
+    encodes = kind.startswith("flan-t5")
+    if not encodes:
+        tokenizer = load_tokenizer(folder)
+        folder = save(make_model(kind, tokenizer), tmp_path, tokenizer)
+    lora = LoraConfig(r=4, target_modules=targets, fan_in_fan_out=kind == "gpt2")
+    model, tokenizer = load_language_model(folder, lora=lora, load_in_4bit="4" in kind)
     assert isinstance(model, PeftModel)
     trainable = {name for name, p in model.named_parameters() if p.requires_grad}
     assert trainable and all("lora_" in name for name in trainable)
-    batch = EncoderDecoderTrunk(model, tokenizer)(states(tokenizer))
+    trunk = make_trunk(model, tokenizer)
+    assert isinstance(trunk, EncoderDecoderTrunk if encodes else DecoderOnlyTrunk)
+    batch = trunk(states(tokenizer))
     (batch["log_likelihood"].sum() + batch["action_embedding"].sum()).backward()
     reached = {name for name, p in model.named_parameters() if p.grad is not None}
     assert reached == trainable
@@ -118,17 +130,11 @@ def test_an_unknown_name_is_explained(name, offline):
         load_language_model(name)
 
 
-def test_a_folder_without_a_model_is_explained(tmp_path):
+def test_what_cannot_be_loaded_is_explained(tmp_path, folder):
     with pytest.raises(FileNotFoundError, match=r"without a config\.json"):
         load_language_model(tmp_path)
-
-
-def test_lora_targets_that_match_nothing_are_explained(folder):
     with pytest.raises(ValueError, match=r"lora.target_modules .*nope.* match no module.*'q'"):
         load_language_model(folder, lora=LoraConfig(target_modules=["nope"]))
-
-
-def test_4_bit_without_adapters_is_refused(folder):
     with pytest.raises(ValueError, match="needs lora"):
         load_language_model(folder, load_in_4bit=True)
 
@@ -175,27 +181,6 @@ def test_a_platform_without_4_bit_weights_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes.functional", None)
     with pytest.raises(ValueError, match=r"needs bitsandbytes: pip install 'torchrl_glam\[quant"):
         load_language_model(folder, lora=lora, load_in_4bit=True)
-
-
-def save(model, folder, tokenizer):
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
-def test_a_decoder_only_model_is_loaded_and_trained_by_adapters(family, tmp_path, folder):
-    target = "c_attn" if family == "gpt2" else "q_proj"
-    tokenizer = load_tokenizer(folder)
-    save(make_model(family, tokenizer), tmp_path, tokenizer)
-    lora = LoraConfig(r=2, target_modules=[target], fan_in_fan_out=family == "gpt2")
-    model, tokenizer = load_language_model(tmp_path, lora=lora)
-    trunk = make_trunk(model, tokenizer)
-    assert isinstance(trunk, DecoderOnlyTrunk)
-    trunk(states(tokenizer))["log_likelihood"].sum().backward()
-    reached = {name for name, p in model.named_parameters() if p.grad is not None}
-    assert reached == {name for name, p in model.named_parameters() if p.requires_grad}
-    assert all("lora_" in name for name in reached) and reached
 
 
 def test_a_tokenizer_without_padding_pads_with_its_end_token(tmp_path, folder):

@@ -1,26 +1,11 @@
-"""Passes by tokens: hand-computed ones, padding, and an update in parts against a whole one."""
-
-import copy
+"""Passes by tokens: hand-computed ones, and padding."""
 
 import pytest
 import torch
 from families import make_model, make_transitions
-from torchrl.objectives import SoftUpdate
 
-from torchrl_glam.models import (
-    CandidateActor,
-    CandidateCritic,
-    load_tokenizer,
-    make_trunk,
-    split_by_tokens,
-)
+from torchrl_glam.models import make_trunk, split_by_tokens
 from torchrl_glam.models.trunks.passes import token_passes
-from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer("tiny")
 
 
 def test_passes_by_hand():
@@ -46,38 +31,6 @@ def test_parts_hold_every_row_once_and_fit(tokenizer):
             prompts, nodes = trunk.count_tokens(states)
             assert len(part) * (prompts.max() + nodes.max()) <= 90 or len(part) == 1
     assert split_by_tokens(batch, trunk, None)[0] is batch
-
-
-@pytest.mark.parametrize("separate", [True, False])
-def test_an_update_in_parts_has_the_gradients_of_the_whole(tokenizer, separate):
-    batch, after = make_transitions(), []
-    torch.manual_seed(0)
-    trunk = make_trunk(make_model("flan-t5", tokenizer), tokenizer)
-    critic = CandidateCritic(trunk.embedding_dim, (8,))
-    for tokens in (None, 90):
-        torch.manual_seed(0)
-        model = copy.deepcopy(trunk)
-        loss = SACGLAMLoss(model, CandidateActor(), critic, num_actions=5)
-        SoftUpdate(loss, tau=0.1)
-        optimizer = SharedTrunkOptimizer(loss, separate=separate)
-        parts = split_by_tokens(batch.clone(), model, tokens)
-        assert (len(parts) > 2) == (tokens is not None)
-        sizes = {len(part) for part in parts}
-        assert tokens is None or len(sizes) > 1, "unequal parts are the point"
-        for part in parts:
-            optimizer.backward(loss(part), share=len(part) / len(batch))
-        norms = optimizer.step()
-        moments = [
-            optimizer.optimizers[name].state[p]["exp_avg"]
-            for name in sorted(norms)
-            for p in optimizer.optimizers[name].param_groups[0]["params"]
-            if p in optimizer.optimizers[name].state
-        ]
-        after.append((norms, moments))
-    (norms, moments), (norms_of_parts, moments_of_parts) = after
-    assert norms_of_parts == pytest.approx(norms, rel=1e-4)
-    whole, parts = (torch.cat([m.flatten() for m in each]) for each in (moments, moments_of_parts))
-    assert (parts - whole).norm() < 1e-4 * whole.norm()
 
 
 def test_bad_arguments_are_refused(tokenizer):

@@ -9,6 +9,8 @@ import torch
 
 def score(model, state, candidate):
     """Log-likelihood and embedding of one candidate, and the prompt's embedding."""
+    if not hasattr(model, "mix"):  # a language model, which reads texts
+        return model.score(state, candidate)
     prompt = torch.zeros(model.mix.in_features, dtype=model.mix.weight.dtype)
     for text in (state["goal_tokens"], state["observation_tokens"]):
         for token in text:

@@ -11,9 +11,9 @@ from torchrl.objectives import SoftUpdate
 from torchrl_glam.models import CandidateActor, load_tokenizer, make_critic, make_trunk
 from torchrl_glam.objectives import SACGLAMLoss
 
-GAMMA, ALPHA, TAKEN = 0.9, 0.2, [2, 0, 1]
-NEXT = [1, 2, 0]  # row i goes to state NEXT[i]; row 1 terminates
-REWARDS = [0.1, 1.0, -0.3]
+from . import reference
+
+GAMMA = 0.9
 
 
 @pytest.fixture(scope="module")
@@ -21,78 +21,63 @@ def tokenizer():
     return load_tokenizer("tiny")
 
 
-def make_loss(family, tokenizer, critic_input, critic_backprop, behind):
-    """A loss; with ``behind``, also copies of model and critic that its targets equal."""
+class Plain:
+    """A language model as the reference reads it: one candidate at a time, from text."""
+
+    def __init__(self, model, tokenizer, critic_input):
+        self.model, self.tokenizer, self.known = model, tokenizer, {}
+        self.encodes_actions = critic_input == "encoded-action"
+
+    def score(self, state, candidate):
+        row = state["row"].item()
+        if (row, candidate) not in self.known:
+            text = (GOALS[row], OBSERVATIONS[row], ACTIONS[row][candidate])
+            total, last, first = plain_score(self.model, self.tokenizer, *text)
+            last = self.encoded_action(*text) if self.encodes_actions else last
+            self.known[row, candidate] = total, last, first
+        return self.known[row, candidate]
+
+    def encoded_action(self, goal, observation, action):
+        """Decoder's first hidden state where the encoder reads prompt and action."""
+        words = f"Goal: {goal}\n{observation}\nAction: {action}"
+        out = self.model(
+            input_ids=torch.tensor([self.tokenizer(words).input_ids]),
+            decoder_input_ids=torch.tensor([[self.model.config.decoder_start_token_id]]),
+            output_hidden_states=True,
+        )
+        return out.decoder_hidden_states[-1][0, 0]
+
+
+def make_loss(family, tokenizer, critic_input, critic_backprop):
+    """A loss, and the models and perceptrons that it and its targets equal."""
     model = make_model(family, tokenizer)
     trunk = make_trunk(model, tokenizer)
     torch.manual_seed(1)
     trunk, critic = make_critic(trunk, critic_input, num_actions=5, hidden_sizes=(8,))
-    loss = SACGLAMLoss(
-        trunk,
-        CandidateActor(),
-        critic,
-        num_actions=5,
-        alpha_init=ALPHA,
-        critic_backprop=critic_backprop,
-    )
+    options = {"num_actions": 5, "alpha_init": 0.2, "critic_backprop": critic_backprop}
+    loss = SACGLAMLoss(trunk, CandidateActor(), critic, **options)
     loss.make_value_estimator(gamma=GAMMA)
     SoftUpdate(loss, tau=0.1)
-    behind.update(model=copy.deepcopy(model), mlp=copy.deepcopy(critic.module.mlp))
-    for parameter in (*loss.trunk_parameters(), *loss.critic_parameters()):
+    behind, mlp = copy.deepcopy(model), copy.deepcopy(critic.module.mlp)
+    heads = [copy.deepcopy(mlp)], [mlp]
+    for parameter in (
+        *loss.trunk_parameters(),
+        *loss.critic_parameters(),
+        *heads[0][0].parameters(),
+    ):
         parameter.data.mul_(1.1)
-    mlp = copy.deepcopy(critic.module.mlp)
-    for parameter in mlp.parameters():
-        parameter.data.mul_(1.1)
-    return loss, model, mlp
+    return loss, [Plain(each, tokenizer, critic_input) for each in (model, behind)], heads
 
 
 def make_batch(tokenizer):
-    states = make_states(tokenizer)
+    """Three transitions, each to another state; the second terminates."""
+    states = make_states(tokenizer).set("row", torch.arange(3))
     terminated = torch.tensor([[False], [True], [False]])
-    reward = torch.tensor(REWARDS).unsqueeze(-1)
+    reward = torch.tensor([[0.1], [1.0], [-0.3]])
     ends = {"reward": reward, "done": terminated, "terminated": terminated}
-    following = states[torch.tensor(NEXT)].update(TensorDict(ends, batch_size=[3]))
-    return states.update({"action": torch.tensor(TAKEN), "next": following})
-
-
-def encoded_action(model, tokenizer, state, text):
-    """Decoder's first hidden state where the encoder reads prompt and action."""
-    words = f"Goal: {GOALS[state]}\n{OBSERVATIONS[state]}\nAction: {text}"
-    out = model(
-        input_ids=torch.tensor([tokenizer(words).input_ids]),
-        decoder_input_ids=torch.tensor([[model.config.decoder_start_token_id]]),
-        output_hidden_states=True,
-    )
-    return out.decoder_hidden_states[-1][0, 0]
-
-
-def plain_values(model, mlp, tokenizer, critic_input, state, detach=False):
-    """Log-probabilities and Q-values of a state's candidates, ``[K]`` each."""
-    scores, values = [], []
-    for index, text in enumerate(text for text in ACTIONS[state] if text):
-        total, last, first = plain_score(model, tokenizer, GOALS[state], OBSERVATIONS[state], text)
-        embedding = {"observation-action": last, "observation": first}.get(critic_input)
-        if embedding is None:
-            embedding = encoded_action(model, tokenizer, state, text)
-        output = mlp(embedding.detach() if detach else embedding)
-        scores.append(total)
-        values.append(output[index if critic_input == "observation" else 0])
-    return torch.stack(scores).log_softmax(0), torch.stack(values)
-
-
-def plain_losses(online, behind, tokenizer, critic_input, critic_backprop):
-    total_q, total_actor = 0.0, 0.0
-    for row, action in enumerate(TAKEN):
-        target = torch.tensor(REWARDS[row])
-        if row != 1:
-            with torch.no_grad():
-                log_prob, _ = plain_values(*online, tokenizer, critic_input, NEXT[row])
-                _, value = plain_values(*behind, tokenizer, critic_input, NEXT[row])
-                target = target + GAMMA * (log_prob.exp() * (value - ALPHA * log_prob)).sum()
-        log_prob, value = plain_values(*online, tokenizer, critic_input, row, not critic_backprop)
-        total_q = total_q + (value[action] - target) ** 2 / 3
-        total_actor = total_actor + (log_prob.exp() * (ALPHA * log_prob - value.detach())).sum() / 3
-    return {"loss_qvalue": total_q, "loss_actor": total_actor}
+    following = states[torch.tensor([1, 2, 0])].update(TensorDict(ends, batch_size=[3]))
+    steps = {"action": torch.tensor([2, 0, 1]), "steps_to_next_obs": torch.ones(3, 1).long()}
+    return states.update(steps | {"next": following})
 
 
 def trunk_gradients(loss, parameters):
@@ -111,15 +96,17 @@ def trunk_gradients(loss, parameters):
 )
 @pytest.mark.filterwarnings("ignore:BartForConditionalGeneration takes no token trie")
 def test_losses_and_gradients_are_the_plain_ones(family, critic_input, critic_backprop, tokenizer):
-    behind = {}
-    loss, model, mlp = make_loss(family, tokenizer, critic_input, critic_backprop, behind)
-    expected = plain_losses(
-        (model, mlp), (behind["model"], behind["mlp"]), tokenizer, critic_input, critic_backprop
+    loss, models, heads = make_loss(family, tokenizer, critic_input, critic_backprop)
+    batch = make_batch(tokenizer)
+    expected, _, _ = reference.losses(
+        models, heads, loss.log_alpha, batch, GAMMA, 0.01, critic_backprop
     )
-    terms = loss(make_batch(tokenizer))
-    parameters = list(model.parameters())
+    terms = loss(batch)
+    parameters = list(models[0].model.parameters())
     for name, value in expected.items():
         torch.testing.assert_close(terms[name], value, atol=1e-4, rtol=1e-4)
+        if name == "loss_alpha":
+            continue
         ours = trunk_gradients(terms[name], parameters)
         theirs = trunk_gradients(value, parameters)
         for gradient, plain in zip(ours, theirs, strict=True):
@@ -139,7 +126,7 @@ def test_losses_and_gradients_are_the_plain_ones(family, critic_input, critic_ba
 def test_actor_and_critic_share_the_pass(
     critic_input, passes, critic_backprop, tokenizer, monkeypatch
 ):
-    loss, _, _ = make_loss("flan-t5", tokenizer, critic_input, critic_backprop, {})
+    loss, _, _ = make_loss("flan-t5", tokenizer, critic_input, critic_backprop)
     asked, score = [], loss.trunk.score
     monkeypatch.setattr(loss.trunk, "score", lambda *args: asked.append(args[-1]) or score(*args))
     loss(make_batch(tokenizer))

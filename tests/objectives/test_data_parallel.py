@@ -1,22 +1,21 @@
 """Updates of two processes against those of one on all rows, and failures of one of them."""
 
+from functools import partial
+
 import pytest
 import torch
 from forked_processes import run_processes
 from torch import nn
 from torchrl.objectives import SoftUpdate
 
-from torchrl_glam.models import CandidateActor, CandidateCritic, ValueHead
 from torchrl_glam.objectives import (
     ClippedAdam,
     GradientReducer,
-    PPOGLAMLoss,
-    SACGLAMLoss,
     SharedTrunkOptimizer,
     UpdateFailedError,
 )
 
-from . import test_with_language_model as language_model
+from . import test_ppo as ppo
 from . import toy
 
 UPDATES, ROWS = 20, 8
@@ -30,12 +29,14 @@ def values(loss):
     return {name: value.detach().clone() for name, value in state.items()}
 
 
-def train_sac(loss, batches, group, parts, **settings):
+def train_sac(group, parts, **settings):
     """Updates by this process's parts of every batch, the first ones of the critic alone."""
+    loss = toy.make_loss(toy.make_trunk("partly frozen"), alpha_init=0.2, target_entropy=0.3)
     targets = SoftUpdate(loss, tau=0.1)
     optimizer = SharedTrunkOptimizer(loss, group=group, **{**SETTINGS, **settings})
     norms = []
-    for number, batch in enumerate(batches):
+    for number in range(UPDATES):
+        batch = toy.make_batch(ROWS)
         for rows in parts:
             terms = loss(batch[rows].clone())
             optimizer.backward(terms, len(rows) / ROWS, update_actor=number >= 5)
@@ -44,67 +45,23 @@ def train_sac(loss, batches, group, parts, **settings):
     return values(loss), norms
 
 
-def train_ppo(loss, batches, group, parts):
+def train_ppo(group, parts):
     """The inner loop of recipes/ppo_glam.py."""
+    loss = ppo.make_loss()
     parameters = [{"params": list(loss.parameters()), "lr": 1e-3}]
     optimizer, norms = ClippedAdam(parameters, max_grad_norm=0.05, group=group), []
-    for batch in batches:
+    for _ in range(UPDATES):
+        batch = loss.prepare(ppo.make_rollout(loss, ROWS))
         for rows in parts:
             optimizer.backward(loss(batch[rows].clone()), len(rows) / ROWS)
         norms.append(optimizer.step())
     return values(loss), norms
 
 
-def make_sac(lora):
-    torch.manual_seed(0)
-    trunk = language_model.make_trunk(lora)
-    critic = CandidateCritic(trunk.embedding_dim, (8,))
-    return SACGLAMLoss(trunk, CandidateActor(), critic, num_actions=3)
-
-
-def make_ppo(lora):
-    torch.manual_seed(0)
-    trunk = language_model.make_trunk(lora)
-    actor = CandidateActor(return_log_prob=True)
-    return PPOGLAMLoss(trunk, actor, ValueHead(trunk.embedding_dim, (8,)))
-
-
-def make_rollout():
-    """Rows as PPO's preparation leaves them."""
-    rows = language_model.make_batch(ROWS)
-    log_prob = rows["action_mask"].sum(-1).float().reciprocal().log()
-    more = {"action_log_prob": log_prob, "advantage": torch.randn(ROWS, 1)}
-    return rows.update(more | {"value_target": torch.randn(ROWS, 1)})
-
-
-def toy_run(**settings):
-    def run(group, parts):
-        torch.manual_seed(1)
-        loss = toy.make_loss(toy.make_trunk("partly frozen"), alpha_init=0.2, target_entropy=0.3)
-        batches = [toy.make_batch(ROWS) for _ in range(UPDATES)]
-        return train_sac(loss, batches, group, parts, **settings)
-
-    return run
-
-
-def language_model_run(train, make_loss, make_batch, lora):
-    def run(group, parts):
-        loss = make_loss(lora)
-        torch.manual_seed(1)
-        return train(loss, [make_batch() for _ in range(UPDATES)], group, parts)
-
-    return run
-
-
-def sac_batch():
-    return language_model.make_batch(ROWS)
-
-
 RUNS = {
-    "toy, an Adam for each loss": toy_run(),
-    "toy, one Adam": toy_run(separate=False),
-    "SAC, LoRA": language_model_run(train_sac, make_sac, sac_batch, lora=True),
-    "PPO": language_model_run(train_ppo, make_ppo, make_rollout, lora=False),
+    "SAC, an Adam for each loss": train_sac,
+    "SAC, one Adam": partial(train_sac, separate=False),
+    "PPO": train_ppo,
 }
 
 
@@ -114,8 +71,13 @@ def rows_of(rank):
     return list(torch.arange(begin, begin + sum(PARTS[rank])).split(PARTS[rank]))
 
 
+def run(name, group, parts):
+    torch.manual_seed(1)
+    return RUNS[name](group, parts)
+
+
 def all_runs(ranks):
-    return {name: run(ranks.group, rows_of(ranks.rank)) for name, run in RUNS.items()}
+    return {name: run(name, ranks.group, rows_of(ranks.rank)) for name in RUNS}
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +88,7 @@ def of_two():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_two_processes_update_as_one_with_all_rows(name, of_two):
-    alone, norms = RUNS[name](None, [torch.arange(ROWS)])
+    alone, norms = run(name, None, [torch.arange(ROWS)])
     for together, their_norms in (results[name] for results in of_two):
         assert together.keys() == alone.keys()
         for key, value in alone.items():
@@ -191,7 +153,7 @@ def fail_on_one(ranks):
 def test_what_fails_on_one_process_fails_on_all_and_changes_nothing():
     (first, unchanged_0), (second, unchanged_1) = run_processes(fail_on_one)
     assert unchanged_0 and unchanged_1
-    assert [kind for kind, _ in first] == [UpdateFailedError.__name__, "FloatingPointError"]
-    assert [kind for kind, _ in second] == [UpdateFailedError.__name__, "FloatingPointError"]
+    for told in (first, second):
+        assert [kind for kind, _ in told] == [UpdateFailedError.__name__, "FloatingPointError"]
     assert "on another process" in first[0][1] and "out of memory" in second[0][1]
     assert "on another process" in first[1][1] and "loss_actor is nan" in second[1][1]

@@ -267,34 +267,17 @@ def test_nested_keys(objective):
     options = {"objective": objective, "clip_center": "behaviour"}
     loss = make_loss(**options)
     rollout = relabel(make_rollout(loss))
-    renamed = {
-        "advantage": ("ppo", "advantage"),
-        "value_target": ("ppo", "target"),
-        "value": ("ppo", "value"),
-        "sample_log_prob": ("ppo", "log_prob"),
-        "action": ("agent", "action"),
-        "reward": ("agent", "reward"),
-        "done": ("agent", "done"),
-        "terminated": ("agent", "terminated"),
-        "clip_center": ("ppo", "center"),
-        "is_hindsight": ("agent", "is_hindsight"),
-    }
-    trunk, value = loss.trunk, ValueHead(toy.WIDTH, (8,), state_value_key=("ppo", "value"))
+    renamed = {name: ("agent", name) for name in vars(loss.tensor_keys)}
+    trunk, value = loss.trunk, ValueHead(toy.WIDTH, (8,), state_value_key=("agent", "value"))
     value.load_state_dict(loss.value.state_dict())
     actor = CandidateActor(action_key=("agent", "action"), return_log_prob=True)
     other = PPOGLAMLoss(trunk, actor, value.double(), **options)
     assert other.tensor_keys.sample_log_prob == ("agent", "action_log_prob")
-    assert other.tensor_keys.value == ("ppo", "value")
+    assert other.tensor_keys.value == ("agent", "value")
     other.set_keys(**renamed)
     other.make_value_estimator(gamma=0.9, lmbda=0.8)
-    moves = {"value": "state_value", "sample_log_prob": "action_log_prob"}
-    copy = rollout.clone()
-    for name, key in renamed.items():
-        old = moves.get(name, name)
-        for place in (old, ("next", old)):
-            if copy.get(place, None) is not None:
-                target = key if place == old else ("next", *key)
-                copy.set(target, copy.pop(place))
+    written = {"value": "state_value", "sample_log_prob": "action_log_prob"}
+    copy = toy.rename(rollout, {written.get(name, name): key for name, key in renamed.items()})
     expected, got = loss(loss.prepare(rollout)), other(other.prepare(copy).select(*other.in_keys))
     for name in LOSSES:
         torch.testing.assert_close(got[name], expected[name])

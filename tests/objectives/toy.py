@@ -64,6 +64,16 @@ def make_loss(trunk=None, critic=None, gamma=0.9, **options):
     return loss.to(torch.float64)
 
 
+def rename(batch, keys):
+    """A copy with other keys, of the states and of the next ones."""
+    batch = batch.clone()
+    for old, new in keys.items():
+        for place in (batch, batch["next"]):
+            if old in place.keys():
+                place.rename_key_(old, new)
+    return batch
+
+
 def make_batch(rows=7):
     """Transitions of every kind; see the comments. More than seven rows repeat the kinds."""
     current, following = _states(rows), _states(rows)

@@ -21,7 +21,7 @@ SETTINGS = {
     ],
     "ppo_glam": [
         *("num_epochs=1", "log_every=32", "max_tokens_per_pass=512", "hindsight=all"),
-        *("env=stairs:alone", "normalisation=word_mean"),
+        *("env=stairs:alone", "normalisation=token_mean"),
     ],
 }
 

@@ -92,7 +92,7 @@ ARRIVALS = {
     "capacity": (160, lambda a, b: b.storage.max_size),
     "batch_size": (16, lambda a, b: b.batch_size),
     "max_tokens_per_pass": (512, lambda a, b: a.trunk.max_tokens_per_pass),
-    "normalisation": ("token_mean", lambda a, b: a.trunk.likelihood.normalisation),
+    "normalisation": ("token_mean", lambda a, b: a.trunk.normalisation),
     "lora_rank": (2, lambda a, b: a.model.peft_config["default"].r),
 }
 

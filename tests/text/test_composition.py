@@ -38,15 +38,6 @@ def state(goal="Grasp red lion", observation="You see: red lion"):
     return TensorDict({key: encode_text(words) for key, words in texts.items()}, [1])
 
 
-def test_the_stray_piece_is_there():
-    """The tokenizer of these tests does what it is for."""
-    tokenizer = stray_piece()
-    whole = tokenizer("Goal: Grasp\nYou see:", add_special_tokens=False).input_ids
-    pieces = [tokenizer(p, add_special_tokens=False).input_ids for p in ("Goal:", " Grasp")]
-    assert whole[: len(pieces[0])] == pieces[0]
-    assert whole[len(pieces[0]) :][: len(pieces[1])] != pieces[1]
-
-
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
 def test_a_trunk_refuses_a_tokenizer_with_a_stray_leading_piece(family):
     tokenizer = stray_piece()

@@ -8,7 +8,7 @@ from torchrl.envs import TransformedEnv as Transformed
 
 from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import load_tokenizer
-from torchrl_glam.text import PromptTemplate, TokenizeText, describe_env, token_lengths
+from torchrl_glam.text import PromptTemplate, describe_env, token_lengths
 
 
 class Silent(EnvBase):
@@ -115,11 +115,3 @@ def test_lengths_of_playground_are_those_of_its_longest_texts():
     text = f"You see: {many}\nYou are on: {one}\nYou are holding: {one}\nYou have grown: {many}"
     ids = tokenizer(lead + text, add_special_tokens=False).input_ids
     assert lengths["observation_length"] == len(ids)
-
-
-def test_environments_and_transforms_say_their_settings():
-    env = Transformed(game(), TokenizeText(load_tokenizer("tiny"), goal_length=7))
-    text = repr(env)
-    assert "PlaygroundTextEnv(num_envs=2, num_objects=3, split='train', sequential=" in text
-    assert "goal_length=7, observation_length=160, action_length=8)" in text
-    assert "max_steps=7" in repr(describe_env(env)) and "Grasp" not in repr(describe_env(env))

@@ -1,7 +1,5 @@
 """Text tensors."""
 
-import typing
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -39,16 +37,6 @@ def test_errors():
         decode_text(torch.zeros(3).long())
     with pytest.raises(TypeError, match="got str"):
         decode_text("Grasp")
-    with pytest.raises(ValueError, match=r"shape \[2, 5\]: with 0 dimensions of B"):
-        decode_text(encode_text(["Go", "Grasp"]), 0)
-
-
-@pytest.mark.skipif(not hasattr(typing, "get_overloads"), reason="Python 3.10 keeps none")
-def test_type_checkers_know_what_is_decoded():
-    overloads = typing.get_overloads(decode_text)
-    returned = [typing.get_type_hints(one)["return"] for one in overloads]
-    assert returned == [str, list[str], list[list[str]], typing.Any]
-    assert decode_text(encode_text([["a"]]), 2) == [["a"]]
 
 
 @settings(max_examples=100, deadline=None)
@@ -60,17 +48,12 @@ def test_join_segments(rows, length):
     values = torch.zeros((len(rows), 3, 4), dtype=torch.int16)
     mask = torch.zeros(values.shape, dtype=torch.bool)
     for r, row in enumerate(rows):
-        for s, segment in enumerate(row):
-            values[r, s, : len(segment)] = torch.tensor(segment)
-            mask[r, s, : len(segment)] = True
+        for s, segment in enumerate(row):  # padding may stand in the middle
+            places = torch.randperm(4)[: len(segment)].sort().values
+            values[r, s, places] = torch.tensor(segment, dtype=torch.int16)
+            mask[r, s, places] = True
     joined = join_segments(values, mask, length, pad=99)
     assert joined.dtype == values.dtype
     for row, found in zip(rows, joined.tolist(), strict=True):
         whole = sum(row, [])[:length]
         assert found == whole + [99] * (length - len(whole))
-
-
-def test_join_segments_drops_padding_in_the_middle():
-    values = torch.tensor([[[5, 0, 6], [7, 8, 9]]]).expand(2, 1, 2, 3)
-    mask = torch.tensor([[True, False, True], [False, True, True]])
-    assert join_segments(values, mask.expand(2, 1, 2, 3), 5).tolist() == [[[5, 6, 8, 9, 0]]] * 2

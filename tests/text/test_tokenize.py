@@ -11,7 +11,7 @@ from torchrl.envs.utils import check_env_specs
 
 from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import load_tokenizer
-from torchrl_glam.text import TokenizeText, decode_text, encode_text, token_cache, token_lengths
+from torchrl_glam.text import TokenizeText, decode_text, encode_text, token_cache
 from torchrl_glam.text.encoding import cut_text
 
 
@@ -91,15 +91,6 @@ def test_a_full_cache_starts_again(tokenizer, monkeypatch):
         batch = words[start : start + 3]
         expected = [ids_of(tokenizer, " " + text, 5) for text in batch]
         assert cache.tokens_of(encode_text(batch, 9)).tolist() == expected
-
-
-def test_lengths_of_playground_hold_every_text(tokenizer):
-    env = PlaygroundTextEnv(num_envs=64, num_objects=3, sequential=False, max_steps=40, seed=1)
-    lengths = token_lengths(env, tokenizer)
-    transformed = TransformedEnv(env, TokenizeText(tokenizer, **lengths))
-    steps = transformed.rollout(80, break_when_any_done=False)
-    longest = (steps["observation_tokens"] != tokenizer.pad_token_id).sum(-1).max()
-    assert longest <= lengths["observation_length"] <= 20
 
 
 @pytest.mark.parametrize("keep", ["head", "tail"])

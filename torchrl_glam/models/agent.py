@@ -88,12 +88,7 @@ class Agent:
         return out.to(here)
 
 
-def load_agent(
-    folder: str | Path,
-    *,
-    device: torch.device | str = "cpu",
-    **kwargs,
-) -> Agent:
+def load_agent(folder: str | Path, *, device: torch.device | str = "cpu", **kwargs) -> Agent:
     """Loads a trained agent: language model, trunk, actor and value heads.
 
     The agent scores as it did when it was exported. Nothing is unpickled: weights are read from

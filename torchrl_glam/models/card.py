@@ -126,22 +126,16 @@ def _read_template(values: Any) -> PromptTemplate:
     if not isinstance(values, dict) or set(values) - set(_TEMPLATE):
         raise ValueError(f"template ({shorten(repr(values), 80)}) must have entries of {_TEMPLATE}")
     for key, value in values.items():
-        fits = isinstance(value, bool) if key == "special_tokens" else _is_text(20_000)(value)
-        if not fits:
-            kind = "true or false" if key == "special_tokens" else "text of 20,000 characters"
-            raise ValueError(f"template.{key} ({shorten(repr(value), 80)}) must be {kind} at most")
+        flag = key == "special_tokens"
+        if not (isinstance(value, bool) if flag else _is_text(value)):
+            kind = "true or false" if flag else "text of 20,000 characters at most"
+            raise ValueError(f"template.{key} ({shorten(repr(value), 80)}) must be {kind}")
     return PromptTemplate(**values)
 
 
-def _is_whole(low: int, high: int) -> Callable[[Any], bool]:
-    return lambda value: (
-        isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-    )
-
-
-def _is_text(most: int) -> Callable[[Any], bool]:
+def _is_text(value: Any, most: int = 20_000) -> bool:
     """Text that a terminal shows as it is: control characters would be obeyed."""
-    return lambda value: (
+    return (
         isinstance(value, str)
         and len(value) <= most
         and not any(ord(c) < 32 and c not in "\n\t" or 127 <= ord(c) < 160 for c in value)
@@ -154,23 +148,23 @@ def _is_plain(value: Any, depth: int = 8) -> bool:
         return all(_is_plain(key, 1) for key in value) and _is_plain(list(value.values()), depth)
     if isinstance(value, (list, tuple)):
         return depth > 0 and all(_is_plain(entry, depth - 1) for entry in value)
-    return value is None or isinstance(value, (bool, int, float)) or _is_text(20_000)(value)
+    return value is None or isinstance(value, (bool, int, float)) or _is_text(value)
+
+
+def _is_whole(value: Any, low: int = 1, high: int = 2**20) -> bool:
+    return type(value) is int and low <= value <= high
 
 
 def _one_of(*choices: str) -> tuple[Callable[[Any], bool], str]:
     return lambda value: isinstance(value, str) and value in choices, f"one of {choices}"
 
 
-def _are_sizes(value: Any) -> bool:
-    return (
-        isinstance(value, (list, tuple))
-        and len(value) <= 64
-        and all(map(_is_whole(1, 2**20), value))
-    )
+def _text(most: int) -> tuple[Callable[[Any], bool], str]:
+    words = f"text of at most {most} characters, none of them control characters"
+    return lambda value: _is_text(value, most), words
 
 
 _TEMPLATE = ("text", "action_lead", "special_tokens")
-_TRUE = (lambda value: isinstance(value, bool), "true or false")
 _DTYPE = _one_of("float32", "bfloat16")
 # What each entry must be: a test, and its words.
 _SCHEMA: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -182,15 +176,20 @@ _SCHEMA: dict[str, tuple[Callable[[Any], bool], str]] = {
     "template": (lambda value: isinstance(value, PromptTemplate), "a PromptTemplate"),
     "normalisation": _one_of(*get_args(Normalisation)),
     "critic": _one_of(*get_args(CriticInput), "state"),
-    "hidden_sizes": (_are_sizes, "a list of at most 64 whole numbers from 1 to 1048576"),
+    "hidden_sizes": (
+        lambda value: (
+            isinstance(value, (list, tuple)) and len(value) <= 64 and all(map(_is_whole, value))
+        ),
+        "a list of at most 64 whole numbers from 1 to 1048576",
+    ),
     "num_actions": (
-        lambda value: value is None or _is_whole(1, 2**20)(value),
+        lambda value: value is None or _is_whole(value),
         "a whole number from 1 to 1048576",
     ),
-    "num_critics": (_is_whole(0, 64), "a whole number from 0 to 64"),
-    "model": (_is_text(4_096), "text of at most 4096 characters, none of them control characters"),
-    "pretraining": (_is_text(1_000), "text of at most 1000 characters, no control characters"),
-    "load_in_4bit": _TRUE,
+    "num_critics": (lambda value: _is_whole(value, 0, 64), "a whole number from 0 to 64"),
+    "model": _text(4_096),
+    "pretraining": _text(1_000),
+    "load_in_4bit": (lambda value: isinstance(value, bool), "true or false"),
     "compute_dtype": _DTYPE,
     "dtype": _DTYPE,
 }
@@ -199,41 +198,27 @@ _SCHEMA: dict[str, tuple[Callable[[Any], bool], str]] = {
 def find_export(folder: Path) -> Path:
     """The folder that holds an agent's card: the one given, or that of a run's export.
 
-    Args:
-        folder: ``"tiny"`` is the embedded agent.
-
-    Raises:
-        FileNotFoundError: naming what is missing and the remedy.
+    ``"tiny"`` is the embedded agent. Raises FileNotFoundError naming what is missing.
     """
     if str(folder) in EMBEDDED:
         return Path(__file__).parents[1] / "assets" / "agent"
     for place in (folder, folder / "model"):
         if (place / CARD).is_file():
             return place
-    run = next((p for p in (folder, folder.resolve().parent) if _is_run(p)), None)
-    places = (folder, folder / "model")
     if not folder.is_dir():
-        why = "is not there: give the folder of a run, or its export (<run>/model)"
-    elif run is not None and (run / _LOCK).is_file():
+        why = "is not there"
+    elif any((place / _LOCK).is_file() for place in (folder, folder.resolve().parent)):
         why = (
-            f"belongs to a run that has not ended ({_LOCK}), and holds no {CARD} yet: wait for its "
-            "end, or resume it (resume=...) if it was killed"
-        )
-    elif any((place / "tokenizer_config.json").exists() for place in places):
-        why = (
-            f"holds a language model and no {CARD}, which says how the agent reads and scores: "
-            "write one into it (AgentCard(...).write(folder)), or load the language model alone "
-            "(load_language_model, or model= of a recipe)"
-        )
-    elif run is not None:
-        why = (
-            f"is a run's that exported no agent (no model/{CARD}): it was stopped before its end; "
-            "resume it (resume=...), and it writes one"
+            f"belongs to a run that has not ended ({_LOCK}): wait for its end, or resume it "
+            "(resume=...) if it was killed"
         )
     else:
-        why = f"holds no agent: it has no {CARD}; give the folder of a run, or its export"
-    raise FileNotFoundError(f"folder ({str(folder)!r}) {why}")
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "config.yaml").is_file() or (folder / _LOCK).is_file()
+        why = (
+            f"holds no {CARD}, which says how an agent reads and scores: resume its run "
+            "(resume=...) if it was stopped before its end, or write a card to a language model "
+            "(AgentCard(...).write(folder))"
+        )
+    raise FileNotFoundError(
+        f"folder ({str(folder)!r}) {why}; an agent is in the folder of a run that ended, or in its "
+        "export (<run>/model)"
+    )

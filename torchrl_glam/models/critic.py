@@ -62,23 +62,14 @@ def make_critic(
     if critic_input not in get_args(CriticInput):
         raise ValueError(f"critic_input ({critic_input!r}) must be one of {get_args(CriticInput)}")
     _, action_embedding_key, prompt_embedding_key = trunk.out_keys
+    keys = {"action_value_key": action_value_key}
     if critic_input == "observation":
-        return trunk, ObservationCritic(
-            trunk.embedding_dim,
-            num_actions,
-            hidden_sizes,
-            prompt_embedding_key=prompt_embedding_key,
-            action_value_key=action_value_key,
-        )
+        keys["prompt_embedding_key"] = prompt_embedding_key
+        return trunk, ObservationCritic(trunk.embedding_dim, num_actions, hidden_sizes, **keys)
     if critic_input == "encoded-action":
         trunk = EncodedActionsTrunk(trunk)
-    return trunk, CandidateCritic(
-        trunk.embedding_dim,
-        hidden_sizes,
-        action_embedding_key=action_embedding_key,
-        action_mask_key=trunk.in_keys[-1],
-        action_value_key=action_value_key,
-    )
+    keys |= {"action_embedding_key": action_embedding_key, "action_mask_key": trunk.in_keys[-1]}
+    return trunk, CandidateCritic(trunk.embedding_dim, hidden_sizes, **keys)
 
 
 class CandidateCritic(TensorDictModule):
@@ -157,8 +148,6 @@ class ObservationCritic(TensorDictModule):
         prompt_embedding_key: NestedKey = "prompt_embedding",
         action_value_key: NestedKey = "action_value",
     ) -> None:
-        if num_actions < 1:
-            raise ValueError(f"num_actions ({num_actions}) must be at least 1: one value per slot.")
         super().__init__(
             _Value(_mlp(embedding_dim, hidden_sizes, out_features=num_actions)),
             in_keys=[prompt_embedding_key],
@@ -221,10 +210,9 @@ class _Value(nn.Module):
 
 def _mlp(in_features: int, hidden_sizes: Sequence[int], out_features: int) -> MLP:
     hidden_sizes = list(hidden_sizes)
-    if in_features < 1:
+    if min(in_features, out_features, *hidden_sizes) < 1:
         raise ValueError(
-            f"embedding_dim ({in_features}) must be at least 1: the width of the embeddings."
+            f"embedding_dim ({in_features}), hidden_sizes ({hidden_sizes}) and num_actions "
+            f"({out_features}) must all be at least 1"
         )
-    if any(size < 1 for size in hidden_sizes):
-        raise ValueError(f"hidden_sizes ({hidden_sizes}) must all be at least 1.")
     return MLP(in_features, out_features, num_cells=hidden_sizes, activation_class=nn.ReLU)

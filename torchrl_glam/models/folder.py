@@ -33,20 +33,13 @@ _MOST_LAYERS = 4_096
 # The fields of adapters that are read, and the types of their values. All else must be off.
 _ADAPTER_FIELDS: dict[str, tuple[type, ...]] = {
     "r": (int,),
-    "lora_alpha": (int, float),
-    "lora_dropout": (int, float),
-    "bias": (str,),
-    "task_type": (str,),
-    "fan_in_fan_out": (bool,),
-    "use_rslora": (bool,),
-    "use_dora": (bool,),
+    **dict.fromkeys(("lora_alpha", "lora_dropout"), (int, float)),
+    **dict.fromkeys(("bias", "task_type"), (str,)),
+    **dict.fromkeys(("fan_in_fan_out", "use_rslora", "use_dora"), (bool,)),
     "init_lora_weights": (bool, str),
-    "target_modules": (list,),
-    "exclude_modules": (list,),
-    "modules_to_save": (list,),
+    **dict.fromkeys(("target_modules", "exclude_modules", "modules_to_save"), (list,)),
     "layers_to_transform": (list, int),
-    "rank_pattern": (dict,),
-    "alpha_pattern": (dict,),
+    **dict.fromkeys(("rank_pattern", "alpha_pattern"), (dict,)),
 }
 _NOTED = ("base_model_name_or_path", "peft_type", "peft_version", "auto_mapping", "revision")
 
@@ -59,11 +52,9 @@ def check_folder(folder: Path, *, weights: bool) -> None:
     that is refused, and why.
     """
     folder = folder.resolve()
-    for entry in sorted(folder.iterdir()):
+    templates = folder.glob("additional_chat_templates/*")  # which tokenizers read
+    for entry in sorted([*folder.iterdir(), *templates]):
         _check_plain(folder, entry)
-        if entry.is_dir() and entry.name == "additional_chat_templates":  # which tokenizers read
-            for template in sorted(entry.iterdir()):
-                _check_plain(folder, template)
     whole, adapters = ((folder / name).exists() for name in ("config.json", ADAPTERS))
     if not (whole or adapters):
         raise FileNotFoundError(
@@ -76,12 +67,12 @@ def check_folder(folder: Path, *, weights: bool) -> None:
             "(adapter_config.json), which would be added to it: remove the files of one of them"
         )
     _check_sizes(folder, _read(folder, "config.json"))
+    if weights:
+        _check_weights(folder)
     for name in ("config.json", "tokenizer_config.json"):
         for key, value in _read(folder, name).items():
             if key.endswith("_file") and isinstance(value, str):
                 _check_inside(folder, f"{name}: {key}", value)
-    if weights:
-        _check_weights(folder)
 
 
 @contextmanager
@@ -168,10 +159,8 @@ def adapter_base(folder: Path, embedded: Collection[str] = ()) -> str:
     """The model that adapters go on, to be loaded from where it is on this machine.
 
     ``embedded`` are names of models that come with this package, wherever it was installed then.
-
-    Raises:
-        FileNotFoundError: if it is a folder that is not there.
-        ValueError: if the adapters name no model, or if their weights are missing or a pickle.
+    Raises FileNotFoundError if it is a folder that is not there, and ValueError if the adapters
+    name no model, or if their weights are missing or a pickle.
     """
     if not (folder / _WEIGHTS).exists():
         raise ValueError(
@@ -226,8 +215,9 @@ def adapter_settings(folder: Path) -> dict[str, Any]:
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             refuse(key, " or ".join(kind.__name__ for kind in types))
         names = value if isinstance(value, (list, dict)) else []
-        if not all(isinstance(name, int) or _is_name(name) for name in names):
-            refuse(key, "plain names of modules")
+        for name in names:
+            if not isinstance(name, (int, str)) or not re.fullmatch(r"[\w.]{1,200}", str(name)):
+                refuse(key, "plain names of modules")
         if key == "init_lora_weights" and value not in (True, False, "gaussian"):
             refuse(key, "true, false or gaussian: others change the base model")
         settings[key] = value
@@ -236,10 +226,6 @@ def adapter_settings(folder: Path) -> dict[str, Any]:
     if not all(isinstance(rank, int) for rank in settings.get("rank_pattern", {}).values()):
         refuse("rank_pattern", "whole numbers by module")
     return settings
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[\w.]{1,200}", value) is not None
 
 
 def put_adapters(model: PreTrainedModel, folder: Path, quantised: bool) -> PeftModel:

@@ -147,7 +147,11 @@ class GoalJudge:
             questions += [self._fill({**slots, "goal": goal}) for goal in asked]
         if not questions:
             return torch.zeros(0)
-        self._check_composition(*questions[0])
+        if not self._is_checked:  # whether the pieces of a question have the tokens of the whole
+            first, rest, *answers = questions[0]
+            actions = () if self.trunk.closes_prompt else answers
+            check_composition(self._tokenizer, self._template, [(first, rest)], actions)
+            self._is_checked = True
         states, rows, places = self._group(questions)
         try:
             scores = self.trunk(states, only="scores")[self.trunk.out_keys[0]]
@@ -178,14 +182,6 @@ class GoalJudge:
             return text
 
         return [re.sub(r"\{(\w+)\}", text_of, text) for text in self._texts]
-
-    def _check_composition(self, first: str, rest: str, *answers: str) -> None:
-        """Checks once that the pieces of a question have the tokens of the whole."""
-        if self._is_checked:
-            return
-        actions = () if self.trunk.closes_prompt else answers
-        check_composition(self._tokenizer, self._template, [(first, rest)], actions)
-        self._is_checked = True
 
     def _group(self, questions: list[list[str]]) -> tuple[TensorDict, Tensor, Tensor]:
         """S states with A candidates; the state ``[P]`` and the candidates ``[P, answers]`` of each

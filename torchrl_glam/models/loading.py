@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +23,7 @@ from torchrl_glam.models.trunks.reader import text_config
 
 if TYPE_CHECKING:
     from peft import LoraConfig
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 EMBEDDED = ("tiny",)
 
@@ -107,21 +104,25 @@ def load_language_model(
     tokenizer = load_tokenizer(name)
     if adapters is not None:
         name = adapter_base(adapters, EMBEDDED)
-    kwargs = {"attn_implementation": attention}
+    options = {"attn_implementation": attention, "use_safetensors": True}
     if load_in_4bit:
         from transformers import BitsAndBytesConfig
 
-        kwargs["quantization_config"] = BitsAndBytesConfig(
+        options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=compute_dtype,
         )
-        kwargs["device_map"] = str(device)
-    kind = choose_kind(name)[0]
-    options = {"use_safetensors": True, "output_loading_info": True}
-    model, report = _load(kind, name, dtype=dtype, **options, **kwargs)
-    _check_complete(name, report["missing_keys"])
+        options["device_map"] = str(device)
+    kind = _choose_kind(name)
+    model, report = _load(kind, name, dtype=dtype, output_loading_info=True, **options)
+    if missing := sorted(report["missing_keys"]):
+        first = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise ValueError(
+            f"name ({str(name)!r}) lacks {len(missing)} tensors of the model ({first}), which "
+            "would be random: copy it again, or choose a model with a language-model head"
+        )
     if attention is None and (chosen := text_config(model)._attn_implementation) != "sdpa":
         warnings.warn(
             f"{type(model).__name__} has no attention 'sdpa' and is read by {chosen!r}, which is "
@@ -172,8 +173,8 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def choose_kind(name: str | Path) -> tuple[type, PretrainedConfig]:
-    """The class of ``transformers`` that loads a model, and the model's configuration."""
+def _choose_kind(name: str | Path) -> type:
+    """The class of ``transformers`` that loads a model."""
     import transformers
 
     config = _load(transformers.AutoConfig, name)
@@ -187,20 +188,17 @@ def choose_kind(name: str | Path) -> tuple[type, PretrainedConfig]:
             "head: choose an encoder-decoder such as 'google/flan-t5-base', or a decoder-only "
             "one such as 'Qwen/Qwen2.5-0.5B'"
         )
-    return kind, config
+    return kind
 
 
-@contextmanager
-def _source(name: str | Path, weights: bool) -> Iterator[tuple[str | Path, dict[str, bool]]]:
+def _source(name: str | Path, weights: bool) -> tuple[str, dict[str, bool]]:
     """The folder or hub id to load from, looked at, and options of ``from_pretrained``."""
     if str(name) in EMBEDDED:
-        with as_file(files("torchrl_glam") / "assets" / str(name)) as folder:
-            yield folder, {}
-    elif Path(name).is_dir():
+        return str(Path(__file__).parents[1] / "assets" / name), {}
+    if Path(name).is_dir():
         check_folder(Path(name), weights=weights)
-        yield str(name), {}
-    else:
-        yield str(name), {} if _hub_answers(str(name)) else {"local_files_only": True}
+        return str(name), {}
+    return str(name), {} if _hub_answers(str(name)) else {"local_files_only": True}
 
 
 def _hub_answers(name: str) -> bool:
@@ -217,20 +215,23 @@ def _hub_answers(name: str) -> bool:
 def _load(kind: type, name: str | Path, **kwargs):
     weights = kind.__name__.startswith("AutoModel")
     try:
-        with _source(name, weights) as (source, where), without_current_folder():
+        source, where = _source(name, weights)
+        with without_current_folder():
             return kind.from_pretrained(source, trust_remote_code=False, **where, **kwargs)
-    except FileNotFoundError as error:
-        if Path(name).is_dir():  # check_folder names what is missing
-            raise
-        raise _not_loaded(name, error) from error
-    except (OSError, ConnectionError) as error:
-        raise _not_loaded(name, error) from error
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and Path(name).is_dir():
+            raise  # check_folder names what is missing
+        raise FileNotFoundError(
+            f"name ({str(name)!r}) could not be loaded: it is none of the embedded models "
+            f"{EMBEDDED}, no folder with a model and its tokenizer, and the hub gave none of that "
+            f"id (no network, or no such model). Reason given: {shorten(error)}"
+        ) from error
     except RecursionError as error:
         raise ValueError(f"name ({str(name)!r}) has JSON files nested too deeply") from error
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(
             f"name ({str(name)!r}) has damaged weights, or those of another configuration "
-            f"({_first_line(error)}): copy the model again"
+            f"({shorten(error)}): copy the model again"
         ) from error
     except ValueError as error:
         if "trust_remote_code" not in str(error):
@@ -241,45 +242,22 @@ def _load(kind: type, name: str | Path, **kwargs):
         ) from error
 
 
-def _not_loaded(name: str | Path, error: Exception) -> FileNotFoundError:
-    return FileNotFoundError(
-        f"name ({str(name)!r}) could not be loaded: it is none of the embedded models {EMBEDDED}, "
-        "no folder with a model and its tokenizer, and the hub gave none of that id (no network, "
-        f"or no such model). Reason given: {_first_line(error)}"
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return shorten((str(error).splitlines() or [type(error).__name__])[0])
-
-
-def _check_complete(name: str | Path, missing: Collection[str]) -> None:
-    """Raises ValueError if the model lacks tensors: it would be part random."""
-    if missing:
-        first = ", ".join(sorted(missing)[:5]) + (", ..." if len(missing) > 5 else "")
-        raise ValueError(
-            f"name ({str(name)!r}) lacks {len(missing)} tensors of the model ({first}), which "
-            "would be random: copy it again, or choose a model with a language-model head"
-        )
-
-
 def _check_4bit(device: torch.device) -> None:
     """Raises ValueError where bitsandbytes cannot hold weights in 4 bits, by trying it."""
     try:
         from bitsandbytes.functional import quantize_4bit
+
+        zeros = torch.zeros(64, 64, device=device)
+        quantize_4bit(zeros, quant_type="nf4", compress_statistics=True)
     except ImportError as error:
         raise ValueError(
             "load_in_4bit (True) needs bitsandbytes: pip install 'torchrl_glam[quantised]', or set "
-            f"load_in_4bit=False ({_first_line(error)})"
+            f"load_in_4bit=False ({shorten(error)})"
         ) from error
-    try:
-        quantize_4bit(
-            torch.zeros(64, 64, device=device), quant_type="nf4", compress_statistics=True
-        )
     except (RuntimeError, NotImplementedError, AttributeError, ValueError) as error:
         raise ValueError(
             "load_in_4bit (True) is not possible here: bitsandbytes makes no 4-bit weights on "
-            f"device {str(device)!r} ({_first_line(error)}); set load_in_4bit=False"
+            f"device {str(device)!r} ({shorten(error)}); set load_in_4bit=False"
         ) from error
 
 

@@ -7,11 +7,7 @@ Munchausen bonus, clipping around a centre. The losses apply it to the heads of 
 from torchrl_glam.objectives.gathering import ClippedAdam, GatheringOptimizer
 from torchrl_glam.objectives.optim import SharedTrunkOptimizer
 from torchrl_glam.objectives.ppo import PPOGLAMLoss
-from torchrl_glam.objectives.reduction import (
-    GradientReducer,
-    LostProcessError,
-    UpdateFailedError,
-)
+from torchrl_glam.objectives.reduction import GradientReducer, LostProcessError, UpdateFailedError
 from torchrl_glam.objectives.sac import SACGLAMLoss
 from torchrl_glam.objectives.trunk import trainable_leaves
 

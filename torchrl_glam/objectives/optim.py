@@ -83,67 +83,67 @@ class SharedTrunkOptimizer(GatheringOptimizer):
             "lr_heads": lr_heads,
             "lr_alpha": lr_alpha,
         }
-        _check_rates(rates, separate)
-        self.loss, self.separate = loss, separate
-        self._update_actor = True
+        for name, rate in rates.items():
+            if not (0.0 <= rate < math.inf):
+                raise ValueError(f"{name} ({rate}) must be a finite learning rate of at least 0.")
+        if not separate and lr_trunk_actor != lr_trunk_critic:
+            raise ValueError(
+                f"lr_trunk_actor ({lr_trunk_actor}) and lr_trunk_critic ({lr_trunk_critic}) must "
+                "be equal with separate=False: the trunk then has one Adam."
+            )
+        self.loss, self.separate, self._update_actor = loss, separate, True
         self._trunk = list(loss.trunk_parameters())
-        self._critic = list(loss.critic_parameters())
-        groups = {"critic": (self._critic, lr_heads), "alpha": ([loss.log_alpha], lr_alpha)}
+        groups = {
+            "critic": (list(loss.critic_parameters()), lr_heads),
+            "alpha": ([loss.log_alpha], lr_alpha),
+        }
         if self._trunk and separate:
             groups["trunk_actor"] = (self._trunk, lr_trunk_actor)
             groups["trunk_critic"] = (self._trunk, lr_trunk_critic)
         elif self._trunk:
             groups["trunk"] = (self._trunk, lr_trunk_actor)
+        self._groups = {name: parameters for name, (parameters, _) in groups.items()}
         adams = {
-            name: torch.optim.Adam(params, lr=lr, fused=True)
-            for name, (params, lr) in groups.items()
+            name: torch.optim.Adam(parameters, lr=lr, fused=True)
+            for name, (parameters, lr) in groups.items()
         }
         super().__init__(adams, max_grad_norm, group)
 
     def backward(
         self, losses: TensorDictBase, share: float = 1.0, *, update_actor: bool = True
     ) -> None:
-        """Back-propagates the losses of a part of the batch; nothing moves yet.
+        """Back-propagates the losses of a part, as :meth:`GatheringOptimizer.backward` does.
 
         Args:
-            losses: result of calling the loss.
-            share: the part's share of the batch of all processes, ``len(part) / batch_size``.
-                Default: 1.
+            losses, share: those of :meth:`GatheringOptimizer.backward`, as are the errors.
             update_actor: ``False`` during the critic's warm-up (section 2.2): neither the
                 actor's loss nor the entropy coefficient's is used. With ``critic_backprop`` the
                 critic still moves the trunk. The same for all parts of a batch. Default: ``True``.
-
-        Raises:
-            FloatingPointError: if a loss is not finite; names it. The gradients of earlier parts
-                are forgotten.
         """
         self._update_actor = update_actor
         super().backward(losses, share)
 
     def _reachable(self) -> dict[str, list[nn.Parameter]]:
-        groups = {"critic": self._critic, "alpha": [self.loss.log_alpha]}
-        if self._trunk and self.separate:
-            groups["trunk_actor"] = self._trunk
-            if self.loss.critic_backprop:
-                groups["trunk_critic"] = self._trunk
-        elif self._trunk:
-            groups["trunk"] = self._trunk
-        return groups
+        left_out = () if self.loss.critic_backprop else ("trunk_critic",)
+        return {name: group for name, group in self._groups.items() if name not in left_out}
 
     def _accumulate(self, losses: Mapping[str, Tensor]) -> None:
-        critic_loss, actor_loss = losses["loss_qvalue"], losses["loss_actor"]
-        train_trunk, gradients = self._update_actor and bool(self._trunk), self._gradients
+        train_trunk = self._update_actor and bool(self._trunk)
+
+        def add(names: list[str], groups: list[str], retain_graph: bool = False) -> None:
+            terms = [losses[f"loss_{name}"] for name in names]
+            params = {name: self._groups[name] for name in groups if name in self._groups}
+            add_gradients(terms, params, self._gradients, retain_graph)
+
         if self.separate:
             # The actor's pass comes second and frees the graph.
-            groups = {"trunk_critic": self._trunk, "critic": self._critic}
-            add_gradients([critic_loss], groups, gradients, retain_graph=train_trunk)
+            add(["qvalue"], ["trunk_critic", "critic"], retain_graph=train_trunk)
             if train_trunk:
-                add_gradients([actor_loss], {"trunk_actor": self._trunk}, gradients)
+                add(["actor"], ["trunk_actor"])
         else:
-            terms = [critic_loss, actor_loss] if train_trunk else [critic_loss]
-            add_gradients(terms, {"trunk": self._trunk, "critic": self._critic}, gradients)
+            add(["qvalue", "actor"] if train_trunk else ["qvalue"], ["trunk", "critic"])
         if self._update_actor:
-            add_gradients([losses["loss_alpha"]], {"alpha": [self.loss.log_alpha]}, gradients)
+            add(["alpha"], ["alpha"])
 
     def _where(self, gradients: Gradients) -> str:
         names = {parameter: name for name, parameter in self.loss.named_parameters()}
@@ -152,15 +152,3 @@ class SharedTrunkOptimizer(GatheringOptimizer):
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, separate={self.separate})"
-
-
-def _check_rates(rates: dict[str, float], separate: bool) -> None:
-    for name, rate in rates.items():
-        if not (0.0 <= rate < math.inf):
-            raise ValueError(f"{name} ({rate}) must be a finite learning rate of at least 0.")
-    if not separate and rates["lr_trunk_actor"] != rates["lr_trunk_critic"]:
-        raise ValueError(
-            f"lr_trunk_actor ({rates['lr_trunk_actor']}) and lr_trunk_critic "
-            f"({rates['lr_trunk_critic']}) must be equal with separate=False: the trunk then has "
-            "one Adam."
-        )

@@ -82,7 +82,10 @@ class GradientReducer:
         numeric = isinstance(failure, FloatingPointError)
         failed = [numeric, failure is not None and not numeric]
         told.copy_(torch.tensor([*there, *failed], dtype=told.dtype))
-        self._all_reduce(flat, failure)
+        try:
+            dist.all_reduce(flat, group=self.group)
+        except RuntimeError as error:
+            raise lost(error) from failure
         *counts, bad_numbers, errors = told.tolist()
         _raise_together(failure, bad_numbers > 0, errors > 0)
         moved = [i for i, count in enumerate(counts) if count]
@@ -101,12 +104,6 @@ class GradientReducer:
                 dtype = torch.promote_types(dtype, parameter.dtype)
             self._buffer = torch.empty(size, dtype=dtype, device=parameters[0].device)
         return self._buffer[:size].zero_()
-
-    def _all_reduce(self, flat: Tensor, failure: Exception | None) -> None:
-        try:
-            dist.all_reduce(flat, group=self.group)
-        except RuntimeError as error:
-            raise lost(error) from failure
 
 
 def lost(error: RuntimeError) -> LostProcessError:

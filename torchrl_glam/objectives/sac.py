@@ -120,13 +120,7 @@ class SACGLAMLoss(DiscreteSACLoss):
     ) -> None:
         critics = [critic] if isinstance(critic, nn.Module) else list(critic)
         check_arguments(
-            actor=actor,
-            critics=critics,
-            num_actions=num_actions,
-            alpha_init=alpha_init,
-            target_entropy=target_entropy,
-            munchausen=munchausen,
-            loss_function=loss_function,
+            actor, critics, num_actions, alpha_init, target_entropy, munchausen, loss_function
         )
         super().__init__(
             actor,
@@ -238,10 +232,7 @@ class SACGLAMLoss(DiscreteSACLoss):
 
     def _read_state(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The inputs of both heads in the state, with gradient."""
-        return self._run_trunk(tensordict, only=self._enough(*self._heads))
-
-    def _enough(self, *heads: TensorDictModule) -> Part | None:
-        return enough(self.trunk, heads)
+        return self._run_trunk(tensordict, only=enough(self.trunk, self._heads))
 
     def _policy(self, state: TensorDictBase) -> MaskedCategorical:
         dist = self.actor_network.get_dist(state)
@@ -283,14 +274,15 @@ class SACGLAMLoss(DiscreteSACLoss):
         # A trunk that does not train is its own target.
         moving = not self.trunk_params.is_empty()
         heads = [self.actor_network] if moving else self._heads
-        online = self._run_trunk(state, only=self._enough(*heads))
+        online = self._run_trunk(state, only=enough(self.trunk, heads))
         try:
             dist = self._policy(online)
         except (ValueError, FloatingPointError) as error:
             raise type(error)(f"In the next states, of the rows that go on: {error}") from error
         target = online
         if moving:
-            target = self._run_trunk(state, target=True, only=self._enough(self.qvalue_network))
+            part = enough(self.trunk, [self.qvalue_network])
+            target = self._run_trunk(state, target=True, only=part)
         q_values = self._q_values(target, target=True).min(0).values
         check_finite(q_values, ("next", self.tensor_keys.action_value), dist.mask)
         return functional.soft_value(dist.probs, dist.logits, q_values, self.alpha)

@@ -4,18 +4,11 @@ The contract says what a text environment writes; text travels as tensors of byt
 at the environment's boundary, and goals and observations are put together into prompts.
 """
 
-from torchrl_glam.text.contract import (
-    EnvDescription,
-    GameStep,
-    Oracle,
-    describe_env,
-    token_lengths,
-)
+from torchrl_glam.text.contract import EnvDescription, GameStep, Oracle, describe_env, token_lengths
 from torchrl_glam.text.encoding import decode_text, encode_text, join_segments
 from torchrl_glam.text.prompt import PromptBuilder, check_composition
 from torchrl_glam.text.template import PromptTemplate
 from torchrl_glam.text.tokenize import TokenizeText
-from torchrl_glam.text.words import WordCounter
 
 __all__ = [
     "EnvDescription",
@@ -24,7 +17,6 @@ __all__ = [
     "PromptBuilder",
     "PromptTemplate",
     "TokenizeText",
-    "WordCounter",
     "check_composition",
     "decode_text",
     "describe_env",

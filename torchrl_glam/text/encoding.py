@@ -8,8 +8,9 @@ transforms that gather, such as n-step returns.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -54,30 +55,18 @@ def encode_text(strings: Strings, length: int | None = None) -> Tensor:
     return torch.frombuffer(padded, dtype=torch.uint8).clone().view(*shape, length)
 
 
-@overload
-def decode_text(text: Tensor, ndim: Literal[0]) -> str: ...
-@overload
-def decode_text(text: Tensor, ndim: Literal[1]) -> list[str]: ...
-@overload
-def decode_text(text: Tensor, ndim: Literal[2]) -> list[list[str]]: ...
-@overload
-def decode_text(text: Tensor, ndim: int | None = None) -> Any: ...
-
-
-def decode_text(text: Tensor, ndim: int | None = None) -> Strings:
+def decode_text(text: Tensor) -> Any:
     """Decodes a text tensor into strings; the inverse of :func:`encode_text`.
 
     Args:
         text: ``uint8 [*B, length]``.
-        ndim: number of dimensions of B, from which type checkers know what is returned. Default:
-            None, any.
 
     Returns:
         A string if B is empty, else nested lists of strings of shape B.
 
     Raises:
         TypeError: if ``text`` is not a ``uint8`` tensor.
-        ValueError: if it is not UTF-8, or B has not ``ndim`` dimensions.
+        ValueError: if it is not UTF-8.
 
     Examples:
         >>> decode_text(encode_text([["Grasp", "Release"], ["Go to red lion", ""]]))
@@ -86,11 +75,6 @@ def decode_text(text: Tensor, ndim: int | None = None) -> Strings:
     if not isinstance(text, Tensor) or text.dtype != torch.uint8:
         kind = text.dtype if isinstance(text, Tensor) else type(text).__name__
         raise TypeError(f"text must be a uint8 tensor of UTF-8 bytes, got {kind}.")
-    if ndim is not None and text.ndim - 1 != ndim:
-        raise ValueError(
-            f"text has the shape {list(text.shape)}: with {ndim} dimensions of B (ndim) it must "
-            f"have {ndim + 1}"
-        )
     raw, length = text.cpu().numpy().tobytes(), text.shape[-1]
     rows = (raw[start : start + length] for start in range(0, len(raw), max(length, 1)))
     return _nest((decode_bytes(row.rstrip(b"\0"), "text") for row in rows), text.shape[:-1])
@@ -121,21 +105,15 @@ def cut_text(text: str, fits: Callable[[str], bool], keep: End) -> str:
     """
     head = keep == "head"
     words = [gap.start() if head else gap.end() for gap in re.finditer(r"\s+", text)]
-    for ends in (words, list(range(len(text) + 1))):
-        parts = ends if head else ends[::-1]  # from the shortest part to the longest
-        least, most = 0, len(parts)
-        while least < most:  # the first that does not fit
-            middle = (least + most) // 2
-            end = parts[middle]
-            if fits(text[:end] if head else text[end:]):
-                least = middle + 1
-            else:
-                most = middle
-        part = ""
-        if least:
-            part = text[: parts[least - 1]] if head else text[parts[least - 1] :]
-        if part.strip():
-            return part
+
+    def part(end: int) -> str:
+        return text[:end] if head else text[end:]
+
+    for ends in (words, range(len(text) + 1)):
+        ends = ends if head else ends[::-1]  # from the shortest part to the longest
+        fitting = bisect_left(ends, True, key=lambda end: not fits(part(end)))
+        if fitting and part(ends[fitting - 1]).strip():
+            return part(ends[fitting - 1])
     return ""
 
 
@@ -164,7 +142,7 @@ def join_segments(values: Tensor, mask: Tensor, length: int, pad: int = 0) -> Te
 
 
 def _flatten(strings: Strings) -> tuple[tuple[int, ...], list[str]]:
-    """Returns the shape of nested sequences of strings, and the strings in order."""
+    """The shape of nested sequences of strings, and the strings in order."""
     if isinstance(strings, str):
         return (), [strings]
     parts = [_flatten(part) for part in strings]
@@ -176,7 +154,7 @@ def _flatten(strings: Strings) -> tuple[tuple[int, ...], list[str]]:
 
 
 def _nest(strings: Iterator[str], shape: Sequence[int]) -> Strings:
-    """Returns strings, taken in order, as nested lists of a shape."""
+    """Strings, taken in order, as nested lists of a shape."""
     if not shape:
         return next(strings, "")
     return [_nest(strings, shape[1:]) for _ in range(shape[0])]

@@ -6,6 +6,7 @@ goal alone. The prompt is put together from them and a template's fixed parts by
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -59,30 +60,24 @@ class PromptBuilder(nn.Module):
         if tokenizer.pad_token_id is None:
             raise ValueError("tokenizer has no padding token: set tokenizer.pad_token")
         self.pad_id: int = tokenizer.pad_token_id
-        before, after = [], []
-        if self.template.special_tokens:
-            before, after = special_tokens(tokenizer)
-        self._order: list[str] = []
-        self.num_literal_tokens = 0
-        pieces = [("literal", before)] if before else []
+        special = self.template.special_tokens
+        before, after = special_tokens(tokenizer) if special else ([], [])
+        pieces = [("literal", before)]
         for kind, text in self.template.pieces:
             ids = tokenizer(text, add_special_tokens=False).input_ids if kind == "literal" else []
             pieces.append((kind, ids))
-        self._action_at = len(pieces)
-        if after and closed:
-            pieces.append(("literal", after))
+        pieces += [("action", []), ("literal", after if closed else [])]
+        self._order: list[str] = []  # names of slots, and of buffers with literals
         for index, (kind, ids) in enumerate(pieces):
-            name = kind if kind != "literal" else f"_literal_{index}"
-            self._order.append(name)
-            if kind == "literal":
-                self.num_literal_tokens += len(ids)
-                self.register_buffer(name, torch.tensor(ids, dtype=torch.long), persistent=False)
+            if kind != "literal":
+                self._order.append(kind)
+            elif ids:
+                self._order.append(f"_literal_{index}")
+                self.register_buffer(self._order[-1], torch.tensor(ids), persistent=False)
+        self.num_literal_tokens = sum(len(ids) for _, ids in pieces)
 
     def forward(
-        self,
-        goal_tokens: Tensor,
-        observation_tokens: Tensor,
-        action_tokens: Tensor | None = None,
+        self, goal_tokens: Tensor, observation_tokens: Tensor, action_tokens: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Prompt tokens and their mask. On a GPU, the host waits once, for the longest.
 
@@ -96,13 +91,12 @@ class PromptBuilder(nn.Module):
             Tokens int64 ``[*B, T]``, padded on the right, and mask bool ``[*B, T]``, True at them.
         """
         batch = goal_tokens.shape[:-1]
-        slots = {"goal": goal_tokens.long(), "observation": observation_tokens.long()}
-        order = self._order
-        if action_tokens is not None:
-            slots["action"] = action_tokens.long()
-            order = [*order[: self._action_at], "action", *order[self._action_at :]]
+        given = {"goal": goal_tokens, "observation": observation_tokens, "action": action_tokens}
+        slots = {name: tokens.long() for name, tokens in given.items() if tokens is not None}
         parts, masks = [], []
-        for name in order:
+        for name in self._order:
+            if name == "action" and action_tokens is None:
+                continue
             part = slots[name] if name in slots else getattr(self, name).expand(*batch, -1)
             parts.append(part)
             masks.append(part != self.pad_id if name in slots else torch.ones_like(part).bool())
@@ -172,10 +166,7 @@ def _compare(
     whole = encoding.input_ids
     if built == whole:
         return
-    at = next(
-        (i for i, (a, b) in enumerate(zip(built, whole, strict=False)) if a != b),
-        min(len(built), len(whole)),
-    )
+    at = len(os.path.commonprefix([built, whole]))
     raise ValueError(
         f"tokenizer ({tokenizer.__class__.__name__}) does not compose: the prompt {text!r} has "
         f"{len(whole)} tokens as one text and {len(built)} in pieces, and they differ from token "

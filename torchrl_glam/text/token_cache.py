@@ -22,13 +22,8 @@ _LEAD = b"\0"  # stands for the lead alone: no text contains a zero
 class TokenCache:
     """Remembers the tokens of texts, in the rows of one table.
 
-    Args:
-        tokenizer: tokenizer of the language model, with a padding token.
-        lead: white space that stands in front of every text.
-        name: what the texts are, for errors.
-        length: tokens kept for a text (T).
-        dtype: type of the tokens.
-        keep: as in :class:`~torchrl_glam.text.TokenizeText`.
+    ``lead`` stands in front of every text, ``length`` tokens of one (T) are kept, ``name`` is for
+    errors, and ``keep`` that of :class:`~torchrl_glam.text.TokenizeText`.
     """
 
     def __init__(

@@ -55,14 +55,9 @@ class DecoderOnlyTrunk(CandidateTrunk):
     """
 
     closes_prompt = False
-    any_attention = False
-
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self.window = window(self.text_config)
-        self.check_exactness()
 
     def check_exactness(self) -> None:
+        self.window = window(self.text_config)
         super().check_exactness()
         if self.window is None:
             return
@@ -73,15 +68,9 @@ class DecoderOnlyTrunk(CandidateTrunk):
             self.limit, self.window = min(limits), None
 
     def _check_family(self) -> None:
-        base = self.base_model
-        if getattr(base.config, "is_encoder_decoder", True) or not base.get_output_embeddings():
-            raise ValueError(
-                f"model ({base.__class__.__name__}) is not a decoder-only language model with a "
-                "language-model head: load one with load_language_model, or use make_trunk, which "
-                "picks the trunk"
-            )
-        attention = text_config(base)._attn_implementation
-        if attention not in _ATTENTION and not self.any_attention:
+        super()._check_family()
+        attention = text_config(self.base_model)._attn_implementation
+        if attention not in _ATTENTION:
             raise ValueError(
                 f"model has the attention implementation {attention!r}, "
                 f"which takes no mask per node: load it with attention= one of {_ATTENTION}"
@@ -103,10 +92,12 @@ class DecoderOnlyTrunk(CandidateTrunk):
                     stacklevel=2,
                 )
                 return self._read_apart(prompt, prompt_mask, trie)
+        # Of a node, the prompt's last position plus its depth; padding needs none of its own.
+        positions = torch.arange(longest, device=last.device).minimum(last)
         hidden = text_model(base)(
             input_ids=torch.cat([prompt, trie.tokens[:, 1:]], 1),
             attention_mask=self._attention(prompt_mask, trie),
-            position_ids=_position_ids(longest, last, trie),
+            position_ids=torch.cat([positions, last + trie.depth[:, 1:]], 1),
             use_cache=False,
         ).last_hidden_state
         root = hidden.gather(1, last.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
@@ -114,13 +105,12 @@ class DecoderOnlyTrunk(CandidateTrunk):
 
     def _read_apart(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
         """Reads prompts of one length together, and then their candidates, one row each."""
-        if torch.is_grad_enabled() and is_checkpointed(self.base_model):
-            raise ValueError(self._checkpointed())
+        if torch.is_grad_enabled():
+            self._refuse_checkpoints()
         lengths = prompt_mask.sum(-1)
-        state, action = trie.is_target[..., 0].nonzero(as_tuple=True)
-        longest = int(trie.on_path[state, action].sum(-1).max()) if len(state) else 0
-        tokens = trie.targets[state, action, :longest]
-        check_positions("prompt and candidate actions", int(lengths.max()) + longest, self.limit)
+        state, action, tokens = trie.rows()
+        longest = int(lengths.max()) + tokens.shape[1]
+        check_positions("prompt and candidate actions", longest, self.limit)
         # Hidden states at the prompts' last tokens, and those along the rows.
         order, roots, values = [], [], []
         for length in lengths.unique().tolist():
@@ -148,12 +138,13 @@ class DecoderOnlyTrunk(CandidateTrunk):
         out = read(input_ids=tokens, past_key_values=cache, use_cache=True)
         return root, out.last_hidden_state
 
-    def _checkpointed(self) -> str:
-        return (
-            f"model ({self.base_model.__class__.__name__}) has gradient checkpointing on, and its "
-            "prompts are cached, which excludes it: load it with gradient_checkpointing=False and "
-            "limit max_tokens_per_pass instead"
-        )
+    def _refuse_checkpoints(self) -> None:
+        if is_checkpointed(self.base_model):
+            raise ValueError(
+                f"model ({type(self.base_model).__name__}) has gradient checkpointing on, and its "
+                "prompts are cached, which excludes it: load it with gradient_checkpointing=False "
+                "and limit max_tokens_per_pass instead"
+            )
 
     def _attention(self, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
         """``[B, 1, T + N - 1, T + N - 1]``, bool for sdpa, added to the scores for eager.
@@ -197,22 +188,12 @@ class RepeatedDecoderOnlyTrunk(DecoderOnlyTrunk):
         ['log_likelihood', 'action_embedding', 'prompt_embedding']
     """
 
-    any_attention = True
-
     def _check_family(self) -> None:
-        super()._check_family()
-        if is_checkpointed(self.base_model):
-            raise ValueError(self._checkpointed())
+        CandidateTrunk._check_family(self)  # any attention will do
+        self._refuse_checkpoints()
 
     def check_exactness(self) -> None:
         CandidateTrunk.check_exactness(self)
 
     def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
         return self._read_apart(prompt, prompt_mask, trie)
-
-
-def _position_ids(longest: int, last: Tensor, trie: CandidateTrie) -> Tensor:
-    """``[B, T + N - 1]``: of a node, the prompt's last position plus its depth."""
-    # Padding needs no positions of its own.
-    prompt = torch.arange(longest, device=last.device).minimum(last)
-    return torch.cat([prompt, last + trie.depth[:, 1:]], 1)

@@ -8,7 +8,7 @@ from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor, nn
 
 from torchrl_glam.models.protocol import Part
-from torchrl_glam.models.trunks.passes import distinct_rows, in_passes, token_passes
+from torchrl_glam.models.trunks.passes import distinct_rows, in_passes
 from torchrl_glam.models.trunks.trunk import CandidateTrunk
 
 
@@ -80,37 +80,27 @@ class EncodedActionsTrunk(TensorDictModuleBase):
         if only != "embeddings":
             tensordict = self.trunk(tensordict, only="scores" if only is None else only)
         if only in (None, "embeddings"):
-            inputs = [tensordict.get(key) for key in self.in_keys]
-            tensordict.set(self.out_keys[1], self._embeddings(*inputs))
+            batch = tensordict.get(self.in_keys[-1]).shape[:-1]
+            embeddings = self._embeddings(*self.trunk.flat_inputs(tensordict))
+            tensordict.set(self.out_keys[1], embeddings.view(*batch, *embeddings.shape[1:]))
         return tensordict
 
     def _embeddings(
         self, goal: Tensor, observation: Tensor, actions: Tensor, mask: Tensor
     ) -> Tensor:
-        """``[*B, A, D]``, one row of the language model for each admissible candidate."""
-        state, _ = at = mask.reshape(-1, mask.shape[-1]).nonzero(as_tuple=True)
-        prompt, read = self.trunk.prompt(
-            goal.reshape(-1, goal.shape[-1])[state],
-            observation.reshape(-1, observation.shape[-1])[state],
-            actions.reshape(-1, *actions.shape[-2:])[at],
-        )
+        """``[B, A, D]``, one row of the language model for each admissible candidate."""
+        state, _ = at = mask.nonzero(as_tuple=True)
+        prompt, read = self.trunk.prompt(goal[state], observation[state], actions[at])
         alike = distinct_rows(prompt)
-        if alike is None:
-            values = self._read(prompt, read)
-        else:
-            rows, back = alike
-            values = self._read(prompt[rows], read[rows])[back]
+        rows, back = (slice(None), slice(None)) if alike is None else alike
+        inputs, most = (prompt[rows], read[rows]), self.trunk.max_tokens_per_pass
+        (values,) = in_passes(self._read_trimmed, inputs, self._count, most)
         out = values.new_zeros(*mask.shape, values.shape[-1])
-        return out.index_put(mask.nonzero(as_tuple=True), values)
+        return out.index_put(at, values[back])
 
-    def _read(self, prompt: Tensor, read: Tensor) -> Tensor:
-        most = self.trunk.max_tokens_per_pass
-        if most is None:
-            return self.trunk.read_prompts(prompt, read)
-        lengths = read.sum(-1)
-        passes = token_passes(lengths, torch.ones_like(lengths), most)
-        return in_passes(self._read_trimmed, (prompt, read), passes)[0]
+    def _count(self, prompt: Tensor, read: Tensor) -> tuple[Tensor, Tensor]:
+        return read.sum(-1), torch.ones_like(prompt[:, 0])
 
     def _read_trimmed(self, prompt: Tensor, read: Tensor) -> tuple[Tensor]:
-        longest = int(read.sum(-1).max())
+        longest = max(read.sum(-1).tolist(), default=0)
         return (self.trunk.read_prompts(prompt[:, :longest], read[:, :longest]),)

@@ -5,7 +5,8 @@ one decoder pass over their token trie, in which each node attends to its ancest
 encoded prompt. Decoders count positions by index, so they are told otherwise:
 
 - T5's relative position bias is corrected in the attention mask;
-- embedded positions (BART, Pegasus, Marian) are taken at the depth of each node.
+- embedded positions (BART, Pegasus, Marian) are taken at the depth of each node;
+- a decoder that takes positions (T5Gemma) is given them.
 
 :class:`RepeatedTrunk` is for models whose decoder takes candidates one by one only: the encoded
 prompt is repeated for each.
@@ -13,9 +14,9 @@ prompt is repeated for each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Literal
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
@@ -32,16 +33,10 @@ class EncoderDecoderTrunk(CandidateTrunk):
     The embedding of the prompt is the decoder's hidden state at its start token. On construction,
     the trunk scores a few short candidates and compares them with the model's own forward.
 
-    Args:
-        layout: ``"trie"``, candidates merged by prefix, or ``"packed"``, one after another
-            without sharing: slower, for models with a separate position bias in each layer
-            (UMT5). :func:`make_trunk` picks. Default: ``"trie"``.
-        *args: those of :class:`~torchrl_glam.models.CandidateTrunk`, as are keys and errors.
-        **kwargs: likewise.
+    Arguments, keys and errors are those of :class:`~torchrl_glam.models.CandidateTrunk`.
 
     Raises:
-        ValueError: also if the model is no encoder-decoder with a language-model head, or cannot
-            read this layout exactly.
+        ValueError: also if the model is no encoder-decoder with a language-model head.
 
     Examples:
         >>> from torchrl_glam.models import load_language_model
@@ -49,35 +44,26 @@ class EncoderDecoderTrunk(CandidateTrunk):
         128
     """
 
-    def __init__(self, *args, layout: Literal["trie", "packed"] = "trie", **kwargs) -> None:
-        if layout not in ("trie", "packed"):
-            raise ValueError(f"layout ({layout!r}) must be 'trie' or 'packed'")
-        super().__init__(*args, **kwargs)
-        self.packed = layout == "packed"
-        if self._is_t5 and not self.packed:
-            _check_one_bias(self.base_model)
-        _check_room(self.base_model)
-        self.check_exactness()
+    def check_exactness(self) -> None:
+        if hasattr(self.base_model.config, "expert_capacity"):
+            raise InexactTrunkError(
+                f"model ({type(self.base_model).__name__}) has experts with room for so many "
+                "tokens of a text, and candidates that share one would take it from each other: "
+                "use make_trunk"
+            )
+        super().check_exactness()
 
     def _check_family(self) -> None:
-        base = self.base_model
-        if (
-            not getattr(base.config, "is_encoder_decoder", False)
-            or base.get_output_embeddings() is None
-        ):
+        super()._check_family()
+        if self._start_id() is None:
             raise ValueError(
-                f"model ({base.__class__.__name__}) is not an encoder-decoder with a "
-                "language-model head: load one, for example 'google/flan-t5-base', or use "
-                "make_trunk, which picks the trunk"
-            )
-        if getattr(base.config, "decoder_start_token_id", None) is None:
-            raise ValueError(
-                f"model ({base.__class__.__name__}) names no token to start its decoder with: set "
-                "model.config.decoder_start_token_id (for MBart the id of the language's token)"
+                f"model ({type(self.base_model).__name__}) names no token to start its decoder "
+                "with: set model.config.decoder_start_token_id (for MBart the id of the "
+                "language's token)"
             )
 
     def _start_id(self) -> int:
-        return self.base_model.config.decoder_start_token_id
+        return getattr(self.base_model.config, "decoder_start_token_id", None)
 
     def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
         model = self.base_model
@@ -87,9 +73,11 @@ class EncoderDecoderTrunk(CandidateTrunk):
         seen = self._prompt_attention(prompt_mask)
         encoded = model.get_encoder()(input_ids=prompt, attention_mask=seen).last_hidden_state
         decoder = model.get_decoder()
+        told = {"position_ids": trie.depth} if _takes_positions(type(decoder)) else {}
         with _positions_by_depth(decoder, trie.depth):
             return decoder(
                 input_ids=trie.tokens,
+                **told,
                 attention_mask=self._trie_attention(trie, encoded.dtype),
                 encoder_hidden_states=encoded,
                 encoder_attention_mask=seen,
@@ -113,8 +101,7 @@ class EncoderDecoderTrunk(CandidateTrunk):
         between the bias by depth and the bias by index that the layer is about to add.
         """
         allowed = trie.ancestors.unsqueeze(1)
-        corrected = self._is_t5 and not self.packed
-        bias = self._position_bias(trie) if corrected else allowed.new_zeros((), dtype=dtype)
+        bias = self._position_bias(trie) if self._is_t5 else allowed.new_zeros((), dtype=dtype)
         return torch.where(allowed, bias, torch.finfo(dtype).min).to(dtype)
 
     def _position_bias(self, trie: CandidateTrie) -> Tensor:
@@ -163,22 +150,17 @@ class RepeatedTrunk(EncoderDecoderTrunk):
         128
     """
 
-    def __init__(self, *args, **kwargs) -> None:
-        CandidateTrunk.__init__(self, *args, **kwargs)  # candidates have no layout to choose
-        self.check_exactness()
+    def check_exactness(self) -> None:
+        CandidateTrunk.check_exactness(self)
 
     def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
         model = self.base_model
+        state, action, tokens = trie.rows()
         check_positions("prompts", prompt.shape[1], self.limit)
-        longest = trie.path.shape[-1] + 1
-        check_positions("candidate actions, with the start,", longest, self.limit)
+        check_positions("candidate actions, with the start,", tokens.shape[1] + 1, self.limit)
         seen = prompt_mask.long()  # some models subtract it from 1
         encoded = model.get_encoder()(input_ids=prompt, attention_mask=seen).last_hidden_state
-        state, action = trie.is_target[..., 0].nonzero(as_tuple=True)
-        start = trie.targets.new_full((len(state), 1), self._start_id())
-        rows = torch.cat([start, trie.targets[state, action]], 1)
-        read = trie.on_path[state, action].sum(-1)
-        rows = rows[:, : 1 + (int(read.max()) if len(read) else 0)]
+        rows = torch.cat([tokens.new_full((len(state), 1), self._start_id()), tokens], 1)
         hidden = model.get_decoder()(
             input_ids=rows,
             encoder_hidden_states=encoded[state],
@@ -190,37 +172,17 @@ class RepeatedTrunk(EncoderDecoderTrunk):
         return trie.nodes_of_rows(hidden[first, 0], hidden[:, 1:], state, action)
 
 
-def _check_one_bias(base: nn.Module) -> None:
-    biases = sum("relative_attention_bias" in name for name, _ in base.decoder.named_modules())
-    if biases != 1:
-        raise InexactTrunkError(
-            f"model ({base.__class__.__name__}) has {biases} position biases in its decoder, and "
-            "one mask for all layers can correct one: use layout='packed' or make_trunk"
-        )
+@cache
+def _takes_positions(decoder: type[nn.Module]) -> bool:
+    return "position_ids" in signature(decoder.forward).parameters
 
 
-def _check_room(base: nn.Module) -> None:
-    if hasattr(base.config, "expert_capacity"):
-        raise InexactTrunkError(
-            f"model ({base.__class__.__name__}) has experts with room for so many tokens of a "
-            "text, and candidates that share one would take it from each other: use make_trunk"
-        )
-
-
-@contextmanager
-def _positions_by_depth(decoder: nn.Module, depth: Tensor) -> Iterator[None]:
+def _positions_by_depth(decoder: nn.Module, depth: Tensor) -> AbstractContextManager:
     """Within it, a decoder that embeds positions takes those of ``depth``, ``[B, N]``."""
-    embed = getattr(decoder, "embed_positions", None)
-    if embed is None:
-        yield
-        return
 
     def at_depth(module: nn.Module, inputs: tuple, by_index: Tensor) -> Tensor:
         table = by_index.reshape(-1, *by_index.shape[-2:])  # [1 or B, N, D]; all rows are equal
         return table[0][depth]
 
-    hook = embed.register_forward_hook(at_depth)
-    try:
-        yield
-    finally:
-        hook.remove()
+    embed = getattr(decoder, "embed_positions", None)
+    return nullcontext() if embed is None else embed.register_forward_hook(at_depth)

@@ -17,11 +17,12 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from torchrl_glam._files import shorten
 from torchrl_glam.models.trunks.trie import CandidateTrie
 
 if TYPE_CHECKING:
     from torchrl_glam.models.trunks.encoded_actions import EncodedActionsTrunk
-    from torchrl_glam.models.trunks.reader import ModelReader
+    from torchrl_glam.models.trunks.trunk import CandidateTrunk
 
 # Largest difference of logits that rounding makes, as a share of their norm.
 _ROUNDING = 1e-3
@@ -38,7 +39,7 @@ class InexactTrunkError(ValueError):
 
 
 @torch.no_grad()
-def check_exactness(trunk: ModelReader, beyond: bool = False) -> int:
+def check_exactness(trunk: CandidateTrunk, beyond: bool = False) -> int:
     """Compares the logits along candidates that share prefixes with the model's own forward.
 
     Prompts of unequal length stand in one batch; the longest exceeds every window of the model of
@@ -54,7 +55,7 @@ def check_exactness(trunk: ModelReader, beyond: bool = False) -> int:
             for size in _TRAINED_SIZES:
                 with _as_if_trained(base, size):
                     plain = _plain_rows(trunk, prompt, prompt_mask, candidates)
-                    with _roundings(base):
+                    with _after_matrices(base, _nudge):
                         moved = _plain_rows(trunk, prompt, prompt_mask, candidates)
                     noise = max(float(_relative(moved[key], plain[key]).max()) for key in plain)
                     if noise > _ROUNDING / 10 and size > 0:
@@ -68,7 +69,7 @@ def check_exactness(trunk: ModelReader, beyond: bool = False) -> int:
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise InexactTrunkError(
             f"model ({base.__class__.__name__}) cannot be read by {trunk.__class__.__name__}, "
-            f"which gives it a mask and positions of its own: {_first_line(error)}"
+            f"which gives it a mask and positions of its own: {shorten(error)}"
         ) from error
     error = float(errors.max())
     if not error <= min(max(_ROUNDING, 10 * noise), 0.05):
@@ -82,7 +83,7 @@ def check_exactness(trunk: ModelReader, beyond: bool = False) -> int:
 
 @torch.no_grad()
 def score_error(
-    trunk: ModelReader | EncodedActionsTrunk, states: TensorDictBase, rows: int = 2
+    trunk: CandidateTrunk | EncodedActionsTrunk, states: TensorDictBase, rows: int = 2
 ) -> float:
     """The largest difference between a trunk's scores and the model's own forward.
 
@@ -110,21 +111,15 @@ def score_error(
         True
     """
     trunk = getattr(trunk, "trunk", trunk)
-    goal, observation, actions, mask = (states.get(key) for key in trunk.in_keys)
-    batch = mask.dim() - 1
-    inputs = [
-        value.flatten(0, batch - 1) if batch else value[None] for value in (goal, observation)
-    ]
-    prompt, prompt_mask = trunk.prompt(*inputs)
+    goal, observation, actions, mask = trunk.flat_inputs(states)
+    prompt, prompt_mask = trunk.prompt(goal, observation)
     order = prompt_mask.sum(-1).argsort(stable=True)
     chosen = order[torch.linspace(0, len(order) - 1, min(rows, len(order))).long()]
-    candidates = actions.reshape(-1, *actions.shape[-2:])[chosen], mask.reshape(-1, mask.shape[-1])
+    prompt, prompt_mask = prompt[chosen], prompt_mask[chosen]
+    trie = trunk._trie(actions[chosen], mask[chosen])
     with _undisturbed(trunk):
-        trie = trunk._trie(candidates[0], candidates[1][chosen])
-        plain = _plain_rows(trunk, prompt[chosen], prompt_mask[chosen], trie)
-        _, nats = _compare(
-            trunk, trie, trunk._read(prompt[chosen], prompt_mask[chosen], trie), plain
-        )
+        plain = _plain_rows(trunk, prompt, prompt_mask, trie)
+        _, nats = _compare(trunk, trie, trunk._read(prompt, prompt_mask, trie), plain)
     error, size = float(nats[:, 0].max()), float(nats[:, 1].abs().max())
     if not error <= 0.01 * max(1.0, size):
         warnings.warn(
@@ -135,7 +130,7 @@ def score_error(
     return error
 
 
-def probe(trunk: ModelReader, beyond: bool = False) -> tuple[Tensor, Tensor, CandidateTrie]:
+def probe(trunk: CandidateTrunk, beyond: bool = False) -> tuple[Tensor, Tensor, CandidateTrie]:
     """Three prompts ``[3, T]``, their mask, and four candidates of each."""
     limits = [trunk.limit, None if beyond else trunk.window]
     limit = min((limit.tokens for limit in limits if limit), default=_LONGEST_PROBE * 2)
@@ -155,7 +150,7 @@ def probe(trunk: ModelReader, beyond: bool = False) -> tuple[Tensor, Tensor, Can
     return prompt.where(mask, pad), mask, trunk._trie(candidates, everything)
 
 
-def _plain_ids(trunk: ModelReader, number: int, device: torch.device) -> Tensor:
+def _plain_ids(trunk: CandidateTrunk, number: int, device: torch.device) -> Tensor:
     """Tokens that stand for nothing but themselves, from all over the vocabulary."""
     config = trunk.text_config
     size = min(config.vocab_size, trunk.base_model.get_input_embeddings().weight.shape[0])
@@ -170,10 +165,7 @@ def _plain_ids(trunk: ModelReader, number: int, device: torch.device) -> Tensor:
 
 
 def _compare(
-    trunk: ModelReader,
-    trie: CandidateTrie,
-    hidden: Tensor,
-    plain: dict[tuple[int, int], Tensor],
+    trunk: CandidateTrunk, trie: CandidateTrie, hidden: Tensor, plain: dict[tuple[int, int], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Relative differences of logits; differences and sizes of log-likelihoods ``[K, 2]``."""
     before, errors, nats = trie.predicted_at, [], []
@@ -197,7 +189,7 @@ def _relative(logits: Tensor, expected: Tensor) -> Tensor:
 
 
 def _plain_rows(
-    trunk: ModelReader, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie
+    trunk: CandidateTrunk, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie
 ) -> dict[tuple[int, int], Tensor]:
     """Logits before and after every token of each candidate, ``[w + 1, V]``, nothing padded."""
     rows = {}
@@ -228,45 +220,31 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _undisturbed(trunk: ModelReader) -> Iterator[None]:
-    """Without dropout, in float32, by exact products."""
+def _undisturbed(trunk: CandidateTrunk) -> Iterator[None]:
+    """Within it: no dropout, float32, exact products. Weights are the same tensors after it."""
+    model, half = trunk.model, (torch.bfloat16, torch.float16)
     precision = torch.get_float32_matmul_precision()
     device = trunk.base_model.get_input_embeddings().weight.device
-    torch.set_float32_matmul_precision("highest")
+    values = [(v, v.data) for v in (*model.parameters(), *model.buffers()) if v.dtype in half]
+    dtypes = [(module, getattr(module, "compute_dtype", None)) for module in model.modules()]
+    quantised = [(module, dtype) for module, dtype in dtypes if dtype in half]
     try:
-        with (
-            without_dropout(trunk.model),
-            torch.autocast(device.type, enabled=False),
-            _in_float32(trunk.model),
-        ):
+        torch.set_float32_matmul_precision("highest")
+        for value, data in values:
+            value.data = data.float()
+        for module, _ in quantised:
+            module.compute_dtype = torch.float32
+        with without_dropout(model), torch.autocast(device.type, enabled=False):
             yield
     finally:
         torch.set_float32_matmul_precision(precision)
-
-
-@contextmanager
-def _in_float32(model: nn.Module) -> Iterator[None]:
-    """Half-precision weights stand in float32 within it, and are the same tensors again after."""
-    half = (torch.bfloat16, torch.float16)
-    values = [v for v in (*model.parameters(), *model.buffers()) if v.dtype in half]
-    saved = [(value, value.data) for value in values]
-    quantised = [m for m in model.modules() if getattr(m, "compute_dtype", None) in half]
-    types = [module.compute_dtype for module in quantised]
-    try:
-        for value in values:
-            value.data = value.data.float()
-        for module in quantised:
-            module.compute_dtype = torch.float32
-        yield
-    finally:
-        for value, data in saved:
+        for value, data in values:
             value.data = data
-        for module, dtype in zip(quantised, types, strict=True):
+        for module, dtype in quantised:
             module.compute_dtype = dtype
 
 
-@contextmanager
-def _as_if_trained(base: nn.Module, size: float) -> Iterator[None]:
+def _as_if_trained(base: nn.Module, size: float) -> AbstractContextManager[None]:
     """Within it, what matrices and embeddings give has the root mean square ``size`` or more.
 
     Each is enlarged by a power of two, so nothing is rounded, that is chosen when it is used first.
@@ -274,41 +252,34 @@ def _as_if_trained(base: nn.Module, size: float) -> Iterator[None]:
     factors: dict[nn.Module, float] = {}
     head = base.get_output_embeddings()
 
-    def enlarge(module: nn.Module, inputs: tuple, output: Any) -> Any:
-        if not isinstance(output, Tensor):  # routers of experts give several
-            return output
+    def enlarge(module: nn.Module, output: Tensor) -> Tensor:
         if module not in factors:
             given = output.float().square().mean().sqrt().clamp_min(1e-12)
             wanted = _TRAINED_LOGITS if module is head else size
             factors[module] = 2.0 ** float((wanted / given).log2().ceil().clamp(0, 10))
         return output * factors[module]
 
-    with _after_matrices(base, enlarge):
-        yield
+    return _after_matrices(base, enlarge)
 
 
-def _roundings(base: nn.Module) -> AbstractContextManager[None]:
-    """Within it, what matrices and embeddings give is off by some roundings."""
-
-    def nudge(module: nn.Module, inputs: tuple, output: Any) -> Any:
-        if not isinstance(output, Tensor):
-            return output
-        return output * (1 + 3e-7 * torch.arange(output.shape[-1], device=output.device).cos())
-
-    return _after_matrices(base, nudge)
+def _nudge(module: nn.Module, output: Tensor) -> Tensor:
+    """The output of a matrix, off by some roundings."""
+    return output * (1 + 3e-7 * torch.arange(output.shape[-1], device=output.device).cos())
 
 
 @contextmanager
 def _after_matrices(
-    base: nn.Module, hook: Callable[[nn.Module, tuple, Any], Any]
+    base: nn.Module, change: Callable[[nn.Module, Tensor], Tensor]
 ) -> Iterator[None]:
+    """Within it, what matrices and embeddings give is changed."""
+
+    def hook(module: nn.Module, inputs: tuple, output: Any) -> Any:
+        # Routers of experts give several tensors.
+        return change(module, output) if isinstance(output, Tensor) else output
+
     with ExitStack() as stack:
         for module in base.modules():
             weight = dict(module.named_parameters(recurse=False)).get("weight")
             if weight is not None and weight.dim() == 2:
                 stack.callback(module.register_forward_hook(hook).remove)
         yield
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -16,10 +16,6 @@ from torchrl_glam.text import PromptTemplate
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_PACKED = "its decoder reads candidates packed, one after another"
-_APART = "nor packed candidates; its decoder reads every candidate apart"
-_CACHED = "its prompts are cached, and every candidate is read apart"
-
 
 def make_trunk(
     model: nn.Module,
@@ -40,9 +36,8 @@ def make_trunk(
         The first of these that equals the model's own forward on a test. For a decoder-only model,
         a :class:`DecoderOnlyTrunk` (GPT-2, Llama, Qwen, ...) or a
         :class:`RepeatedDecoderOnlyTrunk` (MPT, Bloom, GPT-Neo); for an encoder-decoder, an
-        :class:`EncoderDecoderTrunk` with tries (T5, Flan-T5, BART, Pegasus, ...) or with packed
-        candidates (UMT5, T5Gemma), or a :class:`RepeatedTrunk`. All but the first are slower, and a
-        warning says which one it is and why.
+        :class:`EncoderDecoderTrunk` (T5, Flan-T5, BART, Pegasus, ...) or a :class:`RepeatedTrunk`
+        (UMT5, Switch Transformers). The second is slower, and a warning says why it is taken.
 
     Raises:
         ValueError: if the model is of neither family or read exactly by no trunk, or as the trunk
@@ -54,25 +49,20 @@ def make_trunk(
         'EncoderDecoderTrunk'
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    ways = [DecoderOnlyTrunk, RepeatedDecoderOnlyTrunk]
     if getattr(base.config, "is_encoder_decoder", False):
-        ways = [
-            (EncoderDecoderTrunk, {}, ""),
-            (EncoderDecoderTrunk, {"layout": "packed"}, _PACKED),
-            (RepeatedTrunk, {}, _APART),
-        ]
-    else:
-        ways = [(DecoderOnlyTrunk, {}, ""), (RepeatedDecoderOnlyTrunk, {}, _CACHED)]
+        ways = [EncoderDecoderTrunk, RepeatedTrunk]
     reasons = []
-    for kind, layout, how in ways:
+    for kind in ways:
         try:
-            trunk = kind(model, tokenizer, template, **layout, **options)
+            trunk = kind(model, tokenizer, template, **options)
         except InexactTrunkError as error:
             reasons.append(str(error))
             continue
-        if how:
+        if reasons:
             warnings.warn(
-                f"{base.__class__.__name__} takes no token trie: {how}, which is exact and slower "
-                f"({reasons[0]})",
+                f"{base.__class__.__name__} takes no token trie: every candidate is read apart, "
+                f"which is exact and slower ({reasons[0]})",
                 stacklevel=2,
             )
         return trunk

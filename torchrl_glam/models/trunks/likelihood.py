@@ -3,76 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import pad
 
 from torchrl_glam.models.trunks.trie import CandidateTrie
-from torchrl_glam.text import WordCounter
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-Normalisation = Literal["sum", "token_mean", "word_mean"]
+Normalisation = Literal["sum", "token_mean"]
 
 
-class LogLikelihood(nn.Module):
-    """Eq. 1 of SAC-GLAM (Gaven et al., 2024) on token tries.
+def log_likelihoods(
+    trie: CandidateTrie,
+    hidden: Tensor,
+    logits: Callable[[Tensor], Tensor],
+    normalisation: Normalisation = "sum",
+    pad_to_multiple_of: int = 1,
+) -> Tensor:
+    """Eq. 1 of SAC-GLAM (Gaven et al., 2024) on token tries: ``[B, A]``, float32, in nats.
 
     The vocabulary head reads a node once, however many candidates run through it, and only where a
-    token is predicted; ``pad_to_multiple_of`` rounds up how many it reads. The other arguments are
-    those of :class:`~torchrl_glam.models.CandidateTrunk`.
+    token is predicted. Masked candidates get 0. On a GPU, the host waits once, to count nodes.
+
+    ``hidden`` ``[B, N, D]`` are the states at the nodes, ``logits`` is the vocabulary head,
+    ``[K, D]`` to ``[K, V]``, and ``pad_to_multiple_of`` rounds K up.
     """
-
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        normalisation: Normalisation = "sum",
-        *,
-        pad_to_multiple_of: int = 1,
-    ) -> None:
-        super().__init__()
-        if normalisation not in get_args(Normalisation):
-            raise ValueError(
-                f"normalisation ({normalisation!r}) must be one of {get_args(Normalisation)}"
-            )
-        self.normalisation = normalisation
-        self.pad_to_multiple_of = pad_to_multiple_of
-        self._count_words = WordCounter(tokenizer) if normalisation == "word_mean" else None
-
-    def forward(
-        self, trie: CandidateTrie, hidden: Tensor, logits: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        """Log-likelihoods ``[B, A]``, float32, in nats; 0 for masked candidates.
-
-        ``hidden`` ``[B, N, D]`` are the states at the trie's nodes, ``logits`` is the vocabulary
-        head, ``[K, D]`` to ``[K, V]``. On a GPU, the host waits once, to count nodes.
-        """
-        node, target, scored = trie.predicted_at, trie.targets, trie.is_target
-        # One place more, for what is not scored.
-        slot = torch.where(scored, node, hidden.shape[1]).flatten(1)
-        predicts = slot.new_zeros(len(slot), hidden.shape[1] + 1, dtype=torch.bool)
-        predicts.scatter_(1, slot, True)[:, -1] = False
-        row = (predicts.flatten().cumsum(0).view_as(predicts) - 1).gather(1, slot).clamp_min(0)
-        # Not by the mask itself, which the backward pass would turn into indices again.
-        at = predicts[:, :-1].flatten().nonzero().squeeze(-1)
-        read = hidden.flatten(0, 1).index_select(0, at)
-        if not len(read):
-            return hidden.new_zeros(trie.end.shape, dtype=torch.float32)
-        spare = -len(read) % self.pad_to_multiple_of
-        values = logits(torch.nn.functional.pad(read, (0, 0, 0, spare)) if spare else read)
-        chosen = values[row, target.flatten(1)].float() - log_sum_exp(values)[row]
-        total = chosen.view_as(target).masked_fill(~scored, 0).sum(-1)
-        return total if self.normalisation == "sum" else total / self._units(trie)
-
-    def _units(self, trie: CandidateTrie) -> Tensor:
-        """Tokens or words of each candidate, ``[B, A]``, at least 1."""
-        if self._count_words is None:
-            count = trie.is_target.sum(-1)
-        else:
-            count = self._count_words(trie.targets, trie.is_target)
-        return count.clamp_min(1)
+    node, target, scored = trie.predicted_at, trie.targets, trie.is_target
+    # One place more, for what is not scored.
+    slot = torch.where(scored, node, hidden.shape[1]).flatten(1)
+    predicts = slot.new_zeros(len(slot), hidden.shape[1] + 1, dtype=torch.bool)
+    predicts.scatter_(1, slot, True)[:, -1] = False
+    row = (predicts.flatten().cumsum(0).view_as(predicts) - 1).gather(1, slot).clamp_min(0)
+    # Not by the mask itself, which the backward pass would turn into indices again.
+    at = predicts[:, :-1].flatten().nonzero().squeeze(-1)
+    read = hidden.flatten(0, 1).index_select(0, at)
+    if not len(read):
+        return hidden.new_zeros(trie.end.shape, dtype=torch.float32)
+    spare = -len(read) % pad_to_multiple_of
+    values = logits(pad(read, (0, 0, 0, spare)) if spare else read)
+    chosen = values[row, target.flatten(1)].float() - log_sum_exp(values)[row]
+    total = chosen.view_as(target).masked_fill(~scored, 0).sum(-1)
+    return total if normalisation == "sum" else total / scored.sum(-1).clamp_min(1)
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:

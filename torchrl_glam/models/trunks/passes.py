@@ -84,13 +84,16 @@ def token_passes(prompts: Tensor, nodes: Tensor, most: int) -> list[Tensor]:
 def in_passes(
     read: Callable[..., tuple[Tensor | None, ...]],
     inputs: tuple[Tensor, ...],
-    passes: list[Tensor],
+    count: Callable[..., tuple[Tensor, Tensor]],
+    most: int | None,
 ) -> tuple[Tensor | None, ...]:
-    """Reads rows ``[B, ...]`` pass by pass; ``read`` gives values row by row, or None.
+    """Reads rows ``[B, ...]`` in passes of :func:`token_passes`; in one if ``most`` is None.
 
-    The backward pass computes each pass again, so that memory holds one of them.
+    ``read`` gives values row by row, or None; ``count`` gives the tokens and nodes of the rows. The
+    backward pass computes each pass again, so that memory holds one of them.
     """
-    if len(passes) == 1:
+    passes = [] if most is None else token_passes(*count(*inputs), most)
+    if len(passes) <= 1:
         return read(*inputs)
     parts = []
     for rows in passes:

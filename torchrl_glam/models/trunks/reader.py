@@ -1,133 +1,23 @@
-"""How a language model reads a prompt and the token tries of the candidates.
-
-Inputs and outputs are the trunk's (:mod:`torchrl_glam.models.trunks.trunk`). Configurations of
-``transformers`` tell limits and windows under many names; this is the one place that knows them.
-"""
+"""Limits and windows of language models, which configurations tell under many names."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from tensordict import NestedKey
-from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
-from torchrl_glam.models.trunks.exactness import check_exactness
-from torchrl_glam.models.trunks.trie import CandidateTrie, build_trie
-from torchrl_glam.text import PromptBuilder, PromptTemplate, check_composition
-from torchrl_glam.text.prompt import EXAMPLE_ACTIONS, EXAMPLES
-
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
-
+    from transformers import PretrainedConfig
 
 # Lengths from which some layers see only a part of the text before, or see it differently.
 _WINDOWS = (
-    "sliding_window",
-    "window_size",
-    "local_attention",
-    "attention_window_size",
-    "attention_chunk_size",
-    "attention_window",
-    "local_radius",
-    "block_size",
+    *("sliding_window", "window_size", "attention_window", "attention_window_size"),
+    *("attention_chunk_size", "local_attention", "local_radius", "block_size"),
 )
 # Kinds of layers in which a token takes part by attention alone.
 _ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
-
-
-class ModelReader(TensorDictModuleBase):
-    """Base of the families of trunks: how their model reads, and the vocabulary head.
-
-    Arguments and errors are those of :class:`~torchrl_glam.models.CandidateTrunk`.
-    """
-
-    # Whether the tokens that the tokenizer puts after a text close the prompt.
-    closes_prompt = True
-    # Whether candidates stand one after another, or share prefixes.
-    packed = False
-    # Width D of the embeddings, as the model writes them; configurations may say otherwise.
-    embedding_dim: int
-    # Most tokens of a text that this trunk reads, and where it begins to read them another way.
-    limit: Limit | None
-    window: Limit | None = None
-
-    def __init__(
-        self,
-        model: nn.Module,
-        tokenizer: PreTrainedTokenizerBase,
-        template: PromptTemplate | None = None,
-    ) -> None:
-        super().__init__()
-        self.model = model
-        self._check_family()
-        check_kind(self.base_model)
-        self.text_config = text_config(self.base_model)
-        self.turning_points = turning_points(self.base_model.config)
-        self.limit = positions(self.text_config)
-        self.special_ids = frozenset(tokenizer.all_special_ids)
-        self.prompt = PromptBuilder(tokenizer, template, closed=self.closes_prompt)
-        # Without an encoder, actions continue the text of the prompt.
-        actions = () if self.closes_prompt else EXAMPLE_ACTIONS
-        check_composition(tokenizer, self.prompt.template, EXAMPLES, actions)
-        self.register_load_state_dict_post_hook(_check_again)
-
-    @property
-    def base_model(self) -> nn.Module:
-        """The ``transformers`` model itself, without the ``peft`` wrapper."""
-        wrapped = hasattr(self.model, "get_base_model")
-        return self.model.get_base_model() if wrapped else self.model
-
-    def check_exactness(self) -> None:
-        """Checks, as on construction, that the trunk computes what its model computes.
-
-        ``load_state_dict`` calls it; call it after replacing weights in another way. Raises
-        ValueError if it does not.
-        """
-        self.embedding_dim = check_exactness(self)
-
-    @abstractmethod
-    def _check_family(self) -> None:
-        """Raises ValueError if this trunk cannot read the model."""
-
-    @abstractmethod
-    def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
-        """Last hidden states at the nodes, ``[B, N, D]``; at node 0 the one before any action."""
-
-    @abstractmethod
-    def _plain_logits(self, prompt: Tensor, candidate: Tensor) -> Tensor:
-        """Logits of the model's own forward, before and after every token of the candidates.
-
-        Prompts ``[K, T]`` and candidates ``[K, W]`` without padding give ``[K, W + 1, V]``.
-        """
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        """The vocabulary head: ``[K, D]`` to ``[K, V]``."""
-        config = self.text_config
-        logits = self.base_model.get_output_embeddings()(hidden)
-        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
-            logits = cap * torch.tanh(logits / cap)
-        if (factor := getattr(config, "logit_scale", None)) is not None:
-            logits = logits * factor
-        if (divisor := getattr(config, "logits_scaling", None)) is not None:
-            logits = logits / divisor
-        return logits
-
-    def _start_id(self) -> int:
-        """The token at node 0."""
-        return self.prompt.pad_id
-
-    def _trie(self, actions: Tensor, mask: Tensor, **options: Any) -> CandidateTrie:
-        """The tries of candidates ``[B, A, W]``, as the model reads them."""
-        start, pad = self._start_id(), self.prompt.pad_id
-        return build_trie(actions, mask, start, pad, packed=self.packed, **options)
-
-
-def _check_again(trunk: ModelReader, keys: Any) -> None:
-    trunk.check_exactness()
 
 
 class Limit(NamedTuple):
@@ -206,7 +96,8 @@ def positions(config: PretrainedConfig) -> Limit | None:
         tokens = getattr(config, name, None)
         if isinstance(tokens, int) and tokens > 0:  # XLNet says -1
             limits.append(Limit(tokens, f"has {tokens} positions"))
-    for rope in _ropes(config):
+    ropes = getattr(config, "rope_parameters", None) or {}  # some have one for each kind of layer
+    for rope in (ropes, *(value for value in ropes.values() if isinstance(value, dict))):
         if rope.get("rope_type") == "longrope":
             own = getattr(config, "original_max_position_embeddings", None)
             tokens = rope.get("original_max_position_embeddings", own)
@@ -242,9 +133,3 @@ def turning_points(config: PretrainedConfig) -> list[int]:
                 if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0:
                     found.add(tokens)
     return sorted(found)
-
-
-def _ropes(config: PretrainedConfig) -> list[dict]:
-    """Settings of rotary embeddings: one for the model, or one for each kind of layer."""
-    settings = getattr(config, "rope_parameters", None) or {}
-    return [settings, *(value for value in settings.values() if isinstance(value, dict))]

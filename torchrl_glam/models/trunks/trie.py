@@ -4,9 +4,6 @@ Conventions: B states, A candidate actions a state, W tokens of the longest cand
 the largest trie of the batch. Node 0 of every trie is the decoder's start token, at depth 0;
 a candidate of k tokens is the path of k nodes below it. Candidates that share a prefix share its
 nodes, so the language model reads "Go to" once, however many objects there are to go to.
-
-*Packed* candidates share nothing: one after another, each below its own start token, so indices
-within a candidate rise as depths do. They are for models that cannot be told a node's depth.
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from torchrl_glam.models.trunks.passes import fingerprint
 
@@ -23,19 +21,16 @@ class CandidateTrie(NamedTuple):
     """Token tries of B states.
 
     Attributes:
-        tokens: ``[B, N]`` int64, token of each node; the start token at node 0 and, if packed,
-            before every candidate.
+        tokens: ``[B, N]`` int64, token of each node; the start token at node 0.
         depth: ``[B, N]`` int64, number of tokens above the node; 0 where there is no node.
         valid: ``[B, N]`` bool, True where there is a node.
         ancestors: ``[B, N, N]`` bool, True at ``[b, n, m]`` if m is n or above n. A slot without
             a node sees itself only, so that attention stays defined there.
         path: ``[B, A, W]`` int64, node of each candidate's token; 0 where it has none.
         on_path: ``[B, A, W]`` bool, True where the candidate's token has a node.
-        start: ``[B, A]`` int64, the start node of each candidate; 0 unless packed.
         end: ``[B, A]`` int64, node of each candidate's last token; 0 for a masked candidate.
         targets: ``[B, A, W]`` int64, tokens of the candidates.
         is_target: ``[B, A, W]`` bool, True where an admissible candidate has a token.
-
     """
 
     tokens: Tensor
@@ -44,7 +39,6 @@ class CandidateTrie(NamedTuple):
     ancestors: Tensor
     path: Tensor
     on_path: Tensor
-    start: Tensor
     end: Tensor
     targets: Tensor
     is_target: Tensor
@@ -52,7 +46,13 @@ class CandidateTrie(NamedTuple):
     @property
     def predicted_at(self) -> Tensor:
         """``[B, A, W]`` int64: the node after which each of ``targets`` comes."""
-        return torch.cat([self.start.unsqueeze(-1), self.path[..., :-1]], -1)
+        return pad(self.path[..., :-1], (1, 0))
+
+    def rows(self) -> tuple[Tensor, Tensor, Tensor]:
+        """State and action ``[R]`` of each admissible candidate, and the tokens read ``[R, L]``."""
+        state, action = self.is_target[..., 0].nonzero(as_tuple=True)
+        longest = int(self.on_path[state, action].sum(-1).max()) if len(state) else 0
+        return state, action, self.targets[state, action, :longest]
 
     def nodes_of_rows(self, roots: Tensor, rows: Tensor, state: Tensor, action: Tensor) -> Tensor:
         """Hidden states at the nodes ``[B, N, D]``, where each candidate was read in its own row.
@@ -78,7 +78,6 @@ def build_trie(
     pad_id: int,
     *,
     leaves: bool = True,
-    packed: bool = False,
     pad_to_multiple_of: int = 1,
 ) -> CandidateTrie:
     """Merges the candidates of each state by token prefix, without a loop over states.
@@ -93,8 +92,6 @@ def build_trie(
         pad_id: padding token.
         leaves: whether tokens after which no token comes have nodes. Log-likelihoods do not need
             them, hidden states at the end of candidates do. Default: True.
-        packed: whether to merge nothing, and to give each candidate its own start.
-            Default: False.
         pad_to_multiple_of: N is rounded up to a multiple of this. Default: 1.
 
     Returns:
@@ -112,18 +109,33 @@ def build_trie(
         tensor([1, 1, 0, 1, 0, 1], dtype=torch.int32)
     """
     tokens, is_target = admissible_tokens(action_tokens, action_mask, pad_id)
-    on_path = is_target
-    if not leaves:
-        on_path = torch.nn.functional.pad(is_target[..., 1:], (0, 1))
-    number = _packed_numbers if packed else _shared_numbers
-    path, is_node, start, size = number(tokens, on_path, action_mask)
+    on_path = is_target if leaves else pad(is_target[..., 1:], (0, 1))
+    path, is_node, size = _number(tokens, on_path)
     num_nodes = int(size.max()) if size.numel() else 1
     num_nodes += -num_nodes % pad_to_multiple_of
 
-    nodes = _nodes(tokens, is_node, path, start, size, num_nodes, start_id, pad_id)
-    last = (on_path.sum(-1) - 1).clamp_min(0).unsqueeze(-1)
-    end = path.gather(-1, last).squeeze(-1)
-    return CandidateTrie(*nodes, path, on_path, start, end, tokens, is_target)
+    # Slot 0 collects the tokens without a node; the root overwrites it.
+    slot = torch.where(is_node, path, 0).flatten(1)
+
+    def table(values: Tensor, empty: int, root: int) -> Tensor:
+        out = values.new_full((len(path), num_nodes), empty).scatter_(1, slot, values.flatten(1))
+        out[:, 0] = root
+        return out
+
+    level = torch.arange(1, path.shape[-1] + 1, device=path.device).expand_as(path)
+    parent = table(pad(path[..., :-1], (1, 0)), 0, 0)
+    valid = torch.arange(num_nodes, device=path.device) < size.unsqueeze(-1)
+    return CandidateTrie(
+        tokens=table(tokens, pad_id, start_id),
+        depth=table(level, 0, 0),
+        valid=valid,
+        ancestors=_ancestors(parent, valid, path.shape[-1]),
+        path=path,
+        on_path=on_path,
+        end=path.gather(-1, (on_path.sum(-1, keepdim=True) - 1).clamp_min(0)).squeeze(-1),
+        targets=tokens,
+        is_target=is_target,
+    )
 
 
 def admissible_tokens(
@@ -173,10 +185,8 @@ def _check_different(tokens: Tensor, is_target: Tensor, action_mask: Tensor) -> 
         )
 
 
-def _shared_numbers(
-    tokens: Tensor, on_path: Tensor, action_mask: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Node of each token, whether it is the node's first, start nodes, and sizes of the tries."""
+def _number(tokens: Tensor, on_path: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Node of each token, whether it is the node's first, and sizes of the tries."""
     batch, num_actions, width = tokens.shape
     # owner[b, a, w]: the first candidate whose first w + 1 tokens are those of candidate a.
     same = (tokens.unsqueeze(2) == tokens.unsqueeze(1)) & on_path.unsqueeze(2)
@@ -190,52 +200,15 @@ def _shared_numbers(
     by_level = is_node.transpose(1, 2).reshape(batch, -1)
     number = by_level.cumsum(-1).view(batch, width, num_actions).transpose(1, 2)
     path = torch.where(on_path, number.gather(1, owner), 0)
-    return path, is_node, torch.zeros_like(action_mask, dtype=torch.long), by_level.sum(-1) + 1
+    return path, is_node, by_level.sum(-1) + 1
 
 
-def _packed_numbers(
-    tokens: Tensor, on_path: Tensor, action_mask: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same for packed candidates."""
-    length = on_path.sum(-1) + action_mask
-    start = torch.where(action_mask, length.cumsum(-1) - length, 0)
-    level = torch.arange(1, tokens.shape[-1] + 1, device=tokens.device)
-    path = torch.where(on_path, start.unsqueeze(-1) + level, 0)
-    return path, on_path, start, length.sum(-1).clamp_min(1)
-
-
-def _nodes(
-    tokens: Tensor,
-    is_node: Tensor,
-    path: Tensor,
-    start: Tensor,
-    size: Tensor,
-    num_nodes: int,
-    start_id: int,
-    pad_id: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tokens, depths, validity and ancestors of the nodes."""
-    batch, _, width = path.shape
-    # Slot 0 collects the tokens without a node; the start token overwrites it.
-    slot = torch.where(is_node, path, 0).flatten(1)
-    above = torch.cat([start.unsqueeze(-1), path[..., :-1]], -1).flatten(1)
-    level = torch.arange(1, width + 1, device=path.device).expand_as(path).flatten(1)
-
-    def table(values: Tensor, empty: int, root: int) -> Tensor:
-        out = values.new_full((batch, num_nodes), empty).scatter_(1, slot, values)
-        out[:, 0] = root
-        return out
-
-    node_tokens = table(tokens.flatten(1), pad_id, start_id).scatter_(1, start, start_id)
-    depth = table(level, 0, 0)
-    number = torch.arange(num_nodes, device=path.device)
-    valid = number < size.unsqueeze(-1)
-    # A start has no parent, and climbing stops there.
-    parent = table(above, 0, 0).scatter_(1, start, start)
-
-    ancestors = torch.eye(num_nodes, dtype=torch.bool, device=path.device).repeat(batch, 1, 1)
-    climb = number.repeat(batch, 1)
+def _ancestors(parent: Tensor, valid: Tensor, width: int) -> Tensor:
+    """``[B, N, N]``: climbs from every node to the root, which is above itself."""
+    batch, num_nodes = parent.shape
+    out = torch.eye(num_nodes, dtype=torch.bool, device=parent.device).repeat(batch, 1, 1)
+    climb = torch.arange(num_nodes, device=parent.device).repeat(batch, 1)
     for _ in range(width):
         climb = parent.gather(1, climb)
-        ancestors.scatter_(2, climb.unsqueeze(-1), valid.unsqueeze(-1))
-    return node_tokens, depth, valid, ancestors
+        out.scatter_(2, climb.unsqueeze(-1), valid.unsqueeze(-1))
+    return out

@@ -1,29 +1,40 @@
 """The base of all trunks: keys, prompts, tries, log-likelihoods, and passes that fit memory.
 
-A family of language models adds how its model reads (:mod:`torchrl_glam.models.trunks.reader`).
+A family of language models adds how its model reads.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from tensordict import NestedKey, TensorDictBase
-from tensordict.nn import dispatch
+from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from torchrl_glam.models.protocol import Part
-from torchrl_glam.models.trunks.likelihood import LogLikelihood, Normalisation
-from torchrl_glam.models.trunks.passes import distinct_rows, in_passes, repeat_last, token_passes
-from torchrl_glam.models.trunks.reader import ModelReader, check_ids
-from torchrl_glam.models.trunks.trie import admissible_tokens
-from torchrl_glam.text import PromptTemplate
+from torchrl_glam.models.trunks.exactness import check_exactness
+from torchrl_glam.models.trunks.likelihood import Normalisation, log_likelihoods
+from torchrl_glam.models.trunks.passes import distinct_rows, in_passes, repeat_last
+from torchrl_glam.models.trunks.reader import (
+    Limit,
+    check_ids,
+    check_kind,
+    positions,
+    text_config,
+    turning_points,
+)
+from torchrl_glam.models.trunks.trie import CandidateTrie, admissible_tokens, build_trie
+from torchrl_glam.text import PromptBuilder, PromptTemplate, check_composition
+from torchrl_glam.text.prompt import EXAMPLE_ACTIONS, EXAMPLES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class CandidateTrunk(ModelReader):
+class CandidateTrunk(TensorDictModuleBase):
     """Reads prompt and candidate actions; writes the inputs of actor and critic.
 
     For every candidate action it writes the log-likelihood of its tokens after the prompt, eq. 1
@@ -40,9 +51,8 @@ class CandidateTrunk(ModelReader):
             ``peft``. It is used in the mode (train or eval) it is in.
         tokenizer: its tokenizer.
         template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
-        normalisation: ``"sum"`` of the token log-probabilities (eq. 1), ``"token_mean"``, or
-            ``"word_mean"``, the sum divided by the number of words (TWOSOME, Tan et al., 2024).
-            Default: ``"sum"``.
+        normalisation: ``"sum"`` of the token log-probabilities (eq. 1), or ``"token_mean"``, the
+            sum divided by the number of tokens. Default: ``"sum"``.
         max_tokens_per_pass: most tokens, padding included, that one pass of the language model
             reads; a larger batch is read in several. With gradient, each pass is computed again
             when it is back-propagated, which holds one pass in memory and costs a forward more;
@@ -76,6 +86,14 @@ class CandidateTrunk(ModelReader):
         True
     """
 
+    # Whether the model has an encoder: what the tokenizer puts after a text then closes the prompt.
+    closes_prompt = True
+    # Width D of the embeddings, as the model writes them; configurations may say otherwise.
+    embedding_dim: int
+    # Most tokens of a text that this trunk reads, and where it begins to read them another way.
+    limit: Limit | None
+    window: Limit | None = None
+
     def __init__(
         self,
         model: nn.Module,
@@ -94,33 +112,57 @@ class CandidateTrunk(ModelReader):
         action_embedding_key: NestedKey = "action_embedding",
         prompt_embedding_key: NestedKey = "prompt_embedding",
     ) -> None:
-        _check_positive("max_tokens_per_pass", max_tokens_per_pass, ", or None for one pass")
-        _check_positive("pad_to_multiple_of", pad_to_multiple_of)
-        super().__init__(model, tokenizer, template)
-        self.likelihood = LogLikelihood(
-            tokenizer,
-            normalisation,
-            pad_to_multiple_of=1 if pad_to_multiple_of == 1 else 256,
-        )
-        device = self.base_model.get_input_embeddings().weight.device
-        for part in (self.prompt, self.likelihood):
-            part.to(device)
+        numbers = {
+            "max_tokens_per_pass": max_tokens_per_pass,
+            "pad_to_multiple_of": pad_to_multiple_of,
+        }
+        for name, value in numbers.items():
+            if value is not None and value < 1:
+                raise ValueError(f"{name} ({value}) must be at least 1")
+        if normalisation not in get_args(Normalisation):
+            raise ValueError(
+                f"normalisation ({normalisation!r}) must be one of {get_args(Normalisation)}"
+            )
+        super().__init__()
+        self.model = model
+        self._check_family()
+        check_kind(self.base_model)
+        self.text_config = text_config(self.base_model)
+        self.turning_points = turning_points(self.base_model.config)
+        self.limit = positions(self.text_config)
+        self.special_ids = frozenset(tokenizer.all_special_ids)
+        self.prompt = PromptBuilder(tokenizer, template, closed=self.closes_prompt)
+        # Without an encoder, actions continue the text of the prompt.
+        actions = () if self.closes_prompt else EXAMPLE_ACTIONS
+        check_composition(tokenizer, self.prompt.template, EXAMPLES, actions)
+        self.prompt.to(self.base_model.get_input_embeddings().weight.device)
+        self.normalisation = normalisation
         self.max_tokens_per_pass = max_tokens_per_pass
         self.autocast = autocast
         self.pad_to_multiple_of = pad_to_multiple_of
         self.in_keys = [goal_key, observation_key, action_key, mask_key]
         self.out_keys = [log_likelihood_key, action_embedding_key, prompt_embedding_key]
+        self.check_exactness()
+        self.register_load_state_dict_post_hook(_check_again)
 
     def __repr__(self) -> str:
-        settings = {
-            "model": type(self.base_model).__name__,
-            "normalisation": self.likelihood.normalisation,
-            "max_tokens_per_pass": self.max_tokens_per_pass,
-            "autocast": self.autocast,
-            "pad_to_multiple_of": self.pad_to_multiple_of,
-            "packed": self.packed,
-        }
-        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in settings.items())})"
+        names = ("normalisation", "max_tokens_per_pass", "autocast", "pad_to_multiple_of")
+        settings = "".join(f", {name}={getattr(self, name)}" for name in names)
+        return f"{type(self).__name__}(model={type(self.base_model).__name__}{settings})"
+
+    @property
+    def base_model(self) -> nn.Module:
+        """The ``transformers`` model itself, without the ``peft`` wrapper."""
+        wrapped = hasattr(self.model, "get_base_model")
+        return self.model.get_base_model() if wrapped else self.model
+
+    def check_exactness(self) -> None:
+        """Checks, as on construction, that the trunk computes what its model computes.
+
+        ``load_state_dict`` calls it; call it after replacing weights in another way. Raises
+        ValueError if it does not.
+        """
+        self.embedding_dim = check_exactness(self)
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: TensorDictBase, only: Part | None = None) -> TensorDictBase:
@@ -144,14 +186,8 @@ class CandidateTrunk(ModelReader):
             ) from error
 
     def _write(self, tensordict: TensorDictBase, only: Part | None) -> TensorDictBase:
-        goal, observation, actions, mask = (tensordict.get(key) for key in self.in_keys)
-        batch = mask.shape[:-1]
-        inputs = (
-            goal.reshape(-1, goal.shape[-1]),
-            observation.reshape(-1, observation.shape[-1]),
-            actions.reshape(-1, *actions.shape[-2:]),
-            mask.reshape(-1, mask.shape[-1]),
-        )
+        batch = tensordict.get(self.in_keys[-1]).shape[:-1]
+        inputs = self.flat_inputs(tensordict)
         alike = distinct_rows(*(inputs[:2] if only == "prompt" else inputs))
         if alike is not None:
             rows, _ = alike
@@ -162,7 +198,12 @@ class CandidateTrunk(ModelReader):
         num_states = len(inputs[-1])
         inputs = tuple(repeat_last(value, self._spare_states(num_states)) for value in inputs)
         try:
-            outputs = self._score_in_passes(inputs, only)
+            outputs = in_passes(
+                lambda *rows: self.score(*rows, only),
+                inputs,
+                self._count_tokens,
+                self.max_tokens_per_pass,
+            )
         except IndexError as error:
             check_ids(self.base_model, dict(zip(self.in_keys[:3], inputs, strict=False)), error)
             raise
@@ -172,6 +213,12 @@ class CandidateTrunk(ModelReader):
             if value is not None:
                 tensordict.set(key, value.reshape(*batch, *value.shape[1:]))
         return tensordict
+
+    def flat_inputs(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Goals, observations, candidates and their mask, in one batch dimension."""
+        *texts, actions, mask = (tensordict.get(key) for key in self.in_keys)
+        goal, observation, mask = (value.reshape(-1, value.shape[-1]) for value in (*texts, mask))
+        return goal, observation, actions.reshape(-1, *actions.shape[-2:]), mask
 
     def written_keys(self, only: Part | None = None) -> list[NestedKey]:
         """The keys that a call with ``only`` writes."""
@@ -198,17 +245,20 @@ class CandidateTrunk(ModelReader):
         only: Part | None = None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """The pass itself, on one batch dimension; shapes as in the class."""
-        pad, multiple = self.prompt.pad_id, self.pad_to_multiple_of
+        multiple = self.pad_to_multiple_of
         prompt, prompt_mask = self.prompt(goal, observation)
         short = (0, -prompt.shape[1] % multiple)
-        prompt = torch.nn.functional.pad(prompt, short, value=pad)
-        prompt_mask = torch.nn.functional.pad(prompt_mask, short)
+        prompt = pad(prompt, short, value=self.prompt.pad_id)
+        prompt_mask = pad(prompt_mask, short)
         if only == "prompt":
             return None, None, self.read_prompts(prompt, prompt_mask)
         trie = self._trie(actions, mask, leaves=only != "scores", pad_to_multiple_of=multiple)
         with self._autocast(prompt.device):
             hidden = self._read(prompt, prompt_mask, trie)
-        scores = None if only == "embeddings" else self.likelihood(trie, hidden, self._logits)
+        scores = None
+        if only != "embeddings":
+            spare = 1 if multiple == 1 else 256
+            scores = log_likelihoods(trie, hidden, self._logits, self.normalisation, spare)
         if only == "scores":
             return scores, None, hidden[:, 0]
         ends = trie.end.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
@@ -216,14 +266,6 @@ class CandidateTrunk(ModelReader):
 
     def _autocast(self, device: torch.device) -> torch.autocast:
         return torch.autocast(device.type, self.autocast, enabled=self.autocast is not None)
-
-    def _score_in_passes(
-        self, inputs: tuple[Tensor, ...], only: Part | None
-    ) -> tuple[Tensor | None, ...]:
-        if self.max_tokens_per_pass is None:
-            return self.score(*inputs, only)
-        passes = token_passes(*self._count_tokens(*inputs), self.max_tokens_per_pass)
-        return in_passes(lambda *rows: self.score(*rows, only), inputs, passes)
 
     def _spare_states(self, number: int) -> int:
         """States to add, copies of the last, so that few numbers of states occur."""
@@ -238,15 +280,56 @@ class CandidateTrunk(ModelReader):
     def _count_tokens(
         self, goal: Tensor, observation: Tensor, actions: Tensor, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        pad = self.prompt.pad_id
-        prompts = (goal != pad).sum(-1) + (observation != pad).sum(-1)
+        filler = self.prompt.pad_id
+        prompts = (goal != filler).sum(-1) + (observation != filler).sum(-1)
         trie = self._trie(actions.flatten(0, -3), mask.flatten(0, -2))
         prompts = prompts + self.prompt.num_literal_tokens
         nodes = trie.valid.sum(-1).view(mask.shape[:-1])
         multiple = self.pad_to_multiple_of
         return prompts + -prompts % multiple, nodes + -nodes % multiple
 
+    def _check_family(self) -> None:
+        """Raises ValueError if this trunk cannot read the model."""
+        base = self.base_model
+        if base.config.is_encoder_decoder != self.closes_prompt or not base.get_output_embeddings():
+            kind = "an encoder-decoder" if self.closes_prompt else "a decoder-only language model"
+            raise ValueError(
+                f"model ({base.__class__.__name__}) is not {kind} with a language-model head: load "
+                "one with load_language_model, or use make_trunk, which picks the trunk"
+            )
 
-def _check_positive(name: str, value: int | None, otherwise: str = "") -> None:
-    if value is not None and value < 1:
-        raise ValueError(f"{name} ({value}) must be at least 1{otherwise}")
+    @abstractmethod
+    def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
+        """Last hidden states at the nodes, ``[B, N, D]``; at node 0 the one before any action."""
+
+    @abstractmethod
+    def _plain_logits(self, prompt: Tensor, candidate: Tensor) -> Tensor:
+        """Logits of the model's own forward, before and after every token of the candidates.
+
+        Prompts ``[K, T]`` and candidates ``[K, W]`` without padding give ``[K, W + 1, V]``.
+        """
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """The vocabulary head: ``[K, D]`` to ``[K, V]``."""
+        config = self.text_config
+        logits = self.base_model.get_output_embeddings()(hidden)
+        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+            logits = cap * torch.tanh(logits / cap)
+        if (factor := getattr(config, "logit_scale", None)) is not None:
+            logits = logits * factor
+        if (divisor := getattr(config, "logits_scaling", None)) is not None:
+            logits = logits / divisor
+        return logits
+
+    def _start_id(self) -> int:
+        """The token at node 0."""
+        return self.prompt.pad_id
+
+    def _trie(self, actions: Tensor, mask: Tensor, **options: Any) -> CandidateTrie:
+        """The tries of candidates ``[B, A, W]``, as the model reads them."""
+        start, filler = self._start_id(), self.prompt.pad_id
+        return build_trie(actions, mask, start, filler, **options)
+
+
+def _check_again(trunk: CandidateTrunk, keys: Any) -> None:
+    trunk.check_exactness()
