@@ -15,12 +15,13 @@ from torchrl_glam.envs.check_entries import Rows, check_content, check_types, mi
 from torchrl_glam.text import EnvDescription, describe_env
 
 _SLACK = 1e-4  # of rewards that leave their scale by rounding
+Policy = Callable[[TensorDictBase], TensorDictBase]
 
 
 def check_text_env(
     env: EnvBase,
     *,
-    policy: Callable[[TensorDictBase], TensorDictBase] | None = None,
+    policy: Policy | None = None,
     reward_scale: tuple[float, float] = (0.0, 1.0),
     steps: int = 100,
     seed: int = 0,
@@ -63,7 +64,7 @@ def check_text_env(
     if "action_mask" not in env.observation_spec.keys(True):
         raise missing("action_mask", "observation_spec")
     description = describe_env(env)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), torch.no_grad():
         played, actions = [], []
         for rows in _play(env, seed, steps, policy, actions):
             check_types(rows)
@@ -79,11 +80,7 @@ def check_text_env(
 
 
 def _play(
-    env: EnvBase,
-    seed: int,
-    steps: int,
-    policy: Callable[[TensorDictBase], TensorDictBase] | None,
-    actions: list[Tensor],
+    env: EnvBase, seed: int, steps: int, policy: Policy | None, actions: list[Tensor]
 ) -> Iterator[Rows]:
     """Plays the actions, or ``steps`` new ones, which it lists there; yields the rows that count.
 
@@ -98,7 +95,10 @@ def _play(
     for _ in range(steps):
         action = next(given, None)
         if action is None:
-            action = _draw(state["action_mask"]) if policy is None else _ask(policy, state)
+            mask = state["action_mask"]
+            action = (
+                _draw(mask) if policy is None else policy(state.clone())["action"].to(mask.device)
+            )
             actions.append(action)
         following = env.step(state.set("action", action.clone()))["next"]
         yield Rows(following.clone(), env.batch_size, "step", everything)
@@ -112,11 +112,6 @@ def _play(
 def _draw(mask: Tensor) -> Tensor:
     """Admissible actions, uniformly."""
     return torch.multinomial(mask.reshape(-1, mask.shape[-1]).float(), 1).view(mask.shape[:-1])
-
-
-@torch.no_grad()
-def _ask(policy: Callable[[TensorDictBase], TensorDictBase], state: TensorDictBase) -> Tensor:
-    return policy(state.clone())["action"].to(state["action_mask"].device)
 
 
 def _after(following: TensorDictBase) -> TensorDictBase:
@@ -163,20 +158,21 @@ def _check_rewards(rows: Rows, scale: tuple[float, float]) -> None:
     reward = rows.get("reward")
     if reward is None:
         raise missing("reward", "step")
-    low, high = scale
-    has_hindsight = rows.state.get("hindsight", None) is not None
-    wrong = ~reward.isfinite()
-    if has_hindsight and not wrong.any():
-        slack = _SLACK * (high - low)
-        wrong = (reward < low - slack) | (reward > high + slack)
-    for row in wrong.nonzero()[:1, 0].tolist():
-        value = f"{rows.name('reward', row)} is {reward.reshape(-1)[row].item()}"
-        if not reward.isfinite().all():
-            raise ValueError(f"{value}: rewards must be finite numbers")
+    reward = reward.reshape(-1)
+    for row in (~reward.isfinite()).nonzero().flatten().tolist():
         raise ValueError(
-            f"{value}, and hindsight gives relabelled steps {low:g}, or {high:g} where they reach "
-            f"their goal: rewards must be from {low:g} to {high:g}. Give others (reward=... of "
-            "TextEnvWrapper), or give HindsightTransform and this check another reward_scale"
+            f"{rows.name('reward', row)} is {reward[row].item()}: rewards must be finite numbers"
+        )
+    if rows.state.get("hindsight", None) is None:
+        return
+    low, high = scale
+    slack = _SLACK * (high - low)
+    for row in ((reward < low - slack) | (reward > high + slack)).nonzero().flatten().tolist():
+        raise ValueError(
+            f"{rows.name('reward', row)} is {reward[row].item()}, and hindsight gives relabelled "
+            f"steps {low:g}, or {high:g} where they reach their goal: rewards must be from "
+            f"{low:g} to {high:g}. Give others (reward=... of TextEnvWrapper), or give "
+            "HindsightTransform and this check another reward_scale"
         )
 
 

@@ -125,10 +125,9 @@ class TextEnvWrapper(EnvBase):
             raise ValueError("games is empty: give one game or more")
         super().__init__(device=device, batch_size=[len(games)] if many else [])
         self.games = list(games) if many else [games]
-        first: dict[int, int] = {}
-        for index, game in enumerate(self.games):
-            other = first.setdefault(id(getattr(game, "unwrapped", game)), index)
-            if other != index:
+        played = [id(getattr(game, "unwrapped", game)) for game in self.games]
+        for index, game in enumerate(played):
+            if (other := played.index(game)) != index:
                 raise ValueError(
                     f"games[{index}] is games[{other}], one game cannot play two episodes at once: "
                     "make an instance for each"

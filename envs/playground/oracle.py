@@ -11,8 +11,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from torchrl_glam.envs.playground.dynamics import GRASPED, NO_EVENT, NOTHING, Dynamics
-from torchrl_glam.envs.playground.goals import GoalSpace
-from torchrl_glam.envs.playground.vocabulary import OBJECTS, VERBS, feeds
+from torchrl_glam.envs.playground.goals import FEEDS, GoalSpace
+from torchrl_glam.envs.playground.vocabulary import VERBS
 
 _GRASP, _GROW = range(len(VERBS))
 _NEVER = 1000  # cost of what cannot be reached
@@ -53,17 +53,13 @@ class OraclePolicy(TensorDictModuleBase):
 
     def __init__(self, goals: GoalSpace) -> None:
         super().__init__()
-        self.in_keys = [
-            "goal_id",
-            *(("state", key) for key in ("objects", "on", "holding", "grown", "stage")),
-        ]
+        entries = ("objects", "on", "holding", "grown", "stage")
+        self.in_keys = ["goal_id", *(("state", key) for key in entries)]
         self.out_keys = ["action"]
-        items = range(len(OBJECTS))
-        table = torch.tensor([[feeds(supply, living) for living in items] for supply in items])
         # The last simple goal stands for "no second part": nothing reaches it.
         nothing = torch.zeros_like(goals.reached_by[:1])
         kept = {"persistent": False}
-        self.register_buffer("_feeds", table, **kept)
+        self.register_buffer("_feeds", FEEDS, **kept)
         self.register_buffer("_reached_by", torch.cat((goals.reached_by, nothing)), **kept)
         self.register_buffer("_parts", goals.parts, **kept)
 

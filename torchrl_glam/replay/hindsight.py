@@ -32,7 +32,7 @@ from torchrl_glam.replay.strategies import (
     draw_from_each,
     named_goals,
 )
-from torchrl_glam.replay.trajectories import mask_key, trajectories
+from torchrl_glam.replay.trajectories import trajectories
 
 
 class HindsightTransform(Transform):
@@ -72,12 +72,11 @@ class HindsightTransform(Transform):
             "goal_tokens")``, ``("hindsight", "kind")``.
         is_hindsight_key, is_context_key: written. Default: ``"is_hindsight"``, ``"is_context"``.
         reward_key, done_key, terminated_key, truncated_key: under ``"next"``. Default: these names.
-        trajectory_key: integers ``[*B]``, -1 for none, and a ``"mask"`` beside it. Default:
-            ``("collector", "traj_ids")``.
+        trajectory_key: integers ``[*B]``, -1 for none. Default: ``("collector", "traj_ids")``.
 
     Raises:
-        ValueError: on settings out of range, and on a batch that is not as said above, which
-            changes nothing.
+        ValueError: on settings out of range, and on a batch that is not as said above or has padded
+            rows, which changes nothing.
         KeyError: on missing entries, saying who should write them.
 
     Examples:
@@ -142,8 +141,7 @@ class HindsightTransform(Transform):
         self.reward_key = under_next(reward_key)
         self.done_key, self.terminated_key, self.truncated_key = map(under_next, ends)
         self.trajectory_key = unravel_key(trajectory_key)
-        mask = [] if (key := mask_key(trajectory_key)) is None else [key]
-        self._left_out = [hindsight_key, under_next(hindsight_key), *ends, *mask]
+        self._left_out = [hindsight_key, under_next(hindsight_key), *ends]
         # the entries that are read, with who writes them
         tokenizer = "the environment's text and the TokenizeText transform"
         needed = (self.kind_key, self.reward_key, self.done_key, self.terminated_key)
