@@ -73,12 +73,10 @@ class Describer:
         standing += self._blocks.index_select(0, place)
         # The last column of `grown` stands for nothing, which is only said if it comes first.
         count = grown.cumsum(1).mul_(grown)
-        return self._lay_out(torch.cat((standing, self._grown.take(count) + scene[:, :-1]), dim=1))
-
-    def _lay_out(self, phrases: Tensor) -> Tensor:
-        """Lays the phrases' bytes end to end: ``int64 [B, S]`` to ``uint8 [B, length]``."""
+        phrases = torch.cat((standing, self._grown.take(count) + scene[:, :-1]), dim=1)
         text = embedding(phrases, self._phrases)
         width = text.shape[2]
+        # The phrases' bytes are laid end to end.
         place = self._lengths.take(phrases).cumsum(1).unsqueeze(2) + self._bytes
         # Padding falls onto the bytes of phrases before: adding it, it is zero, leaves them.
         joined = text.new_zeros((len(text), width + self.length))

@@ -70,8 +70,11 @@ class OraclePolicy(TensorDictModuleBase):
         cost, choice = self._costs(state).min(1, keepdim=True)
         pair = choice - size
         to_take = torch.where(pair < 0, choice, pair // size)
-        action = self._first_action(to_take, pair, state.on, state.holding, size)
-        action = action.where(cost.squeeze(1) < _NEVER, size)
+        # The first step towards holding `to_take` and going to the second of the pair.
+        take = torch.where(state.on == to_take, size, to_take)
+        action = torch.where(state.holding >= 0, size + 1, take)
+        action = torch.where((pair >= 0) & (state.holding == to_take), pair % size, action)
+        action = action.where(cost < _NEVER, size)
         return tensordict.set("action", action.view(tensordict["goal_id"].shape))
 
     def shortest_plans(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
@@ -187,19 +190,7 @@ class OraclePolicy(TensorDictModuleBase):
         # after[b, s, x]: the supply in slot s feeds a match other than slot x.
         after = (feeds_later.unsqueeze(2) & other).any(3)
         any_after = after.any(1)
-        in_hand = feeds  # u is the supply, v has grown
         grown_slot_v = torch.where(after, 1, 4).where(any_after.unsqueeze(1), _NEVER)
         grown_slot_u = torch.full_like(grown_slot_v, 4).where(any_after.unsqueeze(2), _NEVER)
-        grow = torch.where(in_hand, grown_slot_v, grown_slot_u)
-        cost = torch.minimum(grasp, grow)
-        return cost.where((later >= 0)[:, None, None], 0)
-
-    @staticmethod
-    def _first_action(
-        to_take: Tensor, pair: Tensor, on: Tensor, holding: Tensor, size: int
-    ) -> Tensor:
-        """The first action towards holding ``to_take`` and going to the second of ``pair``."""
-        go_on = (pair >= 0) & (holding == to_take)
-        take = torch.where(on == to_take, size, to_take)
-        action = torch.where(holding >= 0, size + 1, take)
-        return torch.where(go_on, pair % size, action).squeeze(1)
+        grow = torch.where(feeds, grown_slot_v, grown_slot_u)  # fed by u, in hand: v has grown
+        return torch.minimum(grasp, grow).where((later >= 0)[:, None, None], 0)
