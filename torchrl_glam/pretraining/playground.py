@@ -91,8 +91,7 @@ class PlaygroundExercises:
         simple: float = 0.2,
     ) -> None:
         shares = PLAYGROUND_EXERCISES if shares is None else shares
-        unknown = sorted(set(shares) - set(PLAYGROUND_EXERCISES))
-        if unknown:
+        if unknown := sorted(set(shares) - set(PLAYGROUND_EXERCISES)):
             known = list(PLAYGROUND_EXERCISES)
             raise ValueError(f"shares has unknown exercises {unknown}: known are {known}")
         self._random = random.Random(seed)

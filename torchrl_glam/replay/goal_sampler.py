@@ -37,19 +37,12 @@ class GoalBalancedSampler(GoalKindSampler):
     Examples:
         >>> from tensordict import TensorDict
         >>> from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
-        >>> buffer = TensorDictReplayBuffer(
-        ...     storage=LazyTensorStorage(100),
-        ...     sampler=GoalBalancedSampler(prior=[1], ratio=1.0),
-        ...     batch_size=1000,
-        ... )
-        >>> often = torch.arange(100) < 98
-        >>> rows = {
-        ...     "goal_tokens": torch.where(often, 7, 9).unsqueeze(-1),
-        ...     "goal_kind": torch.zeros(100, dtype=torch.int64),
-        ...     "is_hindsight": torch.ones(100, dtype=torch.bool),
-        ... }
+        >>> sampler = GoalBalancedSampler(prior=[1], ratio=1.0)
+        >>> buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100), sampler=sampler)
+        >>> goal = torch.where(torch.arange(100) < 98, 7, 9)  # the first is reached often
+        >>> rows = {"goal_tokens": goal[:, None], "goal_kind": 0 * goal, "is_hindsight": goal > 0}
         >>> _ = buffer.extend(TensorDict(rows, [100]))
-        >>> 400 < (buffer.sample()["goal_tokens"] == 9).sum() < 600
+        >>> 400 < (buffer.sample(1000)["goal_tokens"] == 9).sum() < 600
         tensor(True)
     """
 

@@ -34,12 +34,10 @@ class HindsightRatioSampler(GroupSampler):
         >>> from tensordict import TensorDict
         >>> from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
         >>> sampler = HindsightRatioSampler(ratio=0.25)
-        >>> buffer = TensorDictReplayBuffer(
-        ...     storage=LazyTensorStorage(100), sampler=sampler, batch_size=8
-        ... )
-        >>> kinds = torch.arange(50) % 10 > 0
-        >>> _ = buffer.extend(TensorDict({"is_hindsight": kinds}, [50]))
-        >>> int(buffer.sample()["is_hindsight"].sum())
+        >>> buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100), sampler=sampler)
+        >>> rows = {"is_hindsight": torch.arange(50) % 10 > 0}
+        >>> _ = buffer.extend(TensorDict(rows, [50]))
+        >>> int(buffer.sample(8)["is_hindsight"].sum())
         2
     """
 
@@ -90,15 +88,12 @@ class GoalKindSampler(GroupSampler):
     Examples:
         >>> from tensordict import TensorDict
         >>> from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
-        >>> buffer = TensorDictReplayBuffer(
-        ...     storage=LazyTensorStorage(100),
-        ...     sampler=GoalKindSampler(prior=[1, 3], ratio=0.5),
-        ...     batch_size=16,
-        ... )
+        >>> sampler = GoalKindSampler(prior=[1, 3], ratio=0.5)
+        >>> buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100), sampler=sampler)
         >>> row = torch.arange(100)
         >>> rows = {"goal_kind": (row % 10 == 0).long(), "is_hindsight": row % 4 > 0}
         >>> _ = buffer.extend(TensorDict(rows, [100]))
-        >>> batch = buffer.sample()
+        >>> batch = buffer.sample(16)
         >>> batch["goal_kind"].bincount(), batch["is_hindsight"].sum()
         (tensor([ 4, 12]), tensor(8))
     """
