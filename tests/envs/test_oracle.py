@@ -2,14 +2,13 @@
 
 import math
 
+import playground_reference as reference
 import pytest
 import torch
 from tensordict import TensorDict
 
 from torchrl_glam.envs import GoalSpace, OraclePolicy, PlaygroundTextEnv
 from torchrl_glam.envs.playground.vocabulary import OBJECTS, object_id
-
-from . import reference
 
 LENGTHS = {"grasp": {2}, "grow": {3}, "grow_then_grasp": {5, 6}, "grow_then_grow": {4}}
 
