@@ -30,7 +30,7 @@ def check_text_env(
 
     It checks what entries hold, and that rewards fit hindsight; that the same seed and actions give
     the same episodes; that instances which TorchRL's partial steps leave out stand still; and the
-    specs, by TorchRL's :func:`~torchrl.envs.check_env_specs`.
+    specs, by :func:`~torchrl.envs.check_env_specs`.
 
     Args:
         env: the environment, whose seed is set; one instance or a batch.
@@ -82,10 +82,7 @@ def check_text_env(
 def _play(
     env: EnvBase, seed: int, steps: int, policy: Policy | None, actions: list[Tensor]
 ) -> Iterator[Rows]:
-    """Plays the actions, or ``steps`` new ones, which it lists there; yields the rows that count.
-
-    All rows count after a step, and those that were reset after a reset.
-    """
+    """Plays the actions, or ``steps`` new ones, which it lists; yields the rows that count."""
     torch.manual_seed(seed)
     env.set_seed(seed)
     given = iter(actions[:])
@@ -126,8 +123,8 @@ def _check_seed(env: EnvBase, seed: int, played: Sequence[Rows], actions: list[T
         if key is not None or rows.where != before.where:
             raise ValueError(
                 f"{name_of(key or 'done')} of state {number} differs when the same actions are "
-                f"played again from the seed {seed}, so a run could not be resumed: draw all that "
-                "is random from the seed that set_seed is given (in a game: reset(seed=...))"
+                f"played again from the seed {seed}: draw all that is random from the seed that "
+                "set_seed is given (in a game: reset(seed=...))"
             )
 
 
@@ -147,9 +144,9 @@ def _check_partial_steps(env: EnvBase, seed: int, steps: int) -> None:
         key = rows.first_difference(before, ("observation", "actions", "action_mask", "done"))
         if key is not None:
             raise ValueError(
-                f'{rows.name(key, 0)} changes although "_step" is False there: _step of the '
-                "environment must leave such instances as they are (TorchRL's partial steps, "
-                'moves = tensordict.get("_step", None)); evaluation leaves out finished episodes'
+                f'{rows.name(key, 0)} changes although "_step" is False there: _step must leave '
+                "such instances as they are (TorchRL's partial steps); evaluation leaves out "
+                "finished episodes"
             )
         state = env.reset() if following["done"].any() else _after(following)
 
@@ -189,7 +186,6 @@ def _check_success(rows: Rows, description: EnvDescription) -> None:
     for row in ((reached.reshape(done.shape) > 0) & ~done).nonzero()[:, 0].tolist():
         raise ValueError(
             f"{rows.name(key, row)} is {reached.reshape(-1)[row].item()} where no episode ends: it "
-            "must be positive on the step that reaches the goal, which ends the episode, and on no "
-            "other; where rewards say more, write a bool entry that does and name it in the "
-            "attribute success_key"
+            "must be positive on the step that reaches the goal, and on no other; where rewards "
+            "say more, write a bool entry that does and name it in the attribute success_key"
         )

@@ -38,9 +38,9 @@ class Rows:
     def get(self, key: NestedKey) -> Tensor | None:
         """Values of an entry, ``[rows, ...]``; None if it is missing."""
         value = self.state.get(key, None)
-        if value is None:
-            return None
-        return value.reshape(-1, *value.shape[len(self.batch) :])[self._places]
+        if value is not None:
+            value = value.reshape(-1, *value.shape[len(self.batch) :])[self._places]
+        return value
 
     def first_difference(
         self, other: Rows, keys: Iterable[NestedKey] | None = None
@@ -87,8 +87,7 @@ def check_types(rows: Rows) -> None:
     actions, mask = state["actions"].shape[len(batch)], state["action_mask"].shape[-1]
     if actions != mask:
         raise ValueError(
-            f"actions of the {where} has {actions} candidates and action_mask {mask}: pad both to "
-            "the same number"
+            f"actions of the {where} has {actions} candidates and action_mask {mask}: pad both"
         )
     if named and state[named[0]].shape[len(batch)] != state[_KIND].shape[-1]:
         raise ValueError(
@@ -109,10 +108,8 @@ def check_content(rows: Rows, description: EnvDescription) -> None:
         if text is not None:
             _check_text(rows, key, text)
     actions, mask = rows.get("actions"), rows.get("action_mask")
-    for row, (texts, admissible) in enumerate(
-        zip(decode_text(actions), mask.tolist(), strict=True)
-    ):
-        places = [place for place, allowed in enumerate(admissible) if allowed]
+    for row, texts in enumerate(decode_text(actions)):
+        places = mask[row].nonzero().flatten().tolist()
         if not places:
             raise ValueError(
                 f"{rows.name('action_mask', row)} has no admissible action: each state needs one, "
@@ -166,18 +163,17 @@ def _check_kinds(rows: Rows, description: EnvDescription) -> None:
             f"{rows.name(key, row, slot)} {says} and its kind is {int(named[row, slot])}: the kind "
             "must be -1 in empty slots, and in no other"
         )
-    if key == _ID:
-        texts = description.goal_texts
-        if texts is None:
-            raise ValueError(
-                f"{name_of(_ID)} counts in texts that the environment does not tell: give it an "
-                f"attribute goal_texts, or write {name_of(_GOAL)}"
-            )
-        for row, slot in (goals >= len(texts)).nonzero().tolist():
-            raise ValueError(
-                f"{rows.name(_ID, row, slot)} is {int(goals[row, slot])}, and goal_texts has "
-                f"{len(texts)} entries"
-            )
+    if key == _GOAL:
+        return
+    texts = description.goal_texts
+    if texts is None:
+        raise ValueError(
+            f"{name_of(_ID)} counts in texts that the environment does not tell: give it an "
+            f"attribute goal_texts, or write {name_of(_GOAL)}"
+        )
+    for row, slot in (goals >= len(texts)).nonzero().tolist():
+        place, value = rows.name(_ID, row, slot), int(goals[row, slot])
+        raise ValueError(f"{place} is {value}, and goal_texts has {len(texts)} entries")
 
 
 def name_of(key: NestedKey) -> str:

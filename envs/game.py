@@ -131,7 +131,12 @@ class PlayedGame:
         self.terminated = terminated
         self.truncated = (truncated or out_of_time) and not terminated
         own = self.rules.reward
-        self.reward = self._finite(reward if own is None else own(self.steps[-1]))
+        self.reward = float(reward if own is None else own(self.steps[-1]))
+        if not abs(self.reward) <= _LARGEST_REWARD:  # which NaN is not either
+            raise ValueError(
+                f"reward[{self.index}] is {self.reward}: it must be a finite number that float32 "
+                "holds; reward=... of the wrapper gives others"
+            )
         self._read()
 
     def _read(self) -> None:
@@ -193,15 +198,6 @@ class PlayedGame:
                 "False"
             )
         return bool(value)
-
-    def _finite(self, reward: Any) -> float:
-        reward = float(reward)
-        if not abs(reward) <= _LARGEST_REWARD:  # which NaN is not either
-            raise ValueError(
-                f"reward[{self.index}] is {reward}: it must be a finite number that float32 holds; "
-                "reward=... of the wrapper gives others"
-            )
-        return reward
 
 
 def _text(value: Any, what: str) -> str:

@@ -129,8 +129,8 @@ class TextEnvWrapper(EnvBase):
         for index, game in enumerate(played):
             if (other := played.index(game)) != index:
                 raise ValueError(
-                    f"games[{index}] is games[{other}], one game cannot play two episodes at once: "
-                    "make an instance for each"
+                    f"games[{index}] is games[{other}], and one game cannot play two episodes at "
+                    "once: make an instance for each"
                 )
         self.layout = TextLayout(
             self,

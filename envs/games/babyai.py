@@ -71,13 +71,12 @@ class BabyAIText:
 
     def __init__(self, level: str) -> None:
         names = sorted(name for name in gymnasium.registry if name.startswith("BabyAI-"))
-        found = [name for name in names if name.rsplit("-v", 1)[0] == f"BabyAI-{level}"]
-        if not found:
-            levels = [name.removeprefix("BabyAI-").rsplit("-v", 1)[0] for name in names]
+        levels = {name.removeprefix("BabyAI-").rsplit("-v", 1)[0]: name for name in names}
+        if level not in levels:
             raise ValueError(
-                f"level ({level!r}) must be one of {levels} (minigrid {minigrid.__version__})"
+                f"level ({level!r}) must be one of {[*levels]} (minigrid {minigrid.__version__})"
             )
-        self.game = gymnasium.make(found[-1], disable_env_checker=True).unwrapped
+        self.game = gymnasium.make(levels[level], disable_env_checker=True).unwrapped
 
     def reset(self, *, seed: int | None = None) -> tuple[str, dict[str, Any]]:
         """Starts an episode; returns the observation and ``info``."""

@@ -68,8 +68,8 @@ class ScienceWorldGame:
     def __init__(
         self, simulator: ScienceWorldEnv, task: str, fold: str, simplifications: str, reward: str
     ) -> None:
-        self.simulator, self._task, self._simplifications = simulator, task, simplifications
-        self._reward = reward
+        self.simulator, self._reward = simulator, reward
+        self._task, self._simplifications = task, simplifications
         simulator.load(task, 0, simplifications)
         self._variations = list(getattr(simulator, f"get_variations_{fold}")())
 

@@ -39,14 +39,10 @@ class Describer:
 
     def __init__(self, dynamics: Dynamics, device: torch.device | None = None) -> None:
         num_objects = dynamics.num_objects
-        longest = max(map(len, OBJECTS))
+        longest = max(OBJECTS, key=len)
+        many = ", ".join([longest] * num_objects)
         # All objects are seen and have grown, and the agent is on one of them.
-        self.length = (
-            len(_SEE + _ON + _HOLD + _GROWN)
-            + 2 * (num_objects * longest + (num_objects - 1) * len(", "))
-            + longest
-            + len("nothing")
-        )
+        self.length = len(f"{_SEE}{many}{_ON}{longest}{_HOLD}nothing{_GROWN}{many}")
         moves = [f"Go to {name}" for name in OBJECTS]
         alike = [(", ".join([name] * num_objects), name) for name in OBJECTS]
         observations = [f"{_SEE}{many}{_ON}{one}{_HOLD}{one}{_GROWN}{many}" for many, one in alike]

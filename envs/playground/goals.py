@@ -122,10 +122,7 @@ class GoalSpace:
         self.num_simple = len(simple)
         self.num_grasp = sum(goal.verb == "Grasp" for goal in simple)
         self.reached_by = torch.tensor(
-            [
-                [[goal.reached_by(verb, item) for item in _ITEMS] for verb in VERBS]
-                for goal in simple
-            ]
+            [[[goal.reached_by(v, item) for item in _ITEMS] for v in VERBS] for goal in simple]
         )
         texts = [str(goal) for goal in simple]
         parts = [(index, -1) for index in range(len(simple))]
@@ -225,9 +222,8 @@ class GoalSpace:
                     f"goal ids must be in [0, {len(self)}), got {int(ids.min())} to "
                     f"{int(ids.max())}."
                 )
-        parts, leads_to, implies = (
-            table.to(a.device) for table in (self.parts, self._leads_to, self._implies)
-        )
+        tables = (self.parts, self._leads_to, self._implies)
+        parts, leads_to, implies = (table.to(a.device) for table in tables)
         a, b = torch.broadcast_tensors(a.long(), b.long())
         (first_a, second_a), (first_b, second_b) = parts[a].unbind(-1), parts[b].unbind(-1)
         # A missing second part, -1, picks a row or column that is masked out afterwards.
