@@ -27,8 +27,7 @@ class Faulty(PlaygroundTextEnv):
         return state if self.only_steps else self.spoil(state)
 
     def _step(self, tensordict):
-        state = super()._step(tensordict)
-        return self.spoil(state)
+        return self.spoil(super()._step(tensordict))
 
 
 def put(key, value):
