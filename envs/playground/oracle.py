@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -10,14 +9,11 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from torchrl_glam.envs.playground.dynamics import GRASPED, NO_EVENT, NOTHING, Dynamics
 from torchrl_glam.envs.playground.goals import FEEDS, GoalSpace
 from torchrl_glam.envs.playground.vocabulary import VERBS
 
 _GRASP, _GROW = range(len(VERBS))
 _NEVER = 1000  # cost of what cannot be reached
-
-_dynamics = lru_cache(Dynamics)
 
 
 class _State(NamedTuple):
@@ -66,15 +62,9 @@ class OraclePolicy(TensorDictModuleBase):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes ``"action"`` (``int64``, the batch shape of ``"goal_id"``)."""
         state = self._read(tensordict)
-        size = state.objects.shape[1]
         cost, choice = self._costs(state).min(1, keepdim=True)
-        pair = choice - size
-        to_take = torch.where(pair < 0, choice, pair // size)
-        # The first step towards holding `to_take` and going to the second of the pair.
-        take = torch.where(state.on == to_take, size, to_take)
-        action = torch.where(state.holding >= 0, size + 1, take)
-        action = torch.where((pair >= 0) & (state.holding == to_take), pair % size, action)
-        action = action.where(cost < _NEVER, size)
+        grasp = state.objects.shape[1]
+        action = self._first_actions(state).gather(1, choice).where(cost < _NEVER, grasp)
         return tensordict.set("action", action.view(tensordict["goal_id"].shape))
 
     def shortest_plans(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
@@ -105,11 +95,13 @@ class OraclePolicy(TensorDictModuleBase):
             (tensor([[ True, False,  True, False, False]]), tensor([3]))
         """
         state = self._read(tensordict)
-        steps = self._costs(state).amin(1)
-        allowed, left = self._steps_after(state)
-        on_plan = allowed & (left + 1 == steps.unsqueeze(1)) & (steps < _NEVER).unsqueeze(1)
+        costs = self._costs(state)
+        steps = costs.amin(1, keepdim=True)
+        shortest = (costs == steps) & (steps < _NEVER)
+        number = shortest.new_zeros((len(costs), state.objects.shape[1] + 2), dtype=torch.int64)
+        number.scatter_add_(1, self._first_actions(state), shortest.long())  # of such plans
         shape = tensordict["goal_id"].shape
-        return on_plan.view(*shape, -1), steps.where(steps < _NEVER, -1).view(shape)
+        return (number > 0).view(*shape, -1), steps.where(steps < _NEVER, -1).view(shape)
 
     def _read(self, tensordict: TensorDictBase) -> _State:
         goal_id, objects, on, holding, grown, stage = (tensordict[key] for key in self.in_keys)
@@ -122,29 +114,15 @@ class OraclePolicy(TensorDictModuleBase):
             stage=stage.flatten(),
         )
 
-    def _steps_after(self, state: _State) -> tuple[Tensor, Tensor]:
-        """Takes every action: which are admissible, and the steps left after each, ``[B, A]``."""
+    def _first_actions(self, state: _State) -> Tensor:
+        """The first action of each plan of :meth:`_costs`, ``int64 [B, N + N * N]``."""
         size = state.objects.shape[1]
-        dynamics = _dynamics(size, state.objects.device)
-        count = dynamics.num_actions
-        each = _State(*(entry.repeat_interleave(count, 0) for entry in state))
-        action = torch.arange(count, device=each.stage.device).repeat(len(state.stage))
-        cell = dynamics.cells(((each.holding + 1) * (size + 1) + each.on + 1).squeeze(1), action)
-        marks = each.objects.new_tensor([NOTHING, GRASPED]).expand(len(action), -1)
-        grown = torch.cat((each.grown, each.grown.new_ones((len(action), 1))), dim=1)
-        place, event = dynamics.step(cell, torch.cat((each.objects, marks), dim=1), grown)
-        now = each.parts.gather(1, each.stage.unsqueeze(1)).squeeze(1)
-        reached = self._reached_by.flatten(1)[now, event.clamp(max=NO_EVENT - 1)]
-        reached &= event != NO_EVENT
-        after = each._replace(
-            on=dynamics.on[place].unsqueeze(1),
-            holding=dynamics.holding[place].unsqueeze(1),
-            grown=grown[:, :-1],
-            stage=each.stage.masked_fill(reached, 1),
-        )
-        completed = reached & ((each.stage == 1) | (each.parts[:, 1] < 0))
-        left = self._costs(after).amin(1).masked_fill(completed, 0)
-        return dynamics.allowed.take(cell).view(-1, count), left.view(-1, count)
+        plan = torch.arange(size + size * size, device=state.objects.device)
+        pair = plan - size
+        to_take = torch.where(pair < 0, plan, pair // size)
+        take = torch.where(state.on == to_take, size, to_take)
+        action = torch.where(state.holding >= 0, size + 1, take)
+        return torch.where((pair >= 0) & (state.holding == to_take), pair % size, action)
 
     def _costs(self, state: _State) -> Tensor:
         """Steps of the plans that grasp slot u, then of those that hold u and go to slot v.

@@ -198,22 +198,8 @@ def test_rewards_of_ones_own():
     assert torch.equal(steps["reward"], steps["success"].float() - 0.5)
 
 
-class Unruly(stairs.Stairs):
-    """Follows no seed."""
-
-    drawn = 0
-
-    def reset(self, *, seed=None, options=None):
-        self.drawn += 1
-        return super().reset(seed=self.drawn)
-
-    def look(self):
-        observation, info = super().look()
-        return f"{observation} of house {self.drawn}", info
-
-
 def test_a_game_that_follows_no_seed_cannot_go_on():
-    env = stairs.wrap([Unruly()])
+    env = stairs.wrap([stairs.Unruly()])
     env.reset()
     with pytest.raises(ValueError, match=r"game 0 \(Unruly\) played again from its seed stands"):
         env.load_state_dict(env.state_dict())
