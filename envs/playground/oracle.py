@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
@@ -14,17 +12,6 @@ from torchrl_glam.envs.playground.vocabulary import VERBS
 
 _GRASP, _GROW = range(len(VERBS))
 _NEVER = 1000  # cost of what cannot be reached
-
-
-class _State(NamedTuple):
-    """``B`` states of ``N`` objects; ``on`` and ``holding`` are ``[B, 1]``."""
-
-    parts: Tensor
-    objects: Tensor
-    on: Tensor
-    holding: Tensor
-    grown: Tensor
-    stage: Tensor
 
 
 class OraclePolicy(TensorDictModuleBase):
@@ -61,10 +48,10 @@ class OraclePolicy(TensorDictModuleBase):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes ``"action"`` (``int64``, the batch shape of ``"goal_id"``)."""
-        state = self._read(tensordict)
-        cost, choice = self._costs(state).min(1, keepdim=True)
-        grasp = state.objects.shape[1]
-        action = self._first_actions(state).gather(1, choice).where(cost < _NEVER, grasp)
+        costs, actions = self._plans(tensordict)
+        cost, choice = costs.min(1, keepdim=True)
+        grasp = tensordict["state", "objects"].shape[-1]
+        action = actions.gather(1, choice).where(cost < _NEVER, grasp)
         return tensordict.set("action", action.view(tensordict["goal_id"].shape))
 
     def shortest_plans(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
@@ -94,43 +81,25 @@ class OraclePolicy(TensorDictModuleBase):
             >>> OraclePolicy(env.goals).shortest_plans(state)
             (tensor([[ True, False,  True, False, False]]), tensor([3]))
         """
-        state = self._read(tensordict)
-        costs = self._costs(state)
+        costs, actions = self._plans(tensordict)
         steps = costs.amin(1, keepdim=True)
         shortest = (costs == steps) & (steps < _NEVER)
-        number = shortest.new_zeros((len(costs), state.objects.shape[1] + 2), dtype=torch.int64)
-        number.scatter_add_(1, self._first_actions(state), shortest.long())  # of such plans
+        number = actions.new_zeros((len(costs), tensordict["state", "objects"].shape[-1] + 2))
+        number.scatter_add_(1, actions, shortest.long())  # of such plans
         shape = tensordict["goal_id"].shape
         return (number > 0).view(*shape, -1), steps.where(steps < _NEVER, -1).view(shape)
 
-    def _read(self, tensordict: TensorDictBase) -> _State:
-        goal_id, objects, on, holding, grown, stage = (tensordict[key] for key in self.in_keys)
-        return _State(
-            parts=self._parts[goal_id.flatten()],
-            objects=objects.flatten(0, -2),
-            on=on.reshape(-1, 1),
-            holding=holding.reshape(-1, 1),
-            grown=grown.flatten(0, -2),
-            stage=stage.flatten(),
-        )
+    def _plans(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Plans that grasp slot u, then those that hold u and go to slot v.
 
-    def _first_actions(self, state: _State) -> Tensor:
-        """The first action of each plan of :meth:`_costs`, ``int64 [B, N + N * N]``."""
-        size = state.objects.shape[1]
-        plan = torch.arange(size + size * size, device=state.objects.device)
-        pair = plan - size
-        to_take = torch.where(pair < 0, plan, pair // size)
-        take = torch.where(state.on == to_take, size, to_take)
-        action = torch.where(state.holding >= 0, size + 1, take)
-        return torch.where((pair >= 0) & (state.holding == to_take), pair % size, action)
-
-    def _costs(self, state: _State) -> Tensor:
-        """Steps of the plans that grasp slot u, then of those that hold u and go to slot v.
-
-        ``int64 [B, N + N * N]``.
+        How many steps each takes, and its first action, ``int64 [B, N + N * N]`` both.
         """
-        parts, objects, on, holding, grown, stage = state
-        slots = torch.arange(objects.shape[1], device=objects.device)
+        goal_id, objects, on, holding, grown, stage = (tensordict[key] for key in self.in_keys)
+        parts, stage = self._parts[goal_id.flatten()], stage.flatten()
+        objects, grown = objects.flatten(0, -2), grown.flatten(0, -2)
+        on, holding = on.reshape(-1, 1), holding.reshape(-1, 1)  # [B, 1]
+        size = objects.shape[1]
+        slots = torch.arange(size, device=objects.device)
         # feeds[b, s, x]: the object in slot s feeds that in slot x, which can still grow.
         feeds = self._feeds[objects.unsqueeze(2), objects.unsqueeze(1)] & ~grown.unsqueeze(1)
         now = torch.where(stage == 0, parts[:, 0], parts[:, 1])
@@ -144,10 +113,11 @@ class OraclePolicy(TensorDictModuleBase):
         # Growing: hold the object in slot u, go to that in slot v.
         meets = feeds & grows.unsqueeze(1)
         meets = meets | meets.mT
-        grow_cost = (to_hold.unsqueeze(2) + 1 + self._second_cost(later, objects, feeds)).where(
-            meets, _NEVER
-        )
-        return torch.cat((grasp_cost, grow_cost.flatten(1)), dim=1)
+        grow_cost = to_hold.unsqueeze(2) + 1 + self._second_cost(later, objects, feeds)
+        costs = torch.cat((grasp_cost, grow_cost.where(meets, _NEVER).flatten(1)), dim=1)
+        take = torch.where(empty, slots.where(~stood, size), size + 1)  # go to u, Grasp or Release
+        bring = torch.where(held.unsqueeze(2), slots, take.unsqueeze(2))
+        return costs, torch.cat((take, bring.flatten(1)), dim=1)
 
     def _matches(self, goal: Tensor, objects: Tensor) -> tuple[Tensor, Tensor]:
         """Which objects reach a simple goal when grasped and when grown, ``bool [B, N]`` each."""
