@@ -2,8 +2,8 @@
 
     python tests/benchmarks/profiled_recipe.py WARM TIMED recipes/sac_glam.py key=value ...
 
-After WARM steps of the optimizer, TIMED steps are timed, collection between them included. Four
-more are profiled, and the run ends. The recipe itself is unchanged.
+After WARM steps of the optimizer, TIMED steps are timed, collection between them included. One
+more is profiled, and the run ends. The recipe itself is unchanged.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from torch.profiler import ProfilerActivity, profile
 from torchrl._utils import timeit
 
 from torchrl_glam.objectives import SharedTrunkOptimizer
-
-PROFILED = 4
 
 
 class Watch:
@@ -40,7 +38,7 @@ class Watch:
             kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * self.on_gpu
             self.profiler = profile(activities=kinds)
             self.profiler.start()
-        elif self.number == self.warm + self.timed + PROFILED:
+        elif self.number == self.warm + self.timed + 1:
             self._now()
             self.profiler.stop()
             order = "self_cuda_time_total" if self.on_gpu else "self_cpu_time_total"
