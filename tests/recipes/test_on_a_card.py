@@ -17,7 +17,7 @@ COMMON = [
 SETTINGS = {
     "sac_glam": [
         *("num_updates=2", "warmup_updates=1", "log_every=64", "capacity=600"),
-        "critic_input=observation",
+        *("critic_input=observation", "env.max_steps=6"),
     ],
     "ppo_glam": [
         *("num_epochs=1", "log_every=32", "max_tokens_per_pass=512", "hindsight=all"),
