@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -62,6 +61,9 @@ class TextEnvWrapper(EnvBase):
         device: where the tensors live. Default: the CPU.
         **sizes: ``goal_kinds``, ``kind_of``, ``goal_bytes``, ``observation_bytes``,
             ``action_bytes`` and ``keep`` of :class:`~torchrl_glam.envs.TextLayout`.
+
+    Attributes:
+        num_cut: texts cut so far, as of :class:`~torchrl_glam.envs.TextLayout`.
 
     Raises:
         ValueError: if an argument is out of range or a game is listed twice; on a reset or step,
@@ -139,6 +141,7 @@ class TextEnvWrapper(EnvBase):
             success=success is not None,
             **sizes,
         )
+        self.num_cut = self.layout.num_cut
         rules = Rules(
             actions=actions,
             observation=observation,
@@ -155,11 +158,6 @@ class TextEnvWrapper(EnvBase):
         self._played = [PlayedGame(game, index, rules) for index, game in enumerate(self.games)]
         self.max_steps = max_steps
         self.set_seed(seed)
-
-    @property
-    def num_cut(self) -> Counter[str]:
-        """Texts cut so far, by the names ``"goal"``, ``"observation"`` and ``"action"``."""
-        return self.layout.num_cut
 
     def __repr__(self) -> str:
         rules = self._played[0].rules

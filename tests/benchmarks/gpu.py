@@ -68,7 +68,7 @@ def paper(options: argparse.Namespace, scratch: Path, more: list[str]) -> list[s
         settings += ["num_envs=8", "update_every=8", "batch_size=16", "warmup_updates=2"]
         settings += ["env.max_steps=4", "critic_hidden_sizes=[16]"]
     recipe = [str(ROOT / "recipes" / "sac_glam.py"), "--config-name", "paper"]
-    return [str(HERE / "profiled_recipe.py"), *rounds, *recipe, *settings]
+    return [str(HERE / "timed_recipe.py"), *rounds, *recipe, *settings]
 
 
 def run_section(name: str, command: list[str], folder: Path, seconds: float) -> bool:

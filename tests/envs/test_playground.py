@@ -5,7 +5,7 @@ import torch
 from torchrl.envs import check_env_specs
 
 from torchrl_glam.envs import GoalSpace, PlaygroundTextEnv
-from torchrl_glam.envs.playground.vocabulary import object_id
+from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.text import decode_text
 
 SIZES = [
@@ -31,7 +31,7 @@ def place(env, objects):
     """Starts every environment in a scene of these objects."""
     state = env.reset()
     saved = env.state_dict()
-    saved["_scene"][:, : env.num_objects] = torch.tensor([object_id(item) for item in objects])
+    saved["_scene"][:, : env.num_objects] = torch.tensor([*map(OBJECTS.index, objects)])
     env.load_state_dict(saved)
     return state
 
