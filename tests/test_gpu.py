@@ -192,11 +192,11 @@ def test_a_trunk_is_where_its_model_is(device):
     model = make_model("qwen2", tokenizer)
     states = make_nine_states(tokenizer)
     expected = make_trunk(copy.deepcopy(model), tokenizer)(states)
-    trunk = make_trunk(model.to(device), tokenizer, normalisation="word_mean")
-    words = trunk(states.to(device))["log_likelihood"]
+    trunk = make_trunk(model.to(device), tokenizer, normalisation="token_mean")
+    means = trunk(states.to(device))["log_likelihood"]
     found = make_trunk(model, tokenizer)(states.to(device))
     compare(*({"scores": out["log_likelihood"]} for out in (found, expected)))
-    assert words.is_cuda and (words >= found["log_likelihood"]).all()
+    assert means.is_cuda and (means >= found["log_likelihood"]).all()
 
 
 def test_replay_gives_the_batches_of_the_cpu(device):

@@ -136,10 +136,10 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         self.describer = Describer(self.dynamics, device)
         self.partner = SocialPartner(self.goals, num_objects, max_steps, device)
         # what torchrl_glam.text.EnvDescription asks
-        self.goal_texts, self.goal_kinds = self.goals.texts, self.goals.kinds
-        self.longest_texts = self.describer.longest_texts
+        self.goal_kinds, self.longest_texts = self.goals.kinds, self.describer.longest_texts
         self.goal_kind_prior = None if self.goal_sampler else self.goals.kind_shares
         self.is_subgoal = self.goals.is_subgoal
+        self.goal_texts = self.goals.texts
         self._make_goal_tables()
         self._register_state()
         super(EnvBase, self).to(device)

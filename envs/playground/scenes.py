@@ -15,6 +15,11 @@ GoalSampler = Callable[[torch.Generator, int], Tensor]
 _FOODS = [item for item in range(len(OBJECTS)) if type_of(item) == "food"]
 _WATERS = [item for item in range(len(OBJECTS)) if type_of(item) == "water"]
 
+_NEEDS = {
+    "grow": (2, "a living thing and a supply"),
+    "grow_then_grow": (3, "two living things and a supply"),
+}
+
 
 def sample_goals(
     sampler: GoalSampler | None, num_goals: int, count: int, generator: torch.Generator
@@ -51,13 +56,13 @@ class SceneSampler:
     def __init__(
         self, goals: GoalSpace, num_objects: int, device: torch.device | None = None
     ) -> None:
-        need, what, instead = 2, "a living thing and a supply", ""
-        if goals.sequential:
-            need, what, instead = 3, "two living things and a supply", ", or sequential=False"
+        kind = "grow_then_grow" if goals.sequential else "grow"
+        need, what = _NEEDS[kind]
         if num_objects < need:
             raise ValueError(
-                f"num_objects ({num_objects}) is too small: a goal can need {need} objects "
-                f"({what}). Pass num_objects >= {need}{instead}."
+                f"num_objects ({num_objects}) is too small: a {kind} goal can need {need} objects "
+                f"({what}). Pass num_objects >= {need}"
+                + (", or sequential=False for simple goals only." if goals.sequential else ".")
             )
         if num_objects > len(OBJECTS):
             raise ValueError(

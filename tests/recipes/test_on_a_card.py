@@ -11,7 +11,7 @@ from run_metrics import metrics
 pytestmark = pytest.mark.slow
 
 COMMON = [
-    *("num_envs=8", "batch_size=16", "eval_every=64", "eval_episodes=2", "checkpoint_every=64"),
+    *("num_envs=8", "batch_size=16", "eval_every=64", "eval_episodes=16", "checkpoint_every=64"),
     *("critic_hidden_sizes=[16]", "loggers=[]", "autocast=false", "update_every=32"),
 ]
 SETTINGS = {

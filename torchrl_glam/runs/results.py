@@ -50,8 +50,7 @@ def save_results(
     results = final_results(table, config.eval_episodes)
     write_model_card(folder / "model", results=results, origin=describe_process(), overwrite=True)
     if "random play" not in table.references:  # of the folder's earlier end, if it was resumed
-        # many more than the agent's, and no more than tell success to within 0.02
-        successes, episodes = play_randomly(env, episodes=min(2_000, 20 * config.eval_episodes))
+        successes, episodes = play_randomly(env)
         chance = Result("random play", "train", 0, ALL, episodes, successes, 0.0)
         table.write_page({"random play": [chance.success, *chance.interval]})
     end = "/success"
