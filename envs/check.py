@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from tensordict import TensorDictBase
@@ -15,18 +15,16 @@ from torchrl_glam.envs.check_entries import Rows, check_content, check_types, mi
 from torchrl_glam.text import EnvDescription, describe_env
 
 _SLACK = 1e-4  # of rewards that leave their scale by rounding
-Policy = Callable[[TensorDictBase], TensorDictBase]
 
 
 def check_text_env(
     env: EnvBase,
     *,
-    policy: Policy | None = None,
     reward_scale: tuple[float, float] = (0.0, 1.0),
     steps: int = 100,
     seed: int = 0,
 ) -> None:
-    """Plays an environment and checks that it keeps the text contract.
+    """Plays an environment at random and checks that it keeps the text contract.
 
     It checks what entries hold, and that rewards fit hindsight; that the same seed and actions give
     the same episodes; that instances which TorchRL's partial steps leave out stand still; and the
@@ -34,8 +32,6 @@ def check_text_env(
 
     Args:
         env: the environment, whose seed is set; one instance or a batch.
-        policy: plays instead of random actions, for example to learn whether its language model
-            can read every prompt. Default: None, admissible actions at random.
         reward_scale: smallest and largest reward, as in
             :class:`~torchrl_glam.replay.HindsightTransform`; only checked where hindsight is
             written. Default: (0.0, 1.0).
@@ -64,9 +60,9 @@ def check_text_env(
     if "action_mask" not in env.observation_spec.keys(True):
         raise missing("action_mask", "observation_spec")
     description = describe_env(env)
-    with torch.random.fork_rng(), torch.no_grad():
+    with torch.random.fork_rng():
         played, actions = [], []
-        for rows in _play(env, seed, steps, policy, actions):
+        for rows in _play(env, seed, steps, actions):
             check_types(rows)
             check_content(rows, description)
             if rows.where == "step":
@@ -79,9 +75,7 @@ def check_text_env(
         check_env_specs(masked)  # which plays what is admissible
 
 
-def _play(
-    env: EnvBase, seed: int, steps: int, policy: Policy | None, actions: list[Tensor]
-) -> Iterator[Rows]:
+def _play(env: EnvBase, seed: int, steps: int, actions: list[Tensor]) -> Iterator[Rows]:
     """Plays the actions, or ``steps`` new ones, which it lists; yields the rows that count."""
     torch.manual_seed(seed)
     env.set_seed(seed)
@@ -92,10 +86,7 @@ def _play(
     for _ in range(steps):
         action = next(given, None)
         if action is None:
-            mask = state["action_mask"]
-            action = (
-                _draw(mask) if policy is None else policy(state.clone())["action"].to(mask.device)
-            )
+            action = _draw(state["action_mask"])
             actions.append(action)
         following = env.step(state.set("action", action.clone()))["next"]
         yield Rows(following.clone(), env.batch_size, "step", everything)
@@ -117,7 +108,7 @@ def _after(following: TensorDictBase) -> TensorDictBase:
 
 def _check_seed(env: EnvBase, seed: int, played: Sequence[Rows], actions: list[Tensor]) -> None:
     """Plays the same actions from the same seed."""
-    again = _play(env, seed, len(actions), None, actions)
+    again = _play(env, seed, len(actions), actions)
     for number, (rows, before) in enumerate(zip(again, played, strict=False)):
         key = rows.first_difference(before)
         if key is not None or rows.where != before.where:

@@ -4,12 +4,10 @@ import pytest
 import stairs
 import torch
 from tensordict import TensorDict
-from tensordict.nn import TensorDictSequential
 from torchrl.envs import SerialEnv, TransformedEnv
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from torchrl_glam.envs import PlaygroundTextEnv, check_text_env
-from torchrl_glam.models import CandidateActor, ScoresOnly, load_tokenizer, make_trunk
+from torchrl_glam.models import load_tokenizer
 from torchrl_glam.text import TokenizeText, encode_text
 
 
@@ -144,21 +142,6 @@ def test_specs_and_many_dimensions_of_batch():
     env = SerialEnv(1, lambda: SerialEnv(1, lambda: PlaygroundTextEnv(num_envs=2)))
     with pytest.raises(ValueError, match=r"batch size \[1, 1, 2\] has 3 dimensions"):
         check_text_env(env)
-
-
-def test_a_prompt_that_the_policy_cannot_read_is_named():
-    tokenizer = load_tokenizer("tiny")
-    config = {"vocab_size": len(tokenizer), "n_embd": 8, "n_layer": 1, "n_head": 1}
-    env = PlaygroundTextEnv(num_envs=2, num_objects=3, sequential=False, seed=0)
-    env = TransformedEnv(env, TokenizeText(tokenizer))
-    for positions in (64, 12):
-        model = GPT2LMHeadModel(GPT2Config(n_positions=positions, **config))
-        policy = TensorDictSequential(ScoresOnly(make_trunk(model, tokenizer)), CandidateActor())
-        if positions == 64:
-            check_text_env(env, policy=policy, steps=20)
-        else:
-            with pytest.raises(ValueError, match="prompt and candidate .* has 12 positions: short"):
-                check_text_env(env, policy=policy)
 
 
 def test_a_game_that_ignores_its_seed_is_named():
