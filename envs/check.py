@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from tensordict import TensorDictBase
@@ -20,21 +20,18 @@ _SLACK = 1e-4  # of rewards that leave their scale by rounding
 def check_text_env(
     env: EnvBase,
     *,
-    policy: Callable[[TensorDictBase], TensorDictBase] | None = None,
     reward_scale: tuple[float, float] = (0.0, 1.0),
     steps: int = 100,
     seed: int = 0,
 ) -> None:
-    """Plays an environment and checks that it keeps the text contract.
+    """Plays an environment at random and checks that it keeps the text contract.
 
     It checks what entries hold, and that rewards fit hindsight; that the same seed and actions give
     the same episodes; that instances which TorchRL's partial steps leave out stand still; and the
-    specs, by TorchRL's :func:`~torchrl.envs.check_env_specs`.
+    specs, by :func:`~torchrl.envs.check_env_specs`.
 
     Args:
         env: the environment, whose seed is set; one instance or a batch.
-        policy: plays instead of random actions, for example to learn whether its language model
-            can read every prompt. Default: None, admissible actions at random.
         reward_scale: smallest and largest reward, as in
             :class:`~torchrl_glam.replay.HindsightTransform`; only checked where hindsight is
             written. Default: (0.0, 1.0).
@@ -65,7 +62,7 @@ def check_text_env(
     description = describe_env(env)
     with torch.random.fork_rng():
         played, actions = [], []
-        for rows in _play(env, seed, steps, policy, actions):
+        for rows in _play(env, seed, steps, actions):
             check_types(rows)
             check_content(rows, description)
             if rows.where == "step":
@@ -78,17 +75,8 @@ def check_text_env(
         check_env_specs(masked)  # which plays what is admissible
 
 
-def _play(
-    env: EnvBase,
-    seed: int,
-    steps: int,
-    policy: Callable[[TensorDictBase], TensorDictBase] | None,
-    actions: list[Tensor],
-) -> Iterator[Rows]:
-    """Plays the actions, or ``steps`` new ones, which it lists there; yields the rows that count.
-
-    All rows count after a step, and those that were reset after a reset.
-    """
+def _play(env: EnvBase, seed: int, steps: int, actions: list[Tensor]) -> Iterator[Rows]:
+    """Plays the actions, or ``steps`` new ones, which it lists; yields the rows that count."""
     torch.manual_seed(seed)
     env.set_seed(seed)
     given = iter(actions[:])
@@ -98,7 +86,7 @@ def _play(
     for _ in range(steps):
         action = next(given, None)
         if action is None:
-            action = _draw(state["action_mask"]) if policy is None else _ask(policy, state)
+            action = _draw(state["action_mask"])
             actions.append(action)
         following = env.step(state.set("action", action.clone()))["next"]
         yield Rows(following.clone(), env.batch_size, "step", everything)
@@ -114,25 +102,20 @@ def _draw(mask: Tensor) -> Tensor:
     return torch.multinomial(mask.reshape(-1, mask.shape[-1]).float(), 1).view(mask.shape[:-1])
 
 
-@torch.no_grad()
-def _ask(policy: Callable[[TensorDictBase], TensorDictBase], state: TensorDictBase) -> Tensor:
-    return policy(state.clone())["action"].to(state["action_mask"].device)
-
-
 def _after(following: TensorDictBase) -> TensorDictBase:
     return step_mdp(following.new_empty(following.batch_size).set("next", following))
 
 
 def _check_seed(env: EnvBase, seed: int, played: Sequence[Rows], actions: list[Tensor]) -> None:
     """Plays the same actions from the same seed."""
-    again = _play(env, seed, len(actions), None, actions)
+    again = _play(env, seed, len(actions), actions)
     for number, (rows, before) in enumerate(zip(again, played, strict=False)):
         key = rows.first_difference(before)
         if key is not None or rows.where != before.where:
             raise ValueError(
                 f"{name_of(key or 'done')} of state {number} differs when the same actions are "
-                f"played again from the seed {seed}, so a run could not be resumed: draw all that "
-                "is random from the seed that set_seed is given (in a game: reset(seed=...))"
+                f"played again from the seed {seed}: draw all that is random from the seed that "
+                "set_seed is given (in a game: reset(seed=...))"
             )
 
 
@@ -152,9 +135,9 @@ def _check_partial_steps(env: EnvBase, seed: int, steps: int) -> None:
         key = rows.first_difference(before, ("observation", "actions", "action_mask", "done"))
         if key is not None:
             raise ValueError(
-                f'{rows.name(key, 0)} changes although "_step" is False there: _step of the '
-                "environment must leave such instances as they are (TorchRL's partial steps, "
-                'moves = tensordict.get("_step", None)); evaluation leaves out finished episodes'
+                f'{rows.name(key, 0)} changes although "_step" is False there: _step must leave '
+                "such instances as they are (TorchRL's partial steps); evaluation leaves out "
+                "finished episodes"
             )
         state = env.reset() if following["done"].any() else _after(following)
 
@@ -163,20 +146,21 @@ def _check_rewards(rows: Rows, scale: tuple[float, float]) -> None:
     reward = rows.get("reward")
     if reward is None:
         raise missing("reward", "step")
-    low, high = scale
-    has_hindsight = rows.state.get("hindsight", None) is not None
-    wrong = ~reward.isfinite()
-    if has_hindsight and not wrong.any():
-        slack = _SLACK * (high - low)
-        wrong = (reward < low - slack) | (reward > high + slack)
-    for row in wrong.nonzero()[:1, 0].tolist():
-        value = f"{rows.name('reward', row)} is {reward.reshape(-1)[row].item()}"
-        if not reward.isfinite().all():
-            raise ValueError(f"{value}: rewards must be finite numbers")
+    reward = reward.reshape(-1)
+    for row in (~reward.isfinite()).nonzero().flatten().tolist():
         raise ValueError(
-            f"{value}, and hindsight gives relabelled steps {low:g}, or {high:g} where they reach "
-            f"their goal: rewards must be from {low:g} to {high:g}. Give others (reward=... of "
-            "TextEnvWrapper), or give HindsightTransform and this check another reward_scale"
+            f"{rows.name('reward', row)} is {reward[row].item()}: rewards must be finite numbers"
+        )
+    if rows.state.get("hindsight", None) is None:
+        return
+    low, high = scale
+    slack = _SLACK * (high - low)
+    for row in ((reward < low - slack) | (reward > high + slack)).nonzero().flatten().tolist():
+        raise ValueError(
+            f"{rows.name('reward', row)} is {reward[row].item()}, and hindsight gives relabelled "
+            f"steps {low:g}, or {high:g} where they reach their goal: rewards must be from "
+            f"{low:g} to {high:g}. Give others (reward=... of TextEnvWrapper), or give "
+            "HindsightTransform and this check another reward_scale"
         )
 
 
@@ -193,7 +177,6 @@ def _check_success(rows: Rows, description: EnvDescription) -> None:
     for row in ((reached.reshape(done.shape) > 0) & ~done).nonzero()[:, 0].tolist():
         raise ValueError(
             f"{rows.name(key, row)} is {reached.reshape(-1)[row].item()} where no episode ends: it "
-            "must be positive on the step that reaches the goal, which ends the episode, and on no "
-            "other; where rewards say more, write a bool entry that does and name it in the "
-            "attribute success_key"
+            "must be positive on the step that reaches the goal, and on no other; where rewards "
+            "say more, write a bool entry that does and name it in the attribute success_key"
         )

@@ -11,19 +11,18 @@ from torch import Tensor
 from torchrl_glam.text import EnvDescription, decode_text
 
 _GOAL, _KIND, _ID = ("hindsight", "goal"), ("hindsight", "kind"), ("hindsight", "goal_id")
-_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
-# Of every key: what follows the batch in its shape, and its types.
-_ENTRIES: dict[NestedKey, tuple[tuple[str, ...], tuple[torch.dtype, ...]]] = {
-    "goal": (("bytes",), (torch.uint8,)),
-    "observation": (("bytes",), (torch.uint8,)),
-    "actions": (("A", "bytes"), (torch.uint8,)),
-    "action_mask": (("A",), (torch.bool,)),
-    "goal_kind": ((), _INTEGERS),
-    _GOAL: (("H", "bytes"), (torch.uint8,)),
-    _KIND: (("H",), _INTEGERS),
-    _ID: (("H",), _INTEGERS),
+_INTEGERS = "int8 or int16 or int32 or int64"
+# Of every key: its types, and its shape.
+_ENTRIES: dict[NestedKey, tuple[str, str]] = {
+    "goal": ("uint8", "[*B, bytes]"),
+    "observation": ("uint8", "[*B, bytes]"),
+    "actions": ("uint8", "[*B, A, bytes]"),
+    "action_mask": ("bool", "[*B, A]"),
+    "goal_kind": (_INTEGERS, "[*B]"),
+    _GOAL: ("uint8", "[*B, H, bytes]"),
+    _KIND: (_INTEGERS, "[*B, H]"),
+    _ID: (_INTEGERS, "[*B, H]"),
 }
-
 _ALWAYS = [key for key in _ENTRIES if isinstance(key, str)]
 
 
@@ -39,9 +38,9 @@ class Rows:
     def get(self, key: NestedKey) -> Tensor | None:
         """Values of an entry, ``[rows, ...]``; None if it is missing."""
         value = self.state.get(key, None)
-        if value is None:
-            return None
-        return value.reshape(-1, *value.shape[len(self.batch) :])[self._places]
+        if value is not None:
+            value = value.reshape(-1, *value.shape[len(self.batch) :])[self._places]
+        return value
 
     def first_difference(
         self, other: Rows, keys: Iterable[NestedKey] | None = None
@@ -67,32 +66,28 @@ def check_types(rows: Rows) -> None:
     state, batch, where = rows.state, rows.batch, rows.where
     named = [key for key in (_GOAL, _ID) if state.get(key, None) is not None]
     for key in _ALWAYS + named + [_KIND] * bool(named):
-        value = state.get(key, None)
+        value, name = state.get(key, None), f"{name_of(key)} of the {where}"
         if value is None:
             raise missing(key, where)
-        ends, types = _ENTRIES[key]
-        names, shape = _wanted(key)
-        shape = f"{shape}, B being {list(batch)}"
+        types, shape = _ENTRIES[key]
+        ndim = len(batch) + shape.count(",")
+        shape += f", B being {list(batch)}"
         if not isinstance(value, Tensor):
             raise ValueError(
-                f"{name_of(key)} of the {where} is {type(state[key]).__name__}: it must be a "
-                f"{names} tensor {shape}; TextLayout.pack and encode_text write strings so"
+                f"{name} is {type(state[key]).__name__}: it must be a {types} tensor {shape}; "
+                "TextLayout.pack and encode_text write strings so"
             )
-        if value.dtype not in types:
+        if str(value.dtype).removeprefix("torch.") not in types.split():
             raise ValueError(
-                f"{name_of(key)} of the {where} is {value.dtype}: it must be {names}; write it so, "
-                f"and say it in the specs (.to(torch.{names.split()[0]}))"
+                f"{name} is {value.dtype}: it must be {types}; write it so, and say it in the "
+                f"specs (.to(torch.{types.split()[0]}))"
             )
-        if value.shape[: len(batch)] != batch or value.ndim != len(batch) + len(ends):
-            raise ValueError(
-                f"{name_of(key)} of the {where} has the shape {list(value.shape)}: it must be "
-                f"{shape}"
-            )
+        if value.shape[: len(batch)] != batch or value.ndim != ndim:
+            raise ValueError(f"{name} has the shape {list(value.shape)}: it must be {shape}")
     actions, mask = state["actions"].shape[len(batch)], state["action_mask"].shape[-1]
     if actions != mask:
         raise ValueError(
-            f"actions of the {where} has {actions} candidates and action_mask {mask}: pad both to "
-            "the same number"
+            f"actions of the {where} has {actions} candidates and action_mask {mask}: pad both"
         )
     if named and state[named[0]].shape[len(batch)] != state[_KIND].shape[-1]:
         raise ValueError(
@@ -113,10 +108,8 @@ def check_content(rows: Rows, description: EnvDescription) -> None:
         if text is not None:
             _check_text(rows, key, text)
     actions, mask = rows.get("actions"), rows.get("action_mask")
-    for row, (texts, admissible) in enumerate(
-        zip(decode_text(actions), mask.tolist(), strict=True)
-    ):
-        places = [place for place, allowed in enumerate(admissible) if allowed]
+    for row, texts in enumerate(decode_text(actions)):
+        places = mask[row].nonzero().flatten().tolist()
         if not places:
             raise ValueError(
                 f"{rows.name('action_mask', row)} has no admissible action: each state needs one, "
@@ -151,15 +144,16 @@ def _check_text(rows: Rows, key: NestedKey, text: Tensor) -> None:
 
 
 def _check_kinds(rows: Rows, description: EnvDescription) -> None:
-    kinds = description.goal_kinds
-    known = f"and there are {len(kinds)} goal_kinds {kinds}: name more of them, or write others"
-    pursued, named = rows.get("goal_kind"), rows.get(_KIND)
-    for row in ((pursued < 0) | (pursued >= len(kinds))).nonzero().flatten().tolist():
-        raise ValueError(f"{rows.name('goal_kind', row)} is {int(pursued[row])}, {known}")
-    if named is None:
-        return
-    for row, slot in ((named < -1) | (named >= len(kinds))).nonzero().tolist():
-        raise ValueError(f"{rows.name(_KIND, row, slot)} is {int(named[row, slot])}, {known}")
+    kinds, named = description.goal_kinds, rows.get(_KIND)
+    for key, least in (("goal_kind", 0), (_KIND, -1)):
+        found = rows.get(key)
+        if found is None:
+            return
+        for place in ((found < least) | (found >= len(kinds))).nonzero().tolist():
+            raise ValueError(
+                f"{rows.name(key, *place)} is {int(found[tuple(place)])}, and there are "
+                f"{len(kinds)} goal_kinds {kinds}: name more of them, or write others"
+            )
     key = _GOAL if rows.get(_GOAL) is not None else _ID
     goals = rows.get(key)
     filled = goals[..., 0] != 0 if key == _GOAL else goals >= 0
@@ -169,18 +163,17 @@ def _check_kinds(rows: Rows, description: EnvDescription) -> None:
             f"{rows.name(key, row, slot)} {says} and its kind is {int(named[row, slot])}: the kind "
             "must be -1 in empty slots, and in no other"
         )
-    if key == _ID:
-        texts = description.goal_texts
-        if texts is None:
-            raise ValueError(
-                f"{name_of(_ID)} counts in texts that the environment does not tell: give it an "
-                f"attribute goal_texts, or write {name_of(_GOAL)}"
-            )
-        for row, slot in (goals >= len(texts)).nonzero().tolist():
-            raise ValueError(
-                f"{rows.name(_ID, row, slot)} is {int(goals[row, slot])}, and goal_texts has "
-                f"{len(texts)} entries"
-            )
+    if key == _GOAL:
+        return
+    texts = description.goal_texts
+    if texts is None:
+        raise ValueError(
+            f"{name_of(_ID)} counts in texts that the environment does not tell: give it an "
+            f"attribute goal_texts, or write {name_of(_GOAL)}"
+        )
+    for row, slot in (goals >= len(texts)).nonzero().tolist():
+        place, value = rows.name(_ID, row, slot), int(goals[row, slot])
+        raise ValueError(f"{place} is {value}, and goal_texts has {len(texts)} entries")
 
 
 def name_of(key: NestedKey) -> str:
@@ -190,14 +183,7 @@ def name_of(key: NestedKey) -> str:
 
 def missing(key: NestedKey, where: str, more: str = "") -> ValueError:
     """The error for an entry that is not there."""
-    wanted = f", {' '.join(_wanted(key))}" if key in _ENTRIES else ""
+    wanted = f", {' '.join(_ENTRIES[key])}" if key in _ENTRIES else ""
     return ValueError(
         f"{name_of(key)} is missing from the {where}: the text contract wants it{wanted}{more}"
     )
-
-
-def _wanted(key: NestedKey) -> tuple[str, str]:
-    """Types and shape of an entry, in words."""
-    ends, types = _ENTRIES[key]
-    names = " or ".join(str(kind).removeprefix("torch.") for kind in types)
-    return names, f"[{', '.join(('*B', *ends))}]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any, Literal
 from torchrl_glam.text import GameStep
 
 Source = str | Callable[[Any, Mapping[str, Any]], Any]
-LARGEST_REWARD = 3.4e38  # that float32 holds
+_LARGEST_REWARD = 3.4e38  # that float32 holds
 
 
 @dataclass(frozen=True)
@@ -85,9 +84,12 @@ class PlayedGame:
         """Seed and actions of the episode, and what is read where it stands."""
         if self.seed is None:
             return None
-        chosen = [step.action for step in self.steps[1:]]
-        read = {"observation": self.observation, "actions": list(self.actions)}
-        return {"seed": self.seed, "chosen": chosen, **read}
+        return {
+            "seed": self.seed,
+            "chosen": [step.action for step in self.steps[1:]],
+            "observation": self.observation,
+            "actions": list(self.actions),
+        }
 
     def restore(self, saved: Mapping[str, Any] | None, max_steps: int | None) -> None:
         """Plays a saved episode again, by the texts of its actions.
@@ -129,7 +131,12 @@ class PlayedGame:
         self.terminated = terminated
         self.truncated = (truncated or out_of_time) and not terminated
         own = self.rules.reward
-        self.reward = self._finite(reward if own is None else own(self.steps[-1]))
+        self.reward = float(reward if own is None else own(self.steps[-1]))
+        if not abs(self.reward) <= _LARGEST_REWARD:  # which NaN is not either
+            raise ValueError(
+                f"reward[{self.index}] is {self.reward}: it must be a finite number that float32 "
+                "holds; reward=... of the wrapper gives others"
+            )
         self._read()
 
     def _read(self) -> None:
@@ -174,9 +181,7 @@ class PlayedGame:
             return step.observation
         if callable(source):
             return source(step.observation, step.info)
-        places = [step.info]
-        if isinstance(step.observation, Mapping):
-            places.append(step.observation)
+        places = [step.info, step.observation if isinstance(step.observation, Mapping) else {}]
         for place in places:
             if source in place:
                 return place[source]
@@ -193,15 +198,6 @@ class PlayedGame:
                 "False"
             )
         return bool(value)
-
-    def _finite(self, reward: Any) -> float:
-        reward = float(reward)
-        if not math.fabs(reward) <= LARGEST_REWARD:  # which NaN is not either
-            raise ValueError(
-                f"reward[{self.index}] is {reward}: it must be a finite number that float32 holds; "
-                "reward=... of the wrapper gives others"
-            )
-        return reward
 
 
 def _text(value: Any, what: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -62,6 +61,9 @@ class TextEnvWrapper(EnvBase):
         device: where the tensors live. Default: the CPU.
         **sizes: ``goal_kinds``, ``kind_of``, ``goal_bytes``, ``observation_bytes``,
             ``action_bytes`` and ``keep`` of :class:`~torchrl_glam.envs.TextLayout`.
+
+    Attributes:
+        num_cut: texts cut so far, as of :class:`~torchrl_glam.envs.TextLayout`.
 
     Raises:
         ValueError: if an argument is out of range or a game is listed twice; on a reset or step,
@@ -125,13 +127,12 @@ class TextEnvWrapper(EnvBase):
             raise ValueError("games is empty: give one game or more")
         super().__init__(device=device, batch_size=[len(games)] if many else [])
         self.games = list(games) if many else [games]
-        first: dict[int, int] = {}
-        for index, game in enumerate(self.games):
-            other = first.setdefault(id(getattr(game, "unwrapped", game)), index)
-            if other != index:
+        played = [id(getattr(game, "unwrapped", game)) for game in self.games]
+        for index, game in enumerate(played):
+            if (other := played.index(game)) != index:
                 raise ValueError(
-                    f"games[{index}] is games[{other}], one game cannot play two episodes at once: "
-                    "make an instance for each"
+                    f"games[{index}] is games[{other}], and one game cannot play two episodes at "
+                    "once: make an instance for each"
                 )
         self.layout = TextLayout(
             self,
@@ -140,6 +141,7 @@ class TextEnvWrapper(EnvBase):
             success=success is not None,
             **sizes,
         )
+        self.num_cut = self.layout.num_cut
         rules = Rules(
             actions=actions,
             observation=observation,
@@ -156,11 +158,6 @@ class TextEnvWrapper(EnvBase):
         self._played = [PlayedGame(game, index, rules) for index, game in enumerate(self.games)]
         self.max_steps = max_steps
         self.set_seed(seed)
-
-    @property
-    def num_cut(self) -> Counter[str]:
-        """Texts cut so far, by the names ``"goal"``, ``"observation"`` and ``"action"``."""
-        return self.layout.num_cut
 
     def __repr__(self) -> str:
         rules = self._played[0].rules

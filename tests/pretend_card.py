@@ -6,6 +6,7 @@ is computed from them is, and an operation on tensors of both devices is refused
 it.
 """
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from unittest.mock import patch
 
@@ -14,7 +15,6 @@ from tensordict import MemoryMappedTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 # Storages that are on the GPU, whoever keeps them, a cache of the package's for example.
 _on_card: dict[int, StorageWeakRef] = {}
@@ -46,6 +46,15 @@ def put(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         _on_card[storage._cdata] = StorageWeakRef(storage)
     return tensor
+
+
+def tensors(*values) -> Iterator[torch.Tensor]:
+    """Those among values, and in lists and tuples of them."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors(*value)
 
 
 class PretendCard(TorchFunctionMode):
@@ -84,9 +93,8 @@ class PretendCard(TorchFunctionMode):
         if device is None or torch.device(device).type != "cuda":
             return func(*args, **kwargs)
         out = func(*args, **kwargs | {"device": "cpu"})
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor):
-                put(tensor)
+        for tensor in tensors(out):
+            put(tensor)
         return out
 
 
@@ -145,22 +153,21 @@ class _Dispatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
-        here = [holds(tensor) for tensor in tensors]
+        given = [*tensors(*args, *kwargs.values())]
+        here = [holds(tensor) for tensor in given]
         if any(here) and func not in COPIES:
-            indices = [i for i in tree_leaves(args[1:2]) if isinstance(i, torch.Tensor)]
             # What is read by an index stays where it is.
-            free = indices if func in INDEXED and (here[0] or func is not aten.index.Tensor) else []
+            indexed = func in INDEXED and (here[0] or func is not aten.index.Tensor)
+            free = [*tensors(*args[1:2])] if indexed else []
             apart = [
                 tuple(tensor.shape)
-                for tensor, on in zip(tensors, here, strict=True)
+                for tensor, on in zip(given, here, strict=True)
                 if on != here[0] and tensor.dim() and not any(tensor is i for i in free)
             ]
             if apart:
                 raise RuntimeError(f"{func}: tensors {apart} are not on the device of the first")
         out = func(*args, **kwargs)
         if any(here) and (here[0] or func not in INDEXED):
-            for value in tree_leaves(out):
-                if isinstance(value, torch.Tensor):
-                    put(value)
+            for tensor in tensors(out):
+                put(tensor)
         return out

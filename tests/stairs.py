@@ -28,6 +28,20 @@ class Stairs:
         return observation, float(info["won"]), info["won"], self.steps == 8, info
 
 
+class Unruly(Stairs):
+    """Follows no seed: every episode is in another house."""
+
+    drawn = 0
+
+    def reset(self, **_):
+        self.drawn += 1
+        return super().reset(seed=self.drawn)
+
+    def look(self):
+        observation, info = super().look()
+        return f"{observation} of house {self.drawn}", info
+
+
 def floors(steps):
     """The goals that the last step of an episode on the stairs reached."""
     return [f"Reach floor {steps[-1].observation.split()[-1]}"]

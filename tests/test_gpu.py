@@ -51,11 +51,6 @@ NEEDS_CARD = [
 ]
 
 
-def check(found, tolerance=1e-4):
-    """That no difference is above the tolerance; one that is NaN is."""
-    assert all(value <= tolerance for value in found.values()), found
-
-
 @pytest.fixture(params=[pytest.param("card", marks=NEEDS_CARD), "pretended card"])
 def device(request):
     """A card, or one that is pretended."""
@@ -66,89 +61,70 @@ def device(request):
             yield "cuda"
 
 
-# What is compared, ``{name: difference}``
+# What is compared, ``{name: tensor}``
 
 
-def difference(ours, expected):
-    """Norm of the difference as a share of the expected norm; absolute where that is below 1."""
-    ours, expected = ours.detach().double().cpu(), expected.detach().double().cpu()
-    assert ours.shape == expected.shape, (ours.shape, expected.shape)
-    return float((ours - expected).norm() / expected.norm().clamp_min(1.0))
+def compare(ours, expected, tolerance=1e-4):
+    """That no norm of a difference is above a share of the expected norm, or of 1 if that is less.
 
-
-def differences(ours, expected):
-    """Of every entry of two dictionaries of tensors, by name."""
+    One that is NaN is.
+    """
     assert ours.keys() == expected.keys(), set(ours) ^ set(expected)
-    return {name: difference(ours[name], expected[name]) for name in expected}
+    found = {}
+    for name in expected:
+        one, other = (side[name].detach().double().cpu() for side in (ours, expected))
+        assert one.shape == other.shape, (name, one.shape, other.shape)
+        found[name] = float((one - other).norm() / other.norm().clamp_min(1.0))
+    assert all(value <= tolerance for value in found.values()), found
 
 
-def trunks(device, family, autocast):
-    """The same trunk to be compared on a device and, as it is, on the CPU."""
-    yield device, fresh_trunk(family, autocast)
-    yield "cpu", fresh_trunk(family, None)
-
-
-def scoring(device, family, autocast=None):
+def scoring(device, trunk):
     """Log-likelihoods and embeddings of nine states."""
-    states, found = make_nine_states(load_tokenizer("tiny")), []
-    for at, trunk in trunks(device, family, autocast):
-        trunk = trunk.to(at)
-        with torch.no_grad():
-            out = trunk(states.to(at))
-        mask = out["action_mask"]
-        out = {key: out[key] for key in trunk.out_keys}
-        found.append({k: v if k == "prompt_embedding" else v[mask] for k, v in out.items()})
-    return differences(*found)
+    states = make_nine_states(load_tokenizer("tiny"))
+    with torch.no_grad():
+        out = trunk.to(device)(states.to(device))
+    mask = out["action_mask"]
+    return {k: out[k] if k == "prompt_embedding" else out[k][mask] for k in trunk.out_keys}
 
 
-def sac(device, family, autocast=None):
+def sac(device, trunk):
     """Losses of SAC, and the weights after a step of optimizer and targets."""
-    batch, found = make_transitions(), []
-    for at, trunk in trunks(device, family, autocast):
-        torch.manual_seed(0)
-        trunk, critic = make_critic(trunk, num_actions=5, hidden_sizes=(16,))
-        loss = SACGLAMLoss(trunk, CandidateActor(), critic, num_actions=5).to(at)
-        loss.make_value_estimator(gamma=0.9)
-        targets = SoftUpdate(loss, tau=0.1)
-        # A rate at which a gradient of another sign shows, and one in the last bits does not.
-        rates = dict.fromkeys(("lr_trunk_actor", "lr_trunk_critic", "lr_heads", "lr_alpha"), 1e-5)
-        optimizer = SharedTrunkOptimizer(loss, **rates)
-        terms = loss(batch.to(at))
-        out = dict(terms.detach().items())
-        optimizer.backward(terms)
-        norms = optimizer.step()
-        targets.step()
-        out |= {f"norm of {name}": torch.tensor(norm) for name, norm in norms.items()}
-        out["weights"] = torch.cat([p.detach().flatten() for p in loss.parameters()])
-        moved = [loss.target_trunk_params, loss.target_qvalue_network_params]
-        moved = [v.detach().flatten() for p in moved for v in p.values(True, True)]
-        out["targets"] = torch.cat(moved)
-        found.append(out)
-    return differences(*found)
+    torch.manual_seed(0)
+    trunk, critic = make_critic(trunk, num_actions=5, hidden_sizes=(16,))
+    loss = SACGLAMLoss(trunk, CandidateActor(), critic, num_actions=5).to(device)
+    loss.make_value_estimator(gamma=0.9)
+    targets = SoftUpdate(loss, tau=0.1)
+    # A rate at which a gradient of another sign shows, and one in the last bits does not.
+    rates = dict.fromkeys(("lr_trunk_actor", "lr_trunk_critic", "lr_heads", "lr_alpha"), 1e-5)
+    optimizer = SharedTrunkOptimizer(loss, **rates)
+    terms = loss(make_transitions().to(device))
+    out = dict(terms.detach().items())
+    optimizer.backward(terms)
+    norms = optimizer.step()
+    targets.step()
+    out |= {f"norm of {name}": torch.tensor(norm) for name, norm in norms.items()}
+    out["weights"] = torch.cat([p.detach().flatten() for p in loss.parameters()])
+    moved = [loss.target_trunk_params, loss.target_qvalue_network_params]
+    moved = [v.detach().flatten() for p in moved for v in p.values(True, True)]
+    return out | {"targets": torch.cat(moved)}
 
 
-def ppo(device, family, autocast=None):
+def ppo(device, trunk):
     """Losses and gradient of PPO on rows that the policy recorded, a little off."""
-    rows, found = make_transitions(), []
-    for at, trunk in trunks(device, family, autocast):
-        torch.manual_seed(0)
-        actor, value = CandidateActor(return_log_prob=True), ValueHead(trunk.embedding_dim, (16,))
-        loss = PPOGLAMLoss(ScoresOnly(trunk), actor, value).to(at)
-        recorded = rows.to(at)
-        with torch.no_grad():
-            recorded = loss.value(loss.trunk(recorded))
-            log_prob = actor.get_dist(recorded).log_prob(recorded["action"])
-        reward = recorded["next", "reward"]
-        recorded["action_log_prob"] = log_prob + 0.05 * reward.squeeze(-1)
-        following = recorded["next"]
-        following["done"] = torch.ones_like(following["done"])  # runs of one step
-        terms = loss(loss.prepare(recorded))
-        out = {k: v.detach() for k, v in terms.items() if k.startswith("loss_")}
-        sum(terms[name] for name in out).backward()
-        leaves = [*loss.trunk_parameters(), *loss.critic_parameters()]
-        out["gradient"] = torch.cat([p.grad.flatten() for p in leaves])
-        found.append(out)
-    return differences(*found)
+    torch.manual_seed(0)
+    actor, value = CandidateActor(return_log_prob=True), ValueHead(trunk.embedding_dim, (16,))
+    loss = PPOGLAMLoss(ScoresOnly(trunk), actor, value).to(device)
+    with torch.no_grad():
+        recorded = loss.value(loss.trunk(make_transitions().to(device)))
+        log_prob = actor.get_dist(recorded).log_prob(recorded["action"])
+    following = recorded["next"]
+    recorded["action_log_prob"] = log_prob + 0.05 * following["reward"].squeeze(-1)
+    following["done"] = torch.ones_like(following["done"])  # runs of one step
+    terms = loss(loss.prepare(recorded))
+    out = {k: v.detach() for k, v in terms.items() if k.startswith("loss_")}
+    sum(terms[name] for name in out).backward()
+    leaves = [*loss.trunk_parameters(), *loss.critic_parameters()]
+    return out | {"gradient": torch.cat([p.grad.flatten() for p in leaves])}
 
 
 @functools.cache
@@ -175,64 +151,56 @@ def collected_on(device, batch):
 
 def replay(device):
     """Batches of a replay buffer that steps of the device are put into, and drawn to it."""
-    rollouts, found = steps(), []
-    for at in (device, "cpu"):
-        buffer = TensorDictReplayBuffer(
-            storage=LazyTensorStorage(200),
-            sampler=HindsightRatioSampler(0.5),
-            transform=Compose(SegmentMultiStepTransform(3, 0.9), HindsightTransform(seed=0)),
-            batch_size=16,
-            generator=torch.Generator().manual_seed(0),
-        )
-        for batch in rollouts:
-            buffer.extend(collected_on(at, batch))
-        drawn = torch.cat([buffer.sample().to(at) for _ in range(3)])
-        found.append({str(k): v for k, v in drawn.items(True, True)})
-        assert all(value.device.type == torch.device(at).type for value in found[-1].values())
-    return differences(*found)
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(200),
+        sampler=HindsightRatioSampler(0.5),
+        transform=Compose(SegmentMultiStepTransform(3, 0.9), HindsightTransform(seed=0)),
+        batch_size=16,
+        generator=torch.Generator().manual_seed(0),
+    )
+    for batch in steps():
+        buffer.extend(collected_on(device, batch))
+    drawn = torch.cat([buffer.sample().to(device) for _ in range(3)])
+    found = {str(k): v for k, v in drawn.items(True, True)}
+    assert all(value.device.type == torch.device(device).type for value in found.values())
+    return found
 
 
-def four_bit(device, folder):
-    """Scores of 4-bit weights of a model: on the device against the CPU, and against full ones."""
-    settings = {"load_in_4bit": True, "compute_dtype": torch.float32}
-    settings["lora"] = LoraConfig(r=2, target_modules=["q", "v"])
-    found = []
-    for at, options in ((device, settings), ("cpu", settings), ("cpu", {})):
-        torch.manual_seed(0)
-        model, tokenizer = load_language_model(folder, device=at, **copy.deepcopy(options))
-        states = make_nine_states(tokenizer).to(at)
-        with torch.no_grad():
-            scores = make_trunk(model, tokenizer)(states)["log_likelihood"]
-        found.append(scores[states["action_mask"]])
-    return {"CPU": difference(found[0], found[1]), "full": difference(found[1], found[2])}
-
-
-COMPARISONS = {"scoring": scoring, "sac": sac, "ppo": ppo}
+def four_bit(device, folder, **options):
+    """Scores of a model, of its weights in 4 bits if ``options`` say so."""
+    torch.manual_seed(0)
+    model, tokenizer = load_language_model(folder, device=device, **copy.deepcopy(options))
+    states = make_nine_states(tokenizer).to(device)
+    with torch.no_grad():
+        scores = make_trunk(model, tokenizer)(states)["log_likelihood"]
+    return {"scores": scores[states["action_mask"]]}
 
 
 # Tests
 
+each_kind = pytest.mark.parametrize("kind", [scoring, sac, ppo], ids=lambda kind: kind.__name__)
+
 
 @pytest.mark.parametrize("family", ["flan-t5", "qwen2"])
-@pytest.mark.parametrize("kind", ["scoring", "sac", "ppo"])
+@each_kind
 def test_scores_losses_and_gradients_are_those_of_the_cpu(device, kind, family):
-    check(COMPARISONS[kind](device, family))
+    compare(kind(device, fresh_trunk(family)), kind("cpu", fresh_trunk(family)))
 
 
 def test_a_trunk_is_where_its_model_is(device):
     tokenizer = load_tokenizer("tiny")
     model = make_model("qwen2", tokenizer)
     states = make_nine_states(tokenizer)
-    expected = make_trunk(copy.deepcopy(model), tokenizer)(states)["log_likelihood"]
+    expected = make_trunk(copy.deepcopy(model), tokenizer)(states)
     trunk = make_trunk(model.to(device), tokenizer, normalisation="token_mean")
     means = trunk(states.to(device))["log_likelihood"]
-    trunk = make_trunk(model, tokenizer)
-    check({"scores": difference(trunk(states.to(device))["log_likelihood"], expected)})
-    assert means.is_cuda and (means >= trunk(states.to(device))["log_likelihood"]).all()
+    found = make_trunk(model, tokenizer)(states.to(device))
+    compare(*({"scores": out["log_likelihood"]} for out in (found, expected)))
+    assert means.is_cuda and (means >= found["log_likelihood"]).all()
 
 
 def test_replay_gives_the_batches_of_the_cpu(device):
-    check(replay(device), 0.0)
+    compare(replay(device), replay("cpu"), 0.0)
 
 
 def test_a_policy_on_a_card_acts_for_environments_in_main_memory(device):
@@ -284,17 +252,22 @@ def test_a_worker_collects_on_its_card_for_a_learner_without():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
-@pytest.mark.parametrize("kind", ["scoring", "sac", "ppo"])
+@each_kind
 def test_bfloat16_stays_near(kind):
-    check(COMPARISONS[kind]("cuda", "flan-t5", torch.bfloat16), 0.1)
+    near = kind("cuda", fresh_trunk("flan-t5", torch.bfloat16))
+    compare(near, kind("cpu", fresh_trunk("flan-t5")), 0.1)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 def test_four_bits_score_as_on_the_cpu(tmp_path):
     pytest.importorskip("bitsandbytes", reason="needs bitsandbytes for weights in 4 bits")
-    found = four_bit("cuda", make_flan_t5(tmp_path / "model"))
-    assert found["CPU"] < 1e-3 and found["full"] < 0.1
+    folder = make_flan_t5(tmp_path / "model")
+    settings = {"load_in_4bit": True, "compute_dtype": torch.float32}
+    settings["lora"] = LoraConfig(r=2, target_modules=["q", "v"])
+    on_cpu = four_bit("cpu", folder, **settings)
+    compare(four_bit("cuda", folder, **settings), on_cpu, 1e-3)
+    compare(on_cpu, four_bit("cpu", folder), 0.1)
 
 
 def test_the_pretended_card_refuses_tensors_of_both_sides():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain
 from typing import Any
 
 import gymnasium
@@ -11,6 +10,7 @@ import minigrid  # registers the levels
 import torch
 from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT
 
+from torchrl_glam.envs.games.common import SOURCES
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
@@ -54,10 +54,7 @@ def make_babyai(
     return TextEnvWrapper(
         [BabyAIText(level) for _ in range(num_envs)],
         **{**sizes, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, "max_hindsight": 4, **kwargs},
-        actions="actions",
-        goal="goal",
-        success="won",
-        hindsight=lambda steps: steps[-1].info["reached"],
+        **SOURCES,
         seed=seed,
         device=device,
     )
@@ -74,21 +71,19 @@ class BabyAIText:
 
     def __init__(self, level: str) -> None:
         names = sorted(name for name in gymnasium.registry if name.startswith("BabyAI-"))
-        found = [name for name in names if name.rsplit("-v", 1)[0] == f"BabyAI-{level}"]
-        if not found:
-            levels = [name.removeprefix("BabyAI-").rsplit("-v", 1)[0] for name in names]
+        levels = {name.removeprefix("BabyAI-").rsplit("-v", 1)[0]: name for name in names}
+        if level not in levels:
             raise ValueError(
-                f"level ({level!r}) must be one of {levels} (minigrid {minigrid.__version__})"
+                f"level ({level!r}) must be one of {[*levels]} (minigrid {minigrid.__version__})"
             )
-        self.game = gymnasium.make(found[-1], disable_env_checker=True).unwrapped
+        self.game = gymnasium.make(levels[level], disable_env_checker=True).unwrapped
 
     def reset(self, *, seed: int | None = None) -> tuple[str, dict[str, Any]]:
         """Starts an episode; returns the observation and ``info``."""
         seen, _ = self.game.reset(seed=seed)
         # Missions say "the" of what there is once, at the beginning.
         things = [thing for thing in self.game.grid.grid if thing and thing.type in _THINGS]
-        wordings = (_wordings(thing.color, thing.type) for thing in things)
-        self._number = Counter(chain.from_iterable(wordings))
+        self._number = Counter(words for t in things for words in _wordings(t.color, t.type))
         self._carried = self.game.carrying
         return self._tell(seen, won=False, reached=[])
 
@@ -102,7 +97,7 @@ class BabyAIText:
     def _tell(
         self, seen: dict[str, Any], won: bool, reached: list[str]
     ) -> tuple[str, dict[str, Any]]:
-        carried, ahead = self.game.carrying, self._ahead()
+        carried, ahead = self.game.carrying, self.game.grid.get(*self.game.front_pos)
         useful = {
             "pick up": carried is None and ahead is not None and ahead.can_pickup(),
             "drop": carried is not None and ahead is None,
@@ -116,12 +111,9 @@ class BabyAIText:
         }
         return describe(seen["image"]), info
 
-    def _ahead(self) -> Any:
-        return self.game.grid.get(*self.game.front_pos)
-
     def _reached(self) -> list[str]:
         """The missions that the last step fulfils."""
-        ahead, carried = self._ahead(), self.game.carrying
+        ahead, carried = self.game.grid.get(*self.game.front_pos), self.game.carrying
         reached = []
         if ahead is not None and ahead.type in _THINGS:
             reached.append(f"go to {self._named(ahead.color, ahead.type)}")

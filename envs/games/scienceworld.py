@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from scienceworld import ScienceWorldEnv
 
-from torchrl_glam.envs.games.java import Fold, check_fold, side_by_side
+from torchrl_glam.envs.games.common import Fold, check_fold, side_by_side
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 
@@ -48,16 +48,11 @@ def make_scienceworld(
     first = ScienceWorldEnv("", envStepLimit=1_000_000)
     interface = first._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface
     simulators = side_by_side(first, interface, num_envs)
-    sizes = {
-        "max_actions": 256,
-        "observation_bytes": 2048,
-        "goal_bytes": 512,
-        "action_bytes": 192,
-        "keep": "head",
-    }
+    sizes = {"max_actions": 256, "overflow": "sample", "keep": "head"}
+    sizes |= {"observation_bytes": 2048, "goal_bytes": 512, "action_bytes": 192}
     return TextEnvWrapper(
         [ScienceWorldGame(one, task, fold, simplifications, reward) for one in simulators],
-        **{**sizes, "overflow": "sample", **kwargs},
+        **{**sizes, **kwargs},
         actions="valid",
         goal="goal",
         success="won",
@@ -73,8 +68,8 @@ class ScienceWorldGame:
     def __init__(
         self, simulator: ScienceWorldEnv, task: str, fold: str, simplifications: str, reward: str
     ) -> None:
-        self.simulator, self._task, self._simplifications = simulator, task, simplifications
-        self._reward = reward
+        self.simulator, self._reward = simulator, reward
+        self._task, self._simplifications = task, simplifications
         simulator.load(task, 0, simplifications)
         self._variations = list(getattr(simulator, f"get_variations_{fold}")())
 

@@ -14,6 +14,7 @@ import torch
 from textworld.challenges.tw_coin_collector import coin_collector
 from textworld.challenges.tw_cooking import cooking
 
+from torchrl_glam.envs.games.common import ROOMS, SOURCES
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 GOAL_KINDS = ("cook", "find", "take")
@@ -68,20 +69,10 @@ def make_textworld(
         raise ValueError(f"num_games ({num_games}) must be at least 1")
     chosen = tuple({**_SETTINGS[challenge], **(settings or {})}.items())
     files = [_make_game(challenge, chosen, first_game + number) for number in range(num_games)]
-    sizes = {
-        "max_actions": 64,
-        "overflow": "sample",
-        "observation_bytes": 1536,
-        "goal_bytes": 128,
-        "keep": "head",
-    }
     return TextEnvWrapper(
         [TextWorldGame(files) for _ in range(num_envs)],
-        **{**sizes, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, "max_hindsight": 2, **kwargs},
-        actions="actions",
-        goal="goal",
-        success="won",
-        hindsight=lambda steps: steps[-1].info["reached"],
+        **{**ROOMS, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs},
+        **SOURCES,
         max_steps=max_steps,
         seed=seed,
         device=device,

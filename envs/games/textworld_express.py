@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from textworld_express import TextWorldExpressEnv
 
-from torchrl_glam.envs.games.java import Fold, check_fold, side_by_side
+from torchrl_glam.envs.games.common import ROOMS, SOURCES, Fold, check_fold, side_by_side
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 # What the text of every state tells anyway.
@@ -50,20 +50,10 @@ def make_textworld_express(
         raise ValueError(f"game ({game!r}) must be one of {first.getGameNames()}")
     interface = first._gateway.jvm.textworldexpress.runtime.PythonInterface
     simulators = side_by_side(first, interface, num_envs)
-    sizes = {
-        "max_actions": 64,
-        "overflow": "sample",
-        "observation_bytes": 1536,
-        "goal_bytes": 256,
-        "keep": "head",
-    }
     return TextEnvWrapper(
         [TextWorldExpressGame(simulator, game, params, fold) for simulator in simulators],
-        **{**sizes, "max_hindsight": 2, **kwargs},
-        actions="actions",
-        goal="taskDescription",
-        success="tasksuccess",
-        hindsight=lambda steps: steps[-1].info["reached"],
+        **{**ROOMS, "goal_bytes": 256, **kwargs},
+        **SOURCES,
         max_steps=max_steps,
         seed=seed,
         device=device,
@@ -76,8 +66,7 @@ class TextWorldExpressGame:
     def __init__(self, simulator: TextWorldExpressEnv, game: str, params: str, fold: str) -> None:
         self.simulator, self._fold = simulator, fold
         simulator.load(gameName=game, gameParams=params)
-        seeds = {"train": "Train", "dev": "Dev", "test": "Test"}[fold]
-        self._seeds = list(getattr(simulator, f"getValidSeeds{seeds}")())
+        self._seeds = list(getattr(simulator, f"getValidSeeds{fold.capitalize()}")())
 
     def reset(self, *, seed: int | None = None) -> tuple[str, dict[str, Any]]:
         """Makes the game of the fold that the seed draws."""
@@ -96,16 +85,20 @@ class TextWorldExpressGame:
         if action.startswith("take ") and feedback.startswith("You take"):
             reached.append(f"Take the {action.removeprefix('take ')}")
         observation, info = self._tell(info, feedback, reached)
-        over = bool(info["tasksuccess"] or info["taskfailure"])
-        return observation, float(info["tasksuccess"]), over, False, info
+        return observation, float(info["won"]), info["won"] or info["taskfailure"], False, info
 
     def _tell(
         self, info: dict[str, Any], feedback: str, reached: list[str]
     ) -> tuple[str, dict[str, Any]]:
         lines = [info["look"], info["inventory"], "" if feedback in info["look"] else feedback]
         actions = sorted(action for action in info["validActions"] if action not in _TOLD)
-        text = "\n".join(" ".join(line.split()) for line in lines if line.strip())
-        return text, {**info, "actions": actions or list(info["validActions"]), "reached": reached}
+        more = {
+            "actions": actions or list(info["validActions"]),
+            "goal": info["taskDescription"],
+            "won": info["tasksuccess"],
+            "reached": reached,
+        }
+        return "\n".join(" ".join(line.split()) for line in lines if line.strip()), info | more
 
 
 def _room(info: dict[str, Any]) -> str:

@@ -39,14 +39,10 @@ class Describer:
 
     def __init__(self, dynamics: Dynamics, device: torch.device | None = None) -> None:
         num_objects = dynamics.num_objects
-        longest = max(map(len, OBJECTS))
+        longest = max(OBJECTS, key=len)
+        many = ", ".join([longest] * num_objects)
         # All objects are seen and have grown, and the agent is on one of them.
-        self.length = (
-            len(_SEE + _ON + _HOLD + _GROWN)
-            + 2 * (num_objects * longest + (num_objects - 1) * len(", "))
-            + longest
-            + len("nothing")
-        )
+        self.length = len(f"{_SEE}{many}{_ON}{longest}{_HOLD}nothing{_GROWN}{many}")
         moves = [f"Go to {name}" for name in OBJECTS]
         alike = [(", ".join([name] * num_objects), name) for name in OBJECTS]
         observations = [f"{_SEE}{many}{_ON}{one}{_HOLD}{one}{_GROWN}{many}" for many, one in alike]
@@ -73,12 +69,10 @@ class Describer:
         standing += self._blocks.index_select(0, place)
         # The last column of `grown` stands for nothing, which is only said if it comes first.
         count = grown.cumsum(1).mul_(grown)
-        return self._lay_out(torch.cat((standing, self._grown.take(count) + scene[:, :-1]), dim=1))
-
-    def _lay_out(self, phrases: Tensor) -> Tensor:
-        """Lays the phrases' bytes end to end: ``int64 [B, S]`` to ``uint8 [B, length]``."""
+        phrases = torch.cat((standing, self._grown.take(count) + scene[:, :-1]), dim=1)
         text = embedding(phrases, self._phrases)
         width = text.shape[2]
+        # The phrases' bytes are laid end to end.
         place = self._lengths.take(phrases).cumsum(1).unsqueeze(2) + self._bytes
         # Padding falls onto the bytes of phrases before: adding it, it is zero, leaves them.
         joined = text.new_zeros((len(text), width + self.length))

@@ -139,6 +139,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         self.goal_kinds, self.longest_texts = self.goals.kinds, self.describer.longest_texts
         self.goal_kind_prior = None if self.goal_sampler else self.goals.kind_shares
         self.is_subgoal = self.goals.is_subgoal
+        self.goal_texts = self.goals.texts
         self._make_goal_tables()
         self._register_state()
         super(EnvBase, self).to(device)
@@ -149,11 +150,6 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         goals = f"split={self.goals.split!r}, sequential={self.goals.sequential}"
         size = f"num_envs={self.batch_size[0]}, num_objects={self.num_objects}"
         return f"{type(self).__name__}({size}, {goals}, max_steps={self.max_steps})"
-
-    @property
-    def goal_texts(self) -> tuple[str, ...]:
-        """Texts of all goals, by id."""
-        return self.goals.texts
 
     def make_oracle(self) -> OraclePolicy:
         """A policy that takes the first action of a shortest plan."""
@@ -278,7 +274,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
             out["observation"] = empty.index_copy_(0, envs, text)
         for end in ("done", "terminated", "truncated"):
             out[end] = torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=self.device)
-        return self._wrap(out)
+        return TensorDict._new_unsafe(out, batch_size=self.batch_size, device=self.device)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         action, moves = tensordict.get("action"), tensordict.get("_step", None)
@@ -305,7 +301,8 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         out["terminated"] = terminated.unsqueeze(1)
         out["truncated"] = truncated.unsqueeze(1)
         out["done"] = (terminated | truncated).unsqueeze(1)
-        return self._wrap(out)
+        # Without checking each entry, which would take longer than the step.
+        return TensorDict._new_unsafe(out, batch_size=self.batch_size, device=self.device)
 
     def _check_action(self, action: Tensor, moves: Tensor | None) -> Tensor:
         """The cells of the actions; refuses the first that is out of range or masked out."""
@@ -351,7 +348,3 @@ class PlaygroundTextEnv(Rendering, EnvBase):
             out["goal"] = self._goal_text.index_select(0, goal_id)
             out["actions"] = self.describer.actions(scene)
         return out
-
-    def _wrap(self, entries: dict) -> TensorDict:
-        """Makes a TensorDict without checking each entry, which would take longer than the step."""
-        return TensorDict._new_unsafe(entries, batch_size=self.batch_size, device=self.device)

@@ -228,9 +228,8 @@ class GoalSpace:
                     f"goal ids must be in [0, {len(self)}), got {int(ids.min())} to "
                     f"{int(ids.max())}."
                 )
-        parts, leads_to, implies = (
-            table.to(a.device) for table in (self.parts, self._leads_to, self._implies)
-        )
+        tables = (self.parts, self._leads_to, self._implies)
+        parts, leads_to, implies = (table.to(a.device) for table in tables)
         a, b = torch.broadcast_tensors(a.long(), b.long())
         (first_a, second_a), (first_b, second_b) = parts[a].unbind(-1), parts[b].unbind(-1)
         # A missing second part, -1, picks a row or column that is masked out afterwards.
@@ -240,15 +239,18 @@ class GoalSpace:
         return torch.where(simple_a, of_part, in_order)
 
 
+_ITEMS = range(len(OBJECTS))
+FEEDS = torch.tensor([[feeds(supply, living) for living in _ITEMS] for supply in _ITEMS])
+"""Which object makes which other grow, ``bool [96, 96]``."""
+
+
 def _relations(reached_by: Tensor) -> tuple[Tensor, Tensor]:
     """Relations between simple goals, bool ``[S, S]``, from ``reached_by``, ``[S, 2, 96]``.
 
     Whether every event that reaches the row's goal is a step of the column's, and reaches it.
     """
-    items = range(len(OBJECTS))
-    feeding = torch.tensor([[feeds(supply, item) for supply in items] for item in items])
     grows = reached_by[:, VERBS.index("Grow")]
-    grasps = reached_by[:, VERBS.index("Grasp")] | grows | (grows.float() @ feeding.float() > 0)
+    grasps = reached_by[:, VERBS.index("Grasp")] | grows | (grows.float() @ FEEDS.T.float() > 0)
     steps = torch.stack((grasps, grows), 1)  # in the order of VERBS
     events, outside = reached_by.flatten(1).float(), (~steps).flatten(1).float()
     missed = (~reached_by).flatten(1).float()

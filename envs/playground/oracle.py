@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import NamedTuple
-
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from torchrl_glam.envs.playground.dynamics import GRASPED, NO_EVENT, NOTHING, Dynamics
-from torchrl_glam.envs.playground.goals import GoalSpace
-from torchrl_glam.envs.playground.vocabulary import OBJECTS, VERBS, feeds
+from torchrl_glam.envs.playground.goals import FEEDS, GoalSpace
+from torchrl_glam.envs.playground.vocabulary import VERBS
 
 _GRASP, _GROW = range(len(VERBS))
 _NEVER = 1000  # cost of what cannot be reached
-
-_dynamics = lru_cache(Dynamics)
-
-
-class _State(NamedTuple):
-    """``B`` states of ``N`` objects; ``on`` and ``holding`` are ``[B, 1]``."""
-
-    parts: Tensor
-    objects: Tensor
-    on: Tensor
-    holding: Tensor
-    grown: Tensor
-    stage: Tensor
 
 
 class OraclePolicy(TensorDictModuleBase):
@@ -53,29 +36,22 @@ class OraclePolicy(TensorDictModuleBase):
 
     def __init__(self, goals: GoalSpace) -> None:
         super().__init__()
-        self.in_keys = [
-            "goal_id",
-            *(("state", key) for key in ("objects", "on", "holding", "grown", "stage")),
-        ]
+        entries = ("objects", "on", "holding", "grown", "stage")
+        self.in_keys = ["goal_id", *(("state", key) for key in entries)]
         self.out_keys = ["action"]
-        items = range(len(OBJECTS))
-        table = torch.tensor([[feeds(supply, living) for living in items] for supply in items])
         # The last simple goal stands for "no second part": nothing reaches it.
         nothing = torch.zeros_like(goals.reached_by[:1])
         kept = {"persistent": False}
-        self.register_buffer("_feeds", table, **kept)
+        self.register_buffer("_feeds", FEEDS, **kept)
         self.register_buffer("_reached_by", torch.cat((goals.reached_by, nothing)), **kept)
         self.register_buffer("_parts", goals.parts, **kept)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes ``"action"`` (``int64``, the batch shape of ``"goal_id"``)."""
-        state = self._read(tensordict)
-        size = state.objects.shape[1]
-        cost, choice = self._costs(state).min(1, keepdim=True)
-        pair = choice - size
-        to_take = torch.where(pair < 0, choice, pair // size)
-        action = self._first_action(to_take, pair, state.on, state.holding, size)
-        action = action.where(cost.squeeze(1) < _NEVER, size)
+        costs, actions = self._plans(tensordict)
+        cost, choice = costs.min(1, keepdim=True)
+        grasp = tensordict["state", "objects"].shape[-1]
+        action = actions.gather(1, choice).where(cost < _NEVER, grasp)
         return tensordict.set("action", action.view(tensordict["goal_id"].shape))
 
     def shortest_plans(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
@@ -105,55 +81,25 @@ class OraclePolicy(TensorDictModuleBase):
             >>> OraclePolicy(env.goals).shortest_plans(state)
             (tensor([[ True, False,  True, False, False]]), tensor([3]))
         """
-        state = self._read(tensordict)
-        steps = self._costs(state).amin(1)
-        allowed, left = self._steps_after(state)
-        on_plan = allowed & (left + 1 == steps.unsqueeze(1)) & (steps < _NEVER).unsqueeze(1)
+        costs, actions = self._plans(tensordict)
+        steps = costs.amin(1, keepdim=True)
+        shortest = (costs == steps) & (steps < _NEVER)
+        number = actions.new_zeros((len(costs), tensordict["state", "objects"].shape[-1] + 2))
+        number.scatter_add_(1, actions, shortest.long())  # of such plans
         shape = tensordict["goal_id"].shape
-        return on_plan.view(*shape, -1), steps.where(steps < _NEVER, -1).view(shape)
+        return (number > 0).view(*shape, -1), steps.where(steps < _NEVER, -1).view(shape)
 
-    def _read(self, tensordict: TensorDictBase) -> _State:
-        goal_id, objects, on, holding, grown, stage = (tensordict[key] for key in self.in_keys)
-        return _State(
-            parts=self._parts[goal_id.flatten()],
-            objects=objects.flatten(0, -2),
-            on=on.reshape(-1, 1),
-            holding=holding.reshape(-1, 1),
-            grown=grown.flatten(0, -2),
-            stage=stage.flatten(),
-        )
+    def _plans(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Plans that grasp slot u, then those that hold u and go to slot v.
 
-    def _steps_after(self, state: _State) -> tuple[Tensor, Tensor]:
-        """Takes every action: which are admissible, and the steps left after each, ``[B, A]``."""
-        size = state.objects.shape[1]
-        dynamics = _dynamics(size, state.objects.device)
-        count = dynamics.num_actions
-        each = _State(*(entry.repeat_interleave(count, 0) for entry in state))
-        action = torch.arange(count, device=each.stage.device).repeat(len(state.stage))
-        cell = dynamics.cells(((each.holding + 1) * (size + 1) + each.on + 1).squeeze(1), action)
-        marks = each.objects.new_tensor([NOTHING, GRASPED]).expand(len(action), -1)
-        grown = torch.cat((each.grown, each.grown.new_ones((len(action), 1))), dim=1)
-        place, event = dynamics.step(cell, torch.cat((each.objects, marks), dim=1), grown)
-        now = each.parts.gather(1, each.stage.unsqueeze(1)).squeeze(1)
-        reached = self._reached_by.flatten(1)[now, event.clamp(max=NO_EVENT - 1)]
-        reached &= event != NO_EVENT
-        after = each._replace(
-            on=dynamics.on[place].unsqueeze(1),
-            holding=dynamics.holding[place].unsqueeze(1),
-            grown=grown[:, :-1],
-            stage=each.stage.masked_fill(reached, 1),
-        )
-        completed = reached & ((each.stage == 1) | (each.parts[:, 1] < 0))
-        left = self._costs(after).amin(1).masked_fill(completed, 0)
-        return dynamics.allowed.take(cell).view(-1, count), left.view(-1, count)
-
-    def _costs(self, state: _State) -> Tensor:
-        """Steps of the plans that grasp slot u, then of those that hold u and go to slot v.
-
-        ``int64 [B, N + N * N]``.
+        How many steps each takes, and its first action, ``int64 [B, N + N * N]`` both.
         """
-        parts, objects, on, holding, grown, stage = state
-        slots = torch.arange(objects.shape[1], device=objects.device)
+        goal_id, objects, on, holding, grown, stage = (tensordict[key] for key in self.in_keys)
+        parts, stage = self._parts[goal_id.flatten()], stage.flatten()
+        objects, grown = objects.flatten(0, -2), grown.flatten(0, -2)
+        on, holding = on.reshape(-1, 1), holding.reshape(-1, 1)  # [B, 1]
+        size = objects.shape[1]
+        slots = torch.arange(size, device=objects.device)
         # feeds[b, s, x]: the object in slot s feeds that in slot x, which can still grow.
         feeds = self._feeds[objects.unsqueeze(2), objects.unsqueeze(1)] & ~grown.unsqueeze(1)
         now = torch.where(stage == 0, parts[:, 0], parts[:, 1])
@@ -167,10 +113,11 @@ class OraclePolicy(TensorDictModuleBase):
         # Growing: hold the object in slot u, go to that in slot v.
         meets = feeds & grows.unsqueeze(1)
         meets = meets | meets.mT
-        grow_cost = (to_hold.unsqueeze(2) + 1 + self._second_cost(later, objects, feeds)).where(
-            meets, _NEVER
-        )
-        return torch.cat((grasp_cost, grow_cost.flatten(1)), dim=1)
+        grow_cost = to_hold.unsqueeze(2) + 1 + self._second_cost(later, objects, feeds)
+        costs = torch.cat((grasp_cost, grow_cost.where(meets, _NEVER).flatten(1)), dim=1)
+        take = torch.where(empty, slots.where(~stood, size), size + 1)  # go to u, Grasp or Release
+        bring = torch.where(held.unsqueeze(2), slots, take.unsqueeze(2))
+        return costs, torch.cat((take, bring.flatten(1)), dim=1)
 
     def _matches(self, goal: Tensor, objects: Tensor) -> tuple[Tensor, Tensor]:
         """Which objects reach a simple goal when grasped and when grown, ``bool [B, N]`` each."""
@@ -191,19 +138,7 @@ class OraclePolicy(TensorDictModuleBase):
         # after[b, s, x]: the supply in slot s feeds a match other than slot x.
         after = (feeds_later.unsqueeze(2) & other).any(3)
         any_after = after.any(1)
-        in_hand = feeds  # u is the supply, v has grown
         grown_slot_v = torch.where(after, 1, 4).where(any_after.unsqueeze(1), _NEVER)
         grown_slot_u = torch.full_like(grown_slot_v, 4).where(any_after.unsqueeze(2), _NEVER)
-        grow = torch.where(in_hand, grown_slot_v, grown_slot_u)
-        cost = torch.minimum(grasp, grow)
-        return cost.where((later >= 0)[:, None, None], 0)
-
-    @staticmethod
-    def _first_action(
-        to_take: Tensor, pair: Tensor, on: Tensor, holding: Tensor, size: int
-    ) -> Tensor:
-        """The first action towards holding ``to_take`` and going to the second of ``pair``."""
-        go_on = (pair >= 0) & (holding == to_take)
-        take = torch.where(on == to_take, size, to_take)
-        action = torch.where(holding >= 0, size + 1, take)
-        return torch.where(go_on, pair % size, action).squeeze(1)
+        grow = torch.where(feeds, grown_slot_v, grown_slot_u)  # fed by u, in hand: v has grown
+        return torch.minimum(grasp, grow).where((later >= 0)[:, None, None], 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from textwrap import wrap
 from xml.etree import ElementTree
@@ -127,12 +127,9 @@ def _colour(name: str) -> str:
 
 
 @cache
-def _paths(shapes: str) -> tuple[tuple[str, Path], ...]:
+def _paths(shapes: str) -> list[tuple[str, Path]]:
     """Class and outline of each SVG shape."""
-    return tuple(_outlines(shapes))
-
-
-def _outlines(shapes: str) -> Iterator[tuple[str, Path]]:
+    found = []
     for shape in ElementTree.fromstring(f"<svg>{shapes}</svg>"):
         builder, pen = PathBuilder(), RecordingPen()
         if not builder.add_path_from_element(shape):
@@ -150,4 +147,5 @@ def _outlines(shapes: str) -> Iterator[tuple[str, Path]]:
         matrix = builder.transforms[0]
         if matrix is not None:
             path = path.transformed(Affine2D.from_values(*matrix))
-        yield shape.get("class", ""), path
+        found.append((shape.get("class", ""), path))
+    return found

@@ -26,13 +26,6 @@ OBJECTS = tuple(f"{colour} {name}" for name in TYPES for colour in COLOURS)
 
 VERBS = ("Grasp", "Grow")
 
-_OBJECT_IDS = {text: index for index, text in enumerate(OBJECTS)}
-
-
-def object_id(text: str) -> int:
-    """Returns the id of an object, such as ``"green water"``."""
-    return _OBJECT_IDS[text]
-
 
 def type_of(object_id: int) -> str:
     """Returns the type of an object, such as ``"water"``."""

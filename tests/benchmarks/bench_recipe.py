@@ -1,13 +1,11 @@
 """What a run of SAC-GLAM takes on this machine: memory, and seconds of each part of a round.
 
     python tests/benchmarks/bench_recipe.py --processes 1 2               # the quickstart, torchrun
-    python tests/benchmarks/bench_recipe.py --flan base                         # the paper's, a CPU
     python tests/benchmarks/bench_recipe.py total_steps=640 log_every=320       # a smoke run
 
 Runs ``recipes/sac_glam.py`` and prints, of the last logged stretch, what a user would wait for.
-With ``--flan`` it is the paper's configuration on the architecture of a Flan-T5 with random
-weights, made here. With several processes, each has its share of environments and batch, and the
-speed is compared with that of the first number.
+With several processes, each has its share of environments and batch, and the speed is compared with
+that of the first number.
 """
 
 import argparse
@@ -19,29 +17,18 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from flan_t5 import make_flan_t5  # noqa: E402
-
-SHORT = {
-    None: ["total_steps=2560", "log_every=1280", "warmup_updates=1"],
-    "paper": ["total_steps=512", "log_every=256", "warmup_updates=1"],
-}
+SHORT = ["total_steps=2560", "log_every=1280", "warmup_updates=1"]
 QUIET = ["eval_every=0", "eval_episodes=1", "checkpoint_every=0", "loggers=[]"]
 
 
-def run(processes: int, flan: str | None, overrides: list[str], scratch: Path) -> dict[str, float]:
+def run(processes: int, overrides: list[str], scratch: Path) -> dict[str, float]:
     """The last row of the run's metrics."""
     command = [sys.executable, str(ROOT / "recipes" / "sac_glam.py")]
     if processes > 1:
         torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={processes}"]
         command = [sys.executable, *torchrun, *command[1:]]
-    configuration = None if flan is None else "paper"
-    if flan is not None:
-        model = make_flan_t5(scratch / f"flan-t5-{flan}", flan)
-        command += ["--config-name", configuration, f"language_model={model}"]
     output = scratch / f"run{processes}"
-    command += [f"output={output}", *SHORT[configuration], *QUIET, *overrides]
+    command += [f"output={output}", *SHORT, *QUIET, *overrides]
     subprocess.run(command, check=True)
     with open(output / "metrics.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row.get("time/update")]
@@ -53,11 +40,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--processes", nargs="+", type=int, default=[1])
-    parser.add_argument("--flan", choices=["micro", "base"])
     parser.add_argument("overrides", nargs="*", help="keys of the configuration, key=value")
     arguments = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory() as scratch:
-        options = (arguments.flan, arguments.overrides, Path(scratch))
+        options = (arguments.overrides, Path(scratch))
         rows = {number: run(number, *options) for number in arguments.processes}
     speed = rows[arguments.processes[0]]["steps_per_second"]
     for number, row in rows.items():

@@ -40,6 +40,7 @@ def commands(options: argparse.Namespace, scratch: Path) -> dict[str, list[str]]
     scoring, update = dtype + ["--batch", "128"], dtype + ["--states", "64"]
     if options.quick:
         scoring, update = dtype + ["--batch", "4", *small], dtype + ["--states", "4", *small]
+        update += ["--train", "lora"]
     tests = ["-m", "pytest", "-q", str(ROOT / "tests" / "test_gpu.py")]
     lora = ["--four-bit", "--methods", "shared"]
     found = {
@@ -55,7 +56,7 @@ def commands(options: argparse.Namespace, scratch: Path) -> dict[str, list[str]]
 
 def paper(options: argparse.Namespace, scratch: Path, more: list[str]) -> list[str]:
     """Rounds of the paper's configuration on Flan-T5-base's shapes, updates included."""
-    size, rounds = ("micro", ["2", "4"]) if options.quick else ("base", ["10", "20"])
+    size, rounds = ("micro", ["1", "2"]) if options.quick else ("base", ["10", "20"])
     model = scratch / size
     if not model.exists():
         make_flan_t5(model, size)
@@ -67,7 +68,7 @@ def paper(options: argparse.Namespace, scratch: Path, more: list[str]) -> list[s
         settings += ["num_envs=8", "update_every=8", "batch_size=16", "warmup_updates=2"]
         settings += ["env.max_steps=4", "critic_hidden_sizes=[16]"]
     recipe = [str(ROOT / "recipes" / "sac_glam.py"), "--config-name", "paper"]
-    return [str(HERE / "profiled_recipe.py"), *rounds, *recipe, *settings]
+    return [str(HERE / "timed_recipe.py"), *rounds, *recipe, *settings]
 
 
 def run_section(name: str, command: list[str], folder: Path, seconds: float) -> bool:

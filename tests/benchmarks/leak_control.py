@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Iterator
 
 import torch
 from tensordict import TensorDictBase
@@ -33,13 +34,7 @@ _AT_ONCE = 2048  # questions
 
 
 class Asking:
-    """Puts questions to an encoder-decoder; each prompt is read once.
-
-    Args:
-        model: the language model.
-        tokenizer: its tokenizer.
-        prompts: what the encoder reads.
-    """
+    """Puts questions to an encoder-decoder about prompts, each of which is read once."""
 
     def __init__(self, model, tokenizer, prompts: list[str]) -> None:
         self._model, self._tokenizer = model, tokenizer
@@ -50,30 +45,30 @@ class Asking:
             tokenizer(word, add_special_tokens=False).input_ids[0] for word in (" yes", " no")
         )
 
-    def _about(self, rows: list[int], texts: list[str]) -> dict:
+    def _about(self, rows: list[int], texts: list[str]) -> Iterator[dict]:
+        """What the model is asked, some at once."""
         ids = self._tokenizer(texts, add_special_tokens=False).input_ids
-        start = [[self._tokenizer.pad_token_id, *row] for row in ids]
-        return {
-            "encoder_outputs": BaseModelOutput(last_hidden_state=self._read[rows]),
-            "attention_mask": self._mask[rows],
-            "decoder_input_ids": torch.tensor(start),
-        }
+        start = torch.tensor([[self._tokenizer.pad_token_id, *row] for row in ids])
+        for some in torch.arange(len(rows)).split(_AT_ONCE):
+            about = [rows[i] for i in some]
+            yield {
+                "encoder_outputs": BaseModelOutput(last_hidden_state=self._read[about]),
+                "attention_mask": self._mask[about],
+                "decoder_input_ids": start[some],
+            }
 
     def says_yes(self, rows: list[int], questions: list[str]) -> list[bool]:
         """Whether " yes" is likelier than " no" after each question about a prompt."""
         answers = []
-        for at in range(0, len(rows), _AT_ONCE):
-            part = slice(at, at + _AT_ONCE)
-            logits = self._model(**self._about(rows[part], questions[part])).logits[:, -1]
+        for asked in self._about(rows, questions):
+            logits = self._model(**asked).logits[:, -1]
             answers += (logits[:, self._yes] > logits[:, self._no]).tolist()
         return answers
 
     def goes_on(self, rows: list[int], texts: list[str]) -> list[str]:
         """The likeliest continuation of decoder texts, which have the same number of tokens."""
         answers = []
-        for at in range(0, len(rows), _AT_ONCE):
-            part = slice(at, at + _AT_ONCE)
-            asked = self._about(rows[part], texts[part])
+        for asked in self._about(rows, texts):
             out = self._model.generate(**asked, max_new_tokens=_LONGEST, do_sample=False)
             said = out[:, asked["decoder_input_ids"].shape[1] :]
             answers += self._tokenizer.batch_decode(said, skip_special_tokens=True)

@@ -1,11 +1,12 @@
 """The methods that bench_scoring.py compares, and the models and states it compares them on."""
 
-import argparse
+import ctypes
+import gc
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -23,7 +24,6 @@ from torchrl_glam.models import (
     CandidateTrunk,
     RepeatedDecoderOnlyTrunk,
     RepeatedTrunk,
-    build_trie,
     load_language_model,
     make_trunk,
 )
@@ -37,7 +37,6 @@ T5 = SPECIAL | {"decoder_start_token_id": 0, "vocab_size": 32128, "d_kv": 64}
 GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 SMALL = {"d_model": 512, "d_ff": 2048, "num_layers": 6, "num_heads": 8}
 BASE = {"d_model": 768, "d_ff": 2048, "num_layers": 12, "num_heads": 12}
-LARGE = {"d_model": 1024, "d_ff": 2816, "num_layers": 24, "num_heads": 16}
 QWEN = SPECIAL | {
     "vocab_size": 32000,
     "hidden_size": 768,
@@ -47,25 +46,13 @@ QWEN = SPECIAL | {
     "num_key_value_heads": 4,
     "tie_word_embeddings": True,
 }
-QWEN_HALF = QWEN | {
-    "vocab_size": 151_936,
-    "hidden_size": 896,
-    "intermediate_size": 4864,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 14,
-    "num_key_value_heads": 2,
-}
+TINY = SMALL | {"d_model": 64, "num_layers": 1}
 MODELS = {
-    "tiny": lambda: T5ForConditionalGeneration(
-        T5Config(**(T5 | SMALL | {"d_model": 64, "num_layers": 1}))
-    ),
-    "t5-small": lambda: T5ForConditionalGeneration(T5Config(**(T5 | SMALL))),
-    "flan-t5-base": lambda: T5ForConditionalGeneration(T5Config(**(T5 | BASE | GATED))),
-    "flan-t5-large": lambda: T5ForConditionalGeneration(T5Config(**(T5 | LARGE | GATED))),
+    "tiny": lambda: T5ForConditionalGeneration(T5Config(**T5, **TINY)),
+    "t5-small": lambda: T5ForConditionalGeneration(T5Config(**T5, **SMALL)),
+    "flan-t5-base": lambda: T5ForConditionalGeneration(T5Config(**T5, **BASE, **GATED)),
     "qwen2-100m": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN)),
-    "qwen2-500m": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN_HALF)),
 }
-METHODS = ("naive", "repeat", "trie", "trie + embeddings", "floor")
 
 
 class Case(NamedTuple):
@@ -76,20 +63,6 @@ class Case(NamedTuple):
     states: TensorDict
     prompt: Tensor  # [B, T]
     prompt_mask: Tensor  # [B, T]
-
-    def describe(self) -> str:
-        base, length = self.trunk.base_model, self.prompt_mask.sum(-1)
-        actions, mask = self.states["action_tokens"], self.states["action_mask"]
-        trie, full = (
-            int(build_trie(actions, mask, 0, 0, leaves=leaves).valid.sum())
-            for leaves in (False, True)
-        )
-        return (
-            f"{sum(p.numel() for p in base.parameters()) / 1e6:.0f} M parameters; prompts of "
-            f"{int(length.min())} to {int(length.max())} tokens, {mask.shape[1]} candidates of "
-            f"{int((actions != 0).sum() / mask.sum())} tokens on average; positions to read them: "
-            f"{trie} trie, {full} trie + embeddings"
-        )
 
 
 def make_states(number: int, objects: int) -> TensorDict:
@@ -112,13 +85,12 @@ def make_states(number: int, objects: int) -> TensorDict:
     noun = torch.rand(number, 800, generator=draw).argsort(-1)[:, :objects, None] + 100
     noun = torch.cat([noun, random(100, 900, number, objects, 1)], -1)
     noun[..., 1] *= random(0, 2, number, objects)
+    going = torch.cat([go, random(20, 28, number, objects, 1), noun], -1)
     return TensorDict(
         {
             "goal_tokens": random(1000, 9000, number, 10),
             "observation_tokens": observation,
-            "action_tokens": torch.cat(
-                [torch.cat([go, random(20, 28, number, objects, 1), noun], -1), others], 1
-            ),
+            "action_tokens": torch.cat([going, others], 1),
             "action_mask": torch.ones(number, objects + 2, dtype=torch.bool),
         },
         batch_size=[number],
@@ -132,57 +104,67 @@ def adapters(model: nn.Module) -> LoraConfig:
 
 
 def in_four_bits(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, device: str, lora: LoraConfig
-) -> nn.Module:
-    """The same model with adapters, and other weights in 4 bits, as a recipe would load it."""
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, device: str
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The same model with adapters, and other weights in 4 bits, as a recipe would load it.
+
+    And the settings of its trunk: weights in 4 bits leave float32 between products.
+    """
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        options = {"lora": lora, "load_in_4bit": True, "dtype": model.dtype, "device": device}
-        return load_language_model(folder, **options)[0]
+        options = {"lora": adapters(model), "load_in_4bit": True, "dtype": model.dtype}
+        loaded, _ = load_language_model(folder, device=device, **options)
+    return loaded, {"autocast": torch.bfloat16 if model.dtype == torch.bfloat16 else None}
 
 
-def products(arguments: argparse.Namespace) -> torch.dtype | None:
-    """Type for autocast, as recipes set it: weights in 4 bits leave float32 between them."""
-    return torch.bfloat16 if arguments.dtype == "bfloat16" else None
-
-
-def make_case(arguments: argparse.Namespace, name: str, objects: int, train: bool) -> Case:
-    tokenizer = make_tokenizer()
+def make_case(arguments: Any, name: str, train: bool) -> Case:
+    tokenizer, device = make_tokenizer(), arguments.device
     torch.manual_seed(0)
-    with torch.device(arguments.device):
+    with torch.device(device):
         model = MODELS[name]().to(getattr(torch, arguments.dtype))
-    options = {"pad_to_multiple_of": 1 if arguments.device == "cpu" else arguments.pad}
+    options = {"pad_to_multiple_of": 1 if device == "cpu" else 8}
     if arguments.four_bit:
-        model = in_four_bits(model, tokenizer, arguments.device, adapters(model))
-        options["autocast"] = products(arguments)
+        model, more = in_four_bits(model, tokenizer, device)
+        options |= more
     elif train:
         model = get_peft_model(model, adapters(model))
-    trunk = make_trunk(model.eval(), tokenizer, **options).to(arguments.device)
+    trunk = make_trunk(model.eval(), tokenizer, **options).to(device)
     kind = RepeatedTrunk if trunk.base_model.config.is_encoder_decoder else RepeatedDecoderOnlyTrunk
-    repeated = kind(model, tokenizer, **options).to(arguments.device)
-    states = make_states(arguments.batch, objects).to(arguments.device)
-    prompt, prompt_mask = trunk.prompt(states["goal_tokens"], states["observation_tokens"])
-    return Case(trunk, repeated, states, prompt, prompt_mask)
+    repeated = kind(model, tokenizer, **options).to(device)
+    states = make_states(arguments.batch, arguments.objects).to(device)
+    read = trunk.prompt(states["goal_tokens"], states["observation_tokens"])
+    return Case(trunk, repeated, states, *read)
 
 
-def build(case: Case) -> None:
-    """What the trie costs by itself, without the language model."""
-    actions, mask = case.states["action_tokens"], case.states["action_mask"]
-    build_trie(actions, mask, 0, case.trunk.prompt.pad_id, leaves=False)
-
-
-def run(method: str, case: Case, train: bool) -> Tensor | None:
+def run(method: str, case: Case, train: bool) -> Tensor:
     """Log-likelihoods ``[B, A]`` by one of the methods; backward included in training."""
     parts = []
     with torch.set_grad_enabled(train):
-        for part in _STEPS[method](case):
+        for part in METHODS[method](case):
             if train:
                 part.float().sum().backward()
             parts.append(part.detach())
-    if method == "floor":
-        return None
+    case.trunk.zero_grad()
     return torch.cat(parts, 1)
+
+
+def memory_of(work: Callable[[], Any], device: str) -> tuple[Any, float]:
+    """What work returns, and the MiB that it holds at most, above those held before."""
+    gc.collect()
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        return work(), (torch.cuda.max_memory_allocated() - before) / 2**20
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak of what is held starts anew
+    before = _held("VmRSS")
+    return work(), _held("VmHWM") - before
+
+
+def _held(entry: str) -> float:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(entry)) / 1024
 
 
 def _naive(case: Case) -> Iterator[Tensor]:
@@ -193,26 +175,17 @@ def _naive(case: Case) -> Iterator[Tensor]:
         yield case.trunk(one, only="scores")["log_likelihood"]
 
 
-def _repeat(case: Case) -> Iterator[Tensor]:
-    yield case.repeated(case.states.clone(), only="scores")["log_likelihood"]
-
-
-def _trunk(case: Case, only: str | None) -> Iterator[Tensor]:
-    yield case.trunk(case.states.clone(), only=only)["log_likelihood"]
-
-
 def _floor(case: Case) -> Iterator[Tensor]:
     base = case.trunk.base_model
     reader = base.encoder if base.config.is_encoder_decoder else base.base_model
     with case.trunk._autocast(case.prompt.device):
-        read = reader(input_ids=case.prompt, attention_mask=case.prompt_mask).last_hidden_state
-    yield read
+        yield reader(input_ids=case.prompt, attention_mask=case.prompt_mask).last_hidden_state
 
 
-_STEPS = {
+METHODS: dict[str, Callable[[Case], Iterator[Tensor]]] = {
     "naive": _naive,
-    "repeat": _repeat,
-    "trie": lambda case: _trunk(case, "scores"),
-    "trie + embeddings": lambda case: _trunk(case, None),
+    "repeat": lambda case: [case.repeated(case.states.clone(), only="scores")["log_likelihood"]],
+    "trie": lambda case: [case.trunk(case.states.clone(), only="scores")["log_likelihood"]],
+    "trie + embeddings": lambda case: [case.trunk(case.states.clone())["log_likelihood"]],
     "floor": _floor,
 }

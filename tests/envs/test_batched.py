@@ -120,9 +120,9 @@ def test_transforms_around_a_batch_do_what_they_do_around_each_and_it_plays_at_r
 class Renumbered(PlaygroundTextEnv):
     """The same goals, in another order."""
 
-    @property
-    def goal_texts(self):
-        return self.goals.texts[::-1]
+    def __init__(self, **size):
+        super().__init__(**size)
+        self.goal_texts = self.goals.texts[::-1]
 
 
 def test_goals_of_environments_that_differ_are_refused(tokenizer):

@@ -3,6 +3,7 @@
 import os
 import random
 
+import playground_reference as reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,8 +11,6 @@ from hypothesis import strategies as st
 from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.text import decode_text
-
-from . import reference
 
 GOALS = {
     (split, sequential): reference.all_goals(split, sequential)

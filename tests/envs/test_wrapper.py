@@ -83,56 +83,35 @@ def solve(game):
 def test_an_episode_ends_at_the_goal_or_out_of_time():
     env = stairs.make(None, seed=1)
     env.reset()
-    env.set_seed(1)
-    state = play(env, *solve(env.games[0]))
-    ends = ("reward", "terminated", "truncated", "done", "success")
-    assert [state[key].item() for key in ends] == [1.0, True, False, True, True]
-    assert state["action_mask"].any(), "those of the state before, as the game lists none"
-    env.set_seed(1)
-    state = play(env, *[2] * 8)
-    assert [state[key].item() for key in ends] == [0.0, False, True, True, False]
+    solution = solve(env.games[0])
+    won, late = [1.0, True, False, True, True], [0.0, False, True, True, False]
+    for max_steps, actions, ends in (
+        *((None, solution, won), (len(solution), solution, won)),
+        *((2, [2, 2], late), (None, [2] * 8, late)),
+    ):
+        env.max_steps = max_steps
+        env.set_seed(1)
+        state = play(env, *actions)
+        keys = ("reward", "terminated", "truncated", "done", "success")
+        assert [state[key].item() for key in keys] == ends
+        assert state["action_mask"].any(), "those of the state before, where the game lists none"
     with pytest.raises(ValueError, match="episode of environment 0 is over: reset it"):
         env.step(state.set("action", torch.tensor(0)))
 
 
-class Corridor:
-    """Two ways to go, and nothing that shows which was gone."""
-
-    def reset(self):
-        return "Here"
-
-    def step(self, action):
-        return "Here", 0.0, False, False, {}
-
-
 def test_the_observation_begins_with_the_last_actions():
-    ways = {"max_actions": 2, "actions": lambda *_: ["left", "right"], "goal_text": "Go"}
-    env = TextEnvWrapper([Corridor(), Corridor()], history=2, **ways)
-    state = env.reset()
-    assert decode_text(state["observation"]) == ["Here", "Here"]
-    moves = {
-        (0, 1): ["left", "right"],
-        (0, 0): ["left, left", "right, left"],
-        (1, 1): ["left, right", "left, right"],
-    }
-    for chosen, last in moves.items():
-        state = step_mdp(env.step(state.set("action", torch.tensor(chosen))))
-        assert decode_text(state["observation"]) == [f"Last actions: {x}\nHere" for x in last]
+    env = stairs.make(2, seed=0, history=2)
+    start = "You are on floor 0"
+    assert decode_text(env.reset()["observation"]) == [start] * 2
+    one, two = f"Last actions: wait\n{start}", f"Last actions: wait, wait\n{start}"
+    assert decode_text(play(env, [2, 2])["observation"]) == [one] * 2
+    assert decode_text(play(env, [2, 2], [2, 2])["observation"]) == [two] * 2
+    state = play(env, [2, 2], [2, 2], [0, 1])
+    last = [text.split("\n")[0] for text in decode_text(state["observation"])]
+    assert last == ["Last actions: wait, up", "Last actions: wait, down"]
     state = env.reset(state.set("_reset", torch.tensor([[True], [False]])))
-    assert decode_text(state["observation"]) == ["Here", "Last actions: left, right\nHere"]
-
-
-def test_max_steps_truncates_what_has_not_ended():
-    env = stairs.make(None, seed=1, max_steps=2)
-    state = play(env, 2, 2)
-    assert state["truncated"].item() and not state["terminated"].item()
-    env.set_seed(1)
-    env.reset()
-    solution = solve(env.games[0])
-    env.set_seed(1)
-    env.max_steps = len(solution)
-    state = play(env, *solution)
-    assert state["terminated"].item() and not state["truncated"].item()
+    assert decode_text(state["observation"])[0] == start
+    assert decode_text(state["observation"])[1].startswith("Last actions: wait, down\n")
 
 
 def test_the_same_seed_gives_the_same_games_and_another_others():
@@ -219,22 +198,8 @@ def test_rewards_of_ones_own():
     assert torch.equal(steps["reward"], steps["success"].float() - 0.5)
 
 
-class Unruly(stairs.Stairs):
-    """Follows no seed."""
-
-    drawn = 0
-
-    def reset(self, *, seed=None, options=None):
-        self.drawn += 1
-        return super().reset(seed=self.drawn)
-
-    def look(self):
-        observation, info = super().look()
-        return f"{observation} of house {self.drawn}", info
-
-
 def test_a_game_that_follows_no_seed_cannot_go_on():
-    env = stairs.wrap([Unruly()])
+    env = stairs.wrap([stairs.Unruly()])
     env.reset()
     with pytest.raises(ValueError, match=r"game 0 \(Unruly\) played again from its seed stands"):
         env.load_state_dict(env.state_dict())
@@ -338,21 +303,13 @@ def of(game=None, **kwargs):
     stairs.wrap([stairs.Stairs() if game is None else game], **kwargs).rollout(2)
 
 
-class Short(stairs.Stairs):
-    def step(self, action):
-        return "You are", 0.0, False
-
-
 class Odd(stairs.Stairs):
     """Shows, rewards and ends with what a test gives."""
 
-    def __init__(self, ended=False, paid=0.0, shown="You are here", ways=("up",)):
-        self.ended, self.paid = ended, paid
-        self.look = lambda: (shown, {"goal": "Do", "ways": list(ways), "won": False})
-
-    def step(self, action):
-        observation, info = self.look()
-        return observation, self.paid, self.ended, False, info
+    def __init__(self, ended=False, paid=0.0, shown="You are here", ways=("up",), values=5):
+        info = {"goal": "Do", "ways": list(ways), "won": False}
+        self.look = lambda: (shown, info)
+        self.step = lambda action: (shown, paid, ended, False, info)[:values]
 
 
 GAME = stairs.Stairs()
@@ -367,7 +324,7 @@ REFUSED = {
     "no games": (lambda: stairs.wrap([]), "games is empty"),
     "no action": (lambda: of(Odd(ways=())), r"actions\[0\] is empty: .* 'You are here'"),
     "no text": (lambda: of(Odd(shown=7)), r"observation\[0\] is int, 7: it must be a string"),
-    "three values": (lambda: of(Short()), r"step of game 0 \(Short\) returns 3 values"),
+    "three values": (lambda: of(Odd(values=3)), r"step of game 0 \(Odd\) returns 3 values"),
     "many goals": (
         lambda: of(hindsight=lambda steps: ["a", "b", "c"]),
         r"hindsight\[0\] has 3 entries, and max_hindsight is 2",

@@ -4,6 +4,7 @@ import ast
 from collections import Counter
 from pathlib import Path
 
+import playground_reference as reference
 import pytest
 
 import torchrl_glam.pretraining
@@ -16,26 +17,10 @@ from torchrl_glam.pretraining import (
 )
 from torchrl_glam.text import decode_text
 
-ANIMALS = "dog cat chameleon human fly parrot mouse lion pig cow".split()
-PLANTS = "cactus carnivorous flower tree bush grass algae tea rose bonsai".split()
-FURNITURE = "door chair desk lamp table cupboard sink window sofa carpet".split()
-SUPPLIES = ["food", "water"]
-NAMES = ANIMALS + PLANTS + FURNITURE + SUPPLIES
-KINDS = {
-    "animal": ANIMALS,
-    "plant": PLANTS,
-    "furniture": FURNITURE,
-    "supply": SUPPLIES,
-    "living_thing": ANIMALS + PLANTS,
-    "thing": NAMES,
-}
-
 
 def names(phrase, item):
-    """Whether a phrase such as "any blue animal" or "red cow" names a thing."""
-    *colours, name = phrase.split()
-    colour, kind = item.split()
-    return {*colours} <= {"any", colour} and (kind == name or kind in KINDS.get(name, []))
+    """Whether a phrase such as "any blue thing" or "red cow" names a thing."""
+    return reference.reaches(("Grasp", item), f"Grasp {phrase}")
 
 
 class Text:
@@ -104,7 +89,7 @@ def test_what_things_are_and_grow_on():
     for _, pieces in ask("kind"):
         for thing, answer in things_and_answers(pieces, "kind"):
             name = thing.split()[1]
-            kinds = [kind for kind in KINDS if kind != "thing" and name in KINDS[kind]]
+            kinds = [kind for kind, members in reference.CATEGORIES.items() if name in members]
             food = {"animal": ["food", "water"], "plant": ["water"]}.get(kinds[0], ["nothing"])
             assert sorted(answer) == sorted(kinds + food)
 

@@ -11,13 +11,13 @@ from run_metrics import metrics
 pytestmark = pytest.mark.slow
 
 COMMON = [
-    *("num_envs=8", "batch_size=16", "eval_every=64", "eval_episodes=2", "checkpoint_every=64"),
+    *("num_envs=8", "batch_size=16", "eval_every=64", "eval_episodes=16", "checkpoint_every=64"),
     *("critic_hidden_sizes=[16]", "loggers=[]", "autocast=false", "update_every=32"),
 ]
 SETTINGS = {
     "sac_glam": [
         *("num_updates=2", "warmup_updates=1", "log_every=64", "capacity=600"),
-        "critic_input=observation",
+        *("critic_input=observation", "env.max_steps=6"),
     ],
     "ppo_glam": [
         *("num_epochs=1", "log_every=32", "max_tokens_per_pass=512", "hindsight=all"),

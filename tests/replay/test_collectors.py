@@ -46,7 +46,6 @@ def rows_of(data, transform=None):
         (Collector, {}),
         (Collector, {"reset_at_each_iter": True}),
         (Collector, {"reset_at_each_iter": True, "set_truncated": True}),
-        (Collector, {"trajs_per_batch": 5, "traj_format": "padded"}),
         (Collector, {"trajs_per_batch": 5, "traj_format": "cat"}),
         pytest.param(MultiSyncCollector, {"cat_results": "stack"}, marks=pytest.mark.slow),
         pytest.param(MultiSyncCollector, {"cat_results": 0}, marks=pytest.mark.slow),
@@ -106,21 +105,18 @@ def test_a_trajectory_may_go_on_after_an_end_and_in_any_shape():
 
 
 def test_steps_that_a_collector_did_not_make_are_left_out():
-    """Number -1 of a preempted worker, or padding that a mask marks."""
+    """Number -1 of a preempted worker."""
     line = toy.make_stream([4], ["timeout"], [[(1, 0)]] * 4, first_observation=0)
     [batch] = with_ids([toy.to_batch([line])], (3,) * 2)
     broken = torch.cat([batch[:, :2], batch[:, :2], batch[:, 2:]], 1)
     broken["collector", "traj_ids"][:, 2:4] = -1
-    expected = toy.as_multiset(rows_of([batch]))
-    assert toy.as_multiset(rows_of([broken])) == expected
-    padded = torch.cat([batch, batch[:, :2]], 1)
-    padded["collector", "mask"] = torch.arange(6).expand(1, 6) < 4
-    assert toy.as_multiset(rows_of([padded])) == expected
+    assert toy.as_multiset(rows_of([broken])) == toy.as_multiset(rows_of([batch]))
 
 
-def test_parts_of_trajectories_and_other_numbers_are_refused():
-    with pytest.raises(ValueError, match="leave split_trajs=True out"):
-        rows_of(collect(Collector, split_trajs=True))
+def test_padded_trajectories_and_other_numbers_are_refused():
+    for kwargs in ({"split_trajs": True}, {"trajs_per_batch": 5, "traj_format": "padded"}):
+        with pytest.raises(ValueError, match='traj_format="cat" .* no split_trajs=True'):
+            rows_of(collect(Collector, **kwargs))
     line = toy.make_stream([4], ["timeout"], [[]] * 4, first_observation=0)
     for ids in (torch.zeros(1, 4), torch.zeros(1, 4, 2, dtype=torch.int64)):
         batch = toy.to_batch([line]).set("collector", TensorDict({"traj_ids": ids}, [1, 4]))

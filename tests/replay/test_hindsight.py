@@ -275,13 +275,6 @@ def test_a_batch_beyond_the_capacity_changes_nothing():
         assert (transform.inv(batch) == unbroken.inv(batch)).all()
 
 
-def test_sampled_batches_pass_through():
-    """The forward direction, on sample, changes nothing."""
-    transform = Compose(SegmentMultiStepTransform(3, 0.9), HindsightTransform())
-    batch = good_batch()
-    assert (transform(batch.clone()) == batch).all()
-
-
 @pytest.mark.parametrize(
     "transform", [HindsightTransform(), SegmentMultiStepTransform(3, 0.9)], ids=["her", "n-step"]
 )

@@ -51,14 +51,6 @@ def test_every_entry_that_says_which_goal_is_pursued_is_replaced_or_left_out():
     assert "goal" in unchanged.keys() and unchanged["goal_id"].tolist() == [42, 42]
 
 
-@pytest.mark.parametrize("scale", [(0.0, 1.0), (-1.0, 0.0), (-5.0, 20.0)])
-def test_relabelled_rewards_are_on_the_scale_that_is_told(scale):
-    batch = one_episode([[], [(7, 2)], []], outcome="success", scale=scale)
-    rows = HindsightTransform(reward_scale=scale).inv(batch)
-    low, high = scale
-    assert rows["next", "reward"].flatten().tolist() == [low, low, high, low, high]
-
-
 @pytest.mark.parametrize("reward", [-1.0, 1.01, float("nan"), float("inf")])
 def test_rewards_of_another_scale_are_refused(reward):
     batch = one_episode([[(1, 0)], []])

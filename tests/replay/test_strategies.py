@@ -20,15 +20,6 @@ def relabelled_rows(transform, batch):
     return rows[rows["is_hindsight"]]
 
 
-def test_final_by_hand():
-    """Goals 7 and 9 are named last, after the third of four steps; 8 was named before."""
-    batch = one_episode([[(8, 1)], [], [(7, 2), (9, 0)], []])
-    rows = relabelled_rows(HindsightTransform(strategy="final"), batch)
-    assert rows["observation"].flatten().tolist() == [10, 11, 12] * 2
-    assert rows["goal_tokens"][:, 1].tolist() == [7] * 3 + [9] * 3
-    assert rows["next", "reward"].flatten().tolist() == [0, 0, 1] * 2
-
-
 def test_a_strategy_can_be_a_function():
     """The goals that were named first, by hand: 8, after the first step."""
 

@@ -2,8 +2,7 @@
 
 The reference knows nothing of tensors, and follows the words of the papers: Hindsight Experience
 Replay (Andrychowicz et al., 2017, section 4.5) says with which goals a transition is replayed,
-SAC-GLAM (Gaven et al., 2024, section 2.3) what reward and end it then has. For every transition and
-every such goal it walks ahead step by step, with plain loops.
+SAC-GLAM (Gaven et al., 2024, section 2.3) what reward and end it then has.
 """
 
 from __future__ import annotations
@@ -47,15 +46,10 @@ def make_stream(
 ):
     """Steps of one environment: episodes of the given lengths, outcomes and named goals.
 
-    Args:
-        lengths: steps of each episode.
-        outcomes: of each episode, one of ``OUTCOMES`` (a failure is terminal without reward; at the
-            time limit, terminated and truncated), or "running" for an unfinished last one.
-        named: per step the goals named, as (token, kind) pairs. Token 0 stands for the goal that
-            the episode pursues; None for an empty slot.
-        shaped: per step the reward of one that does not end in success; None for ``scale[0]``.
-        scale: reward of a step that does not reach the goal pursued, and of one that does.
-        number: makes the second number of a goal from its token.
+    A failure is terminal without reward; at the time limit, terminated and truncated. ``named`` are
+    per step the goals named, as (token, kind) pairs: token 0 stands for the goal that the episode
+    pursues, None for an empty slot. ``shaped`` is per step the reward of one that does not end in
+    success; None for ``scale[0]``. ``number`` makes the second number of a goal from its token.
     """
     steps, named, plain = [], iter(named), type(number(0))
     shaped = iter([scale[0]] * sum(lengths) if shaped is None else shaped)

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 IGNORED = -100
+_MULTIPLE = 4  # of lengths, as libraries prepare a kernel for each shape that they see
 
 
 class Reading(NamedTuple):
@@ -42,16 +43,14 @@ class ReadingBatch(NamedTuple):
 
 
 def encode_readings(
-    tokenizer: PreTrainedTokenizerBase, readings: Sequence[Reading], multiple: int = 4
+    tokenizer: PreTrainedTokenizerBase, readings: Sequence[Reading]
 ) -> ReadingBatch:
-    """Tokenises readings.
+    """Tokenises readings, in lengths that are multiples of 4.
 
     Args:
         tokenizer: one whose tokens begin at white space, so that pieces of text can be tokenised
             apart; its padding token starts the decoder.
         readings: B prompts with the same number of questions.
-        multiple: lengths are rounded up to multiples of this, as libraries prepare a kernel for
-            each shape that they see. Default: 4.
 
     Examples:
         >>> from torchrl_glam.models import load_tokenizer
@@ -64,24 +63,22 @@ def encode_readings(
     prompts = tokenizer(
         [reading.prompt for reading in readings],
         padding=True,
-        pad_to_multiple_of=multiple,
+        pad_to_multiple_of=_MULTIPLE,
         return_tensors="pt",
     )
     answers = [pieces for reading in readings for pieces in reading.answers]
     texts = [text for pieces in answers for text, _ in pieces]
-    counts = [counted for pieces in answers for _, counted in pieces]
-    encoded = zip(tokenizer(texts, add_special_tokens=False).input_ids, counts, strict=True)
+    encoded = iter(tokenizer(texts, add_special_tokens=False).input_ids)
     tokens, labels = [], []
     for pieces in answers:
-        ids, targets = [], []
-        for _ in pieces:
-            piece, counted = next(encoded)
+        ids, targets = [tokenizer.pad_token_id], []
+        for _, counted in pieces:
+            piece = next(encoded)
             ids += piece
             targets += piece if counted else [IGNORED] * len(piece)
-        tokens.append(torch.tensor([tokenizer.pad_token_id, *ids[:-1]]))
+        tokens.append(torch.tensor(ids[:-1]))
         labels.append(torch.tensor(targets))
-    width = max(map(len, tokens))
-    short = (0, width + -width % multiple - width)
+    short = (0, -max(map(len, tokens)) % _MULTIPLE)
     tokens, labels = (
         torch.nn.functional.pad(pad_sequence(rows, True, fill), short, value=fill)
         for rows, fill in ((tokens, tokenizer.pad_token_id), (labels, IGNORED))

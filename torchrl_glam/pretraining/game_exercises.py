@@ -26,6 +26,7 @@ GAME_EXERCISES: dict[str, float] = {
 
 _WORD = r"\w+(?:['-]\w+)*"
 _ASKED = 4  # actions that a question asks about, one after another
+_LONGEST = 32  # words of an answer, after which it breaks off
 
 
 class GameExercises:
@@ -37,8 +38,6 @@ class GameExercises:
         questions: questions about each state, all different. Default: 3.
         weights: weight of each exercise, by name. Default:
             :data:`~torchrl_glam.pretraining.GAME_EXERCISES`.
-        longest: words of an answer after which it breaks off. Default: 32.
-        template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
 
     Raises:
         ValueError: if there are no moves, ``weights`` names an unknown exercise, or there are more
@@ -57,8 +56,6 @@ class GameExercises:
         seed: int = 0,
         questions: int = 3,
         weights: dict[str, float] | None = None,
-        longest: int = 32,
-        template: PromptTemplate | None = None,
     ) -> None:
         weights = GAME_EXERCISES if weights is None else weights
         unknown = sorted(set(weights) - set(GAME_EXERCISES))
@@ -75,8 +72,7 @@ class GameExercises:
             )
         self._moves, self._random = list(moves), random.Random(seed)
         self._questions, self._weights = questions, dict(weights)
-        self._longest = longest
-        self._template = PromptTemplate() if template is None else template
+        self._template = PromptTemplate()
         self._actions = sorted({action for move in moves for action in move.actions})
 
     def texts(self) -> list[str]:
@@ -88,31 +84,24 @@ class GameExercises:
 
     def __call__(self, number: int) -> list[Reading]:
         """Asks about ``number`` states drawn at random."""
-        return [self._read(move) for move in self._random.choices(self._moves, k=number)]
-
-    def _read(self, move: Move) -> Reading:
-        answers = [getattr(self, f"_{name}")(move) for name in self._draw()]
-        return Reading(self._template.fill(move.goal, move.observation), answers)
+        readings = []
+        for move in self._random.choices(self._moves, k=number):
+            answers = [getattr(self, f"_{name}")(move) for name in self._draw()]
+            readings.append(Reading(self._template.fill(move.goal, move.observation), answers))
+        return readings
 
     def _draw(self) -> list[str]:
         """Different exercises, in proportion to their weights (Efraimidis and Spirakis, 2006)."""
         keys = {name: self._random.random() ** (1 / w) for name, w in self._weights.items()}
         return sorted(keys, key=keys.get, reverse=True)[: self._questions]
 
-    # Questions ---------------------------------------------------------------------------------
-
-    def _cut(self, text: str) -> str:
-        words = re.findall(r"\s*\S+", text)
-        return "".join(words[: self._longest])
-
     def _outcome(self, move: Move) -> list[tuple[str, bool]]:
         """The action played, and the lines of the next observation that differ."""
         told = set(move.observation.split("\n"))
         changed = "".join(f"\n{line}" for line in move.after.split("\n") if line not in told)
-        return [(f" {move.action}", True), (self._cut(changed or " nothing"), True)]
+        return [(f" {move.action}", True), (_cut(changed or " nothing"), True)]
 
     def _admissible(self, move: Move) -> list[tuple[str, bool]]:
-        """Whether actions are admissible."""
         pieces = [("\nQuestion: admissible", False)]
         for _ in range(_ASKED):
             action = self._random.choice(self._random.choice((move.actions, self._actions)))
@@ -121,15 +110,14 @@ class GameExercises:
         return pieces
 
     def _goal(self, move: Move) -> list[tuple[str, bool]]:
-        """The goal."""
-        return [("\nQuestion: goal", False), (self._cut(f" {move.goal}"), True)]
+        return [("\nQuestion: goal", False), (_cut(f" {move.goal}"), True)]
 
     def _shared(self, move: Move) -> list[tuple[str, bool]]:
         """The words of the goal that the observation has too."""
         goal, seen = (re.findall(_WORD, text) for text in (move.goal, move.observation))
         shared = [word for word in goal if word in seen]
         text = "".join(f" {word}" for word in shared) or " nothing"
-        return [("\nQuestion: shared", False), (self._cut(text), True)]
+        return [("\nQuestion: shared", False), (_cut(text), True)]
 
     def _follow(self, move: Move) -> list[tuple[str, bool]]:
         """The words of the observation that follow two of its words."""
@@ -139,3 +127,7 @@ class GameExercises:
         question = "".join(words[at : at + 2])
         answer = "".join(words[at + 2 : at + 2 + _ASKED]) or " nothing"
         return [(f"\nQuestion: follow{question}", False), (answer, True)]
+
+
+def _cut(text: str) -> str:
+    return "".join(re.findall(r"\s*\S+", text)[:_LONGEST])

@@ -19,7 +19,6 @@ from torchrl_glam.envs.playground.vocabulary import (
     SUPPLIES,
     feeds,
     is_living,
-    object_id,
     type_of,
 )
 from torchrl_glam.pretraining.batches import Reading
@@ -91,8 +90,7 @@ class PlaygroundExercises:
         simple: float = 0.2,
     ) -> None:
         shares = PLAYGROUND_EXERCISES if shares is None else shares
-        unknown = sorted(set(shares) - set(PLAYGROUND_EXERCISES))
-        if unknown:
+        if unknown := sorted(set(shares) - set(PLAYGROUND_EXERCISES)):
             known = list(PLAYGROUND_EXERCISES)
             raise ValueError(f"shares has unknown exercises {unknown}: known are {known}")
         self._random = random.Random(seed)
@@ -180,7 +178,7 @@ class PlaygroundExercises:
         labels = []
         for item in self._random.sample(_ITEMS, 2):
             kinds = [name for name, types in CATEGORIES.items() if type_of(item) in types]
-            food = [name for name in SUPPLIES if feeds(object_id(f"red {name}"), item)]
+            food = [name for name in SUPPLIES if feeds(OBJECTS.index(f"red {name}"), item)]
             labels.append((item, "".join(f" {word}" for word in (*kinds, *(food or ["nothing"])))))
         return self._labelled(" kind", labels)
 

@@ -37,7 +37,6 @@ WORDS = (
     *(*COLOURS, *TYPES, *CATEGORIES),
 )
 
-
 # A word, with the white space in front of it and a colon behind it, or a sign.
 _WORD = re.compile(r"\s?\w+(?:['-]\w+)*:?|\s?[^\w\s]|\s")
 

@@ -11,7 +11,7 @@ from tensordict import NestedKey, TensorDictBase, is_leaf_nontensor
 
 from torchrl_glam.replay.strategies import STRATEGIES
 
-REWARD_SLACK = 1e-4  # of the distance between the two rewards of a scale
+_SLACK = 1e-4  # of the distance between the two rewards of a scale
 
 
 def check_settings(
@@ -99,7 +99,7 @@ def check_rewards(reward: torch.Tensor, scale: tuple[float, float]) -> None:
     unreached, reached = scale
     exact = reward if reward.is_floating_point() else reward.double()
     low, high = (float(x) for x in exact.aminmax()) if reward.numel() else scale
-    slack = REWARD_SLACK * (reached - unreached)
+    slack = _SLACK * (reached - unreached)
     if not unreached - slack <= low <= high <= reached + slack:
         raise ValueError(
             f"The environment's rewards are from {low:g} to {high:g}, outside of reward_scale "
@@ -120,10 +120,9 @@ def check_capacity(rows: int, capacity: int | None) -> None:
 
 
 def check_same_entries(
-    given: Mapping[NestedKey, torch.Tensor],
-    held: Mapping[NestedKey, tuple[torch.dtype, torch.Size]],
+    given: Mapping[NestedKey, torch.Tensor], held: Mapping[NestedKey, torch.Tensor]
 ) -> None:
-    """Refuses rows or steps that are not like the first ones, in entries, types or shapes."""
+    """Refuses steps that are not like those before, in entries, types or shapes."""
     if held.keys() != given.keys():
         new, missing = given.keys() - held.keys(), held.keys() - given.keys()
         raise KeyError(
@@ -131,7 +130,7 @@ def check_same_entries(
             f"{sorted(map(str, missing))} are missing."
         )
     for key, value in given.items():
-        dtype, shape = held[key]
+        dtype, shape = held[key].dtype, held[key].shape[1:]
         if (value.dtype, value.shape[1:]) != (dtype, shape):
             raise ValueError(
                 f"Entry {key!r} is {value.dtype} of shape {list(value.shape[1:])} a row, and was "

@@ -20,17 +20,11 @@ _PATIENCE = 256  # calls; more than a slow worker of an asynchronous collector m
 
 
 class Episodes(NamedTuple):
-    """Finished episodes, whose R steps stand in one line, episode by episode.
+    """Finished episodes, whose R steps stand in one line, episode by episode."""
 
-    Args:
-        slots: Where in the log each step is, int64 [R].
-        episode: Episode of each step, int64 [R].
-        spans: Places of each episode's steps in the line, E spans.
-    """
-
-    slots: torch.Tensor
-    episode: torch.Tensor
-    spans: Spans
+    slots: torch.Tensor  # where in the log each step is, int64 [R]
+    episode: torch.Tensor  # of each step, int64 [R]
+    spans: Spans  # places of each episode's steps in the line, E spans
 
 
 class StepLog:
@@ -61,7 +55,7 @@ class StepLog:
     @property
     def pending(self) -> int:
         """Number of steps that belong to unfinished episodes."""
-        return int((self._track[: self.length] >= 0).sum())
+        return self._alive().shape[0]
 
     def begin(self) -> None:
         """What is appended from now on is what :meth:`take_back` removes."""
@@ -76,8 +70,7 @@ class StepLog:
         episode ends there, bool [K].
         """
         if self.steps:
-            held = {key: (value.dtype, value.shape[1:]) for key, value in self.steps.items()}
-            check_same_entries(steps, held)
+            check_same_entries(steps, self.steps)
         self._make_room(steps, track)
         self.begin()
         self.length += track.shape[0]
@@ -109,7 +102,7 @@ class StepLog:
         return Episodes(line[place], episode, Spans(after - spans.lengths, after - 1))
 
     def take_back(self) -> None:
-        """Removes the steps of this call."""
+        """Removes this call's steps."""
         self.length = self._begin
 
     def forget(self, slots: torch.Tensor) -> None:
@@ -119,9 +112,9 @@ class StepLog:
     def drop(self, track: torch.Tensor) -> int:
         """Lets the pending steps of these trajectories go; returns their number."""
         held = self._track[: self.length]
-        slots = torch.isin(held, track.to(held)).nonzero().squeeze(-1)
-        self.forget(slots)
-        return slots.shape[0]
+        dropped = torch.isin(held, track.to(held))
+        held[dropped] = -1
+        return int(dropped.sum())
 
     def _alive(self) -> torch.Tensor:
         return (self._track[: self.length] >= 0).nonzero().squeeze(-1)
@@ -140,17 +133,15 @@ class StepLog:
         needed = kept.shape[0] + track.shape[0]
         self._heard = int((kept < self._heard).sum())
         self._begin = self.length = kept.shape[0]
-        own = {"track": self._track, "done": self._done}
         if not self.steps or 2 * needed > self._track.shape[0]:
             size = max(_GROWTH * needed, _SMALLEST_LOG)
             self.steps = {
                 key: _moved(self.steps.get(key, x[:0]), kept, size) for key, x in steps.items()
             }
-            own = {key: _moved(x, kept, size) for key, x in own.items()}
+            self._track, self._done = (_moved(x, kept, size) for x in (self._track, self._done))
         else:
-            for x in (*self.steps.values(), *own.values()):
+            for x in (*self.steps.values(), self._track, self._done):
                 x[: kept.shape[0]] = x.index_select(0, kept)
-        self._track, self._done = own["track"], own["done"]
 
     def _forget_unheard(self) -> None:
         """Lets trajectories go that nothing was added to since this was last done."""
@@ -171,10 +162,8 @@ class StepLog:
         kept = self._alive()
         if not kept.numel():
             return {}
-        return {
-            "track": self._track[kept],
-            "steps": {key: value.index_select(0, kept) for key, value in self.steps.items()},
-        }
+        steps = {key: value.index_select(0, kept) for key, value in self.steps.items()}
+        return {"track": self._track[kept], "steps": steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores what :meth:`state_dict` returned."""

@@ -30,10 +30,7 @@ class GroupSampler(Sampler):
 
     @abstractmethod
     def _groups_of(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
-        """Group of the rows given, int64 [k]: integers [k] from 0 to G - 1, or -1 for refused."""
-
-    def _refuse(self, storage: Storage, rows: torch.Tensor) -> None:
-        """Raises an error that says why these rows, int64 [k], which are stored, have no group."""
+        """Group of the rows given, int64 [k]: integers [k] from 0 to G - 1."""
 
     @abstractmethod
     def _counts(self, batch_size: int, sizes: list[int]) -> list[int]:
@@ -63,21 +60,20 @@ class GroupSampler(Sampler):
         """Draws the rows of a batch, int64 [B]; the second result is an empty dictionary.
 
         Raises:
-            RuntimeError: if the storage is empty, or no stored row has a group.
+            RuntimeError: if the storage is empty.
         """
         if len(storage) == 0:
             raise RuntimeError("Cannot sample from an empty storage: no episode has ended yet.")
-        self._keep_up_with(storage)
-        sizes = self._groups.counts.tolist()
-        if not any(sizes):
-            raise RuntimeError("Cannot sample: all stored rows were refused when they were stored.")
-        rows = self._draw(self._counts(batch_size, sizes))
+        if self._missed(storage, writes=0):
+            self._read_all(storage)
+        self._revision = storage._mutation_revision
+        rows = self._draw(self._counts(batch_size, self._groups.counts.tolist()))
         device = None if self._rng is None else self._rng.device
         order = torch.randperm(batch_size, generator=self._rng, device=device)
         return rows.index_select(0, order.to(rows.device)), {}
 
     def _draw(self, counts: list[int]) -> torch.Tensor:
-        """Rows of a batch, int64 [B], group by group, as many of each as ``counts`` says."""
+        """Rows of a batch, int64 [B], group by group."""
         groups = torch.from_numpy(np.arange(len(counts)).repeat(counts))
         return self._groups.draw(groups, self._rng)
 
@@ -85,49 +81,34 @@ class GroupSampler(Sampler):
         """Takes note of rows that were written; the replay buffer calls it on every write."""
         if storage is None:
             return
-        if self._groups is None or self._missed(storage, writes=1):
-            refused = self._read_all(storage)
+        if self._missed(storage, writes=1):
+            self._read_all(storage)
         else:
             rows = torch.as_tensor(index).reshape(-1).cpu()
             if rows.shape[0] > storage.max_size:  # some were written twice in one call
                 rows = rows.unique()
-            refused = self._note(storage, rows)
-        self._revision = storage._mutation_revision
-        if refused.numel():
-            self._refuse(storage, refused)
-
-    def _keep_up_with(self, storage: Storage) -> None:
-        """Reads all rows, if some were written that this sampler was not told of."""
-        if self._groups is None or self._missed(storage, writes=0):
-            known = self._left_out
-            refused = self._read_all(storage)
-            if refused.shape[0] > known:
-                self._refuse(storage, refused)
+            self._note(storage, rows)
         self._revision = storage._mutation_revision
 
     def _missed(self, storage: Storage, writes: int) -> bool:
         """Whether the storage has changed more often than by the writes that are told of now."""
-        if self._groups.capacity != storage.max_size:
+        if self._groups is None or self._groups.capacity != storage.max_size:
             return True
         if self._revision is None:  # just restored: the storage is as it was
-            return writes == 0 and len(self._groups) + self._left_out != len(storage)
+            return writes == 0 and len(self._groups) != len(storage)
         return storage._mutation_revision > self._revision + writes
 
-    def _read_all(self, storage: Storage) -> torch.Tensor:
-        """Puts all stored rows into groups anew, and returns those that belong to none."""
-        self._groups = RowGroups(self._num_groups, storage.max_size)
-        return self._note(storage, torch.arange(len(storage)))
+    def _read_all(self, storage: Storage) -> None:
+        self._forget()
+        self._note(storage, torch.arange(len(storage)))
 
     def _note(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
-        """Puts rows, int64 [k], into their groups, and returns those that belong to none."""
+        """Puts rows, int64 [k], into their groups, which it returns, int64 [k]."""
         groups = self._groups_of(storage, rows).long().cpu()
+        if self._groups is None:
+            self._groups = RowGroups(self._num_groups, storage.max_size)
         self._groups.assign(rows, groups)
-        self._noted(storage, rows, groups)
-        self._left_out = len(storage) - len(self._groups)
-        return rows[groups < 0]
-
-    def _noted(self, storage: Storage, rows: torch.Tensor, groups: torch.Tensor) -> None:
-        """Told of rows, int64 [k], and the groups that they were put into, int64 [k]."""
+        return groups
 
     def _stored(
         self, storage: Storage, rows: torch.Tensor, key: NestedKey, writer: str
@@ -145,24 +126,23 @@ class GroupSampler(Sampler):
             )
         return entry[rows.to(entry.device)]
 
-    def _empty(self) -> None:
+    def _forget(self) -> None:
         self._groups: RowGroups | None = None
-        self._left_out = 0  # rows stored that belong to no group
+
+    def _empty(self) -> None:
+        self._forget()
         self._revision: int | None = None  # of the storage, when its rows were last looked at
         self._warned = False
 
     def state_dict(self) -> dict[str, Any]:
         """Rows of each group, in the order that draws depend on; {} while nothing is stored."""
-        if self._groups is None:
-            return {}
-        return {**self._groups.state_dict(), "left_out": self._left_out}
+        return {} if self._groups is None else self._groups.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores what :meth:`state_dict` returned."""
         self._empty()
         if state_dict:
             self._groups = RowGroups.from_state_dict(state_dict)
-            self._left_out = state_dict["left_out"]
 
     def dumps(self, path: str | Path) -> None:
         """Writes the state into the folder ``path``; reading it back runs no code from the file."""

@@ -16,13 +16,6 @@ class RowGroups:
     as long, so changing or drawing k rows takes O(k) time, amortised.
 
     :meth:`assign` adds groups as it meets them; ``capacity`` is that of the storage.
-
-    Examples:
-        >>> groups = RowGroups(num_groups=2, capacity=8)
-        >>> groups.assign(torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 1, 0]))
-        >>> groups.assign(torch.tensor([1]), torch.tensor([0]))
-        >>> groups.members(0), groups.members(1)
-        (tensor([0, 3, 1]), tensor([2]))
     """
 
     def __init__(self, num_groups: int, capacity: int) -> None:
@@ -43,10 +36,6 @@ class RowGroups:
     def counts(self) -> torch.Tensor:
         """Rows of each group, int64 [G]; shares memory, not to be changed."""
         return torch.from_numpy(self._counts)
-
-    def members(self, group: int) -> torch.Tensor:
-        """Rows of a group, int64 [size]; shares memory, not to be changed."""
-        return torch.from_numpy(self._memory[self._begin[group] :][: self._counts[group]])
 
     def assign(self, rows: torch.Tensor, groups: torch.Tensor) -> None:
         """Moves different rows, int64 [k], into groups [k]; -1 for none."""

@@ -25,16 +25,10 @@ class GoalBalancedSampler(GoalKindSampler):
     Storing k rows costs O(k), and drawing B of them O(B + number of different goals).
 
     Args:
-        prior: weight of each goal kind, K numbers.
-        ratio: share of hindsight transitions in a batch, in [0, 1]. Default: ``None``: as many as
-            are stored.
-        hindsight_only: whether the prior holds for hindsight transitions alone. Default: ``False``.
+        prior, ratio: as in :class:`~torchrl_glam.replay.GoalKindSampler`.
         goal_key: entry with a row's goal, integers ``[M, ...]``; goals are one where all of it is
             equal. Default: ``"goal_tokens"``.
-        goal_kind_key: entry with the kind of a row's goal, integers ``[M]``. Default:
-            ``"goal_kind"``.
-        is_hindsight_key: entry that marks hindsight transitions, bool ``[M]`` or ``[M, 1]``.
-            Default: ``"is_hindsight"``.
+        **settings: ``hindsight_only``, ``goal_kind_key`` and ``is_hindsight_key``, as there.
 
     Raises:
         ValueError: as :class:`~torchrl_glam.replay.GoalKindSampler` does.
@@ -43,19 +37,12 @@ class GoalBalancedSampler(GoalKindSampler):
     Examples:
         >>> from tensordict import TensorDict
         >>> from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
-        >>> buffer = TensorDictReplayBuffer(
-        ...     storage=LazyTensorStorage(100),
-        ...     sampler=GoalBalancedSampler(prior=[1], ratio=1.0),
-        ...     batch_size=1000,
-        ... )
-        >>> often = torch.arange(100) < 98
-        >>> rows = {
-        ...     "goal_tokens": torch.where(often, 7, 9).unsqueeze(-1),
-        ...     "goal_kind": torch.zeros(100, dtype=torch.int64),
-        ...     "is_hindsight": torch.ones(100, dtype=torch.bool),
-        ... }
+        >>> sampler = GoalBalancedSampler(prior=[1], ratio=1.0)
+        >>> buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100), sampler=sampler)
+        >>> goal = torch.where(torch.arange(100) < 98, 7, 9)  # the first is reached often
+        >>> rows = {"goal_tokens": goal[:, None], "goal_kind": 0 * goal, "is_hindsight": goal > 0}
         >>> _ = buffer.extend(TensorDict(rows, [100]))
-        >>> 400 < (buffer.sample()["goal_tokens"] == 9).sum() < 600
+        >>> 400 < (buffer.sample(1000)["goal_tokens"] == 9).sum() < 600
         tensor(True)
     """
 
@@ -64,26 +51,16 @@ class GoalBalancedSampler(GoalKindSampler):
         prior: Sequence[float],
         ratio: float | None = None,
         *,
-        hindsight_only: bool = False,
         goal_key: NestedKey = "goal_tokens",
-        goal_kind_key: NestedKey = "goal_kind",
-        is_hindsight_key: NestedKey = "is_hindsight",
+        **settings: Any,
     ) -> None:
-        super().__init__(
-            prior,
-            ratio,
-            hindsight_only=hindsight_only,
-            goal_kind_key=goal_kind_key,
-            is_hindsight_key=is_hindsight_key,
-        )
+        super().__init__(prior, ratio, **settings)
         self.goal_key = goal_key
 
-    def _read_all(self, storage: Storage) -> torch.Tensor:
-        self._forget_goals()
-        self._by_goal = RowGroups(0, storage.max_size)
-        return super()._read_all(storage)
-
-    def _noted(self, storage: Storage, rows: torch.Tensor, groups: torch.Tensor) -> None:
+    def _note(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
+        groups = super()._note(storage, rows)
+        if self._by_goal is None:
+            self._by_goal = RowGroups(0, storage.max_size)
         numbers = torch.full_like(groups, -1)
         is_hindsight = groups >= len(self.prior)
         if is_hindsight.any():
@@ -94,13 +71,13 @@ class GoalBalancedSampler(GoalKindSampler):
             different, which = named.unique(dim=0, return_inverse=True)
             numbers[is_hindsight] = self._number(different)[which]
         self._by_goal.assign(rows, numbers)
+        return groups
 
     def _number(self, goals: torch.Tensor) -> torch.Tensor:
         """The numbers of different goals, each with its kind before it, int64 [g, 1 + L]."""
         numbers = [self._numbers.setdefault(tuple(g), len(self._numbers)) for g in goals.tolist()]
         numbers = torch.tensor(numbers)
-        new = goals[numbers >= len(self._kinds), 0]
-        self._kinds = torch.cat([self._kinds, new])
+        self._kinds = torch.cat([self._kinds, goals[numbers >= len(self._kinds), 0]])
         return numbers
 
     def _draw(self, counts: list[int]) -> torch.Tensor:
@@ -115,11 +92,8 @@ class GoalBalancedSampler(GoalKindSampler):
                 rows.append(self._by_goal.draw(goals[place.cpu()], self._rng))
         return torch.cat(rows)
 
-    def _empty(self) -> None:
-        super()._empty()
-        self._forget_goals()
-
-    def _forget_goals(self) -> None:
+    def _forget(self) -> None:
+        super()._forget()
         self._by_goal: RowGroups | None = None
         self._numbers: dict[tuple[int, ...], int] = {}  # of the goals met so far
         self._kinds = torch.zeros(0, dtype=torch.int64)  # of each goal, by number

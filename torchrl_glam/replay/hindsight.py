@@ -23,7 +23,7 @@ from torchrl_glam.replay._checks import (
     warn_of_strings,
 )
 from torchrl_glam.replay._episodes import Episodes, StepLog
-from torchrl_glam.replay._rows import EndKeys, Layout, under_next, write_ends
+from torchrl_glam.replay._rows import Layout, under_next
 from torchrl_glam.replay.strategies import (
     STRATEGIES,
     Copies,
@@ -32,7 +32,7 @@ from torchrl_glam.replay.strategies import (
     draw_from_each,
     named_goals,
 )
-from torchrl_glam.replay.trajectories import mask_key, trajectories
+from torchrl_glam.replay.trajectories import trajectories
 
 
 class HindsightTransform(Transform):
@@ -72,12 +72,11 @@ class HindsightTransform(Transform):
             "goal_tokens")``, ``("hindsight", "kind")``.
         is_hindsight_key, is_context_key: written. Default: ``"is_hindsight"``, ``"is_context"``.
         reward_key, done_key, terminated_key, truncated_key: under ``"next"``. Default: these names.
-        trajectory_key: integers ``[*B]``, -1 for none, and a ``"mask"`` beside it. Default:
-            ``("collector", "traj_ids")``.
+        trajectory_key: integers ``[*B]``, -1 for none. Default: ``("collector", "traj_ids")``.
 
     Raises:
-        ValueError: on settings out of range, and on a batch that is not as said above, which
-            changes nothing.
+        ValueError: on settings out of range, and on a batch that is not as said above or has padded
+            rows, which changes nothing.
         KeyError: on missing entries, saying who should write them.
 
     Examples:
@@ -139,33 +138,25 @@ class HindsightTransform(Transform):
         self.is_hindsight_key = is_hindsight_key
         self.is_context_key = is_context_key
         ends = (done_key, terminated_key, truncated_key)
-        self.end_keys = EndKeys(*map(under_next, (reward_key, *ends)))
+        self.reward_key = under_next(reward_key)
+        self.done_key, self.terminated_key, self.truncated_key = map(under_next, ends)
         self.trajectory_key = unravel_key(trajectory_key)
-        mask = [] if (key := mask_key(trajectory_key)) is None else [key]
-        self._left_out = [hindsight_key, under_next(hindsight_key), *ends, *mask]
+        self._left_out = [hindsight_key, under_next(hindsight_key), *ends]
+        # the entries that are read, with who writes them
+        tokenizer = "the environment's text and the TokenizeText transform"
+        needed = (self.kind_key, self.reward_key, self.done_key, self.terminated_key)
+        self._writers = {self.goal_key: tokenizer, **dict.fromkeys(needed, "the environment")}
         # by which entry of the goals named each entry of the pursued one is replaced
         self._replaced: dict[NestedKey, NestedKey] = {}
         if relabel != "none":
-            self._replaced = {
-                **{unravel_key(k): under_next((hindsight_key, k)) for k in goal_entries},
-                self.goal_key: self.hindsight_goal_key,
-                self.kind_key: self.hindsight_kind_key,
-            }
-        self._writers = self._who_writes()
+            self._writers[self.hindsight_goal_key] = f"the social partner, through {tokenizer},"
+            self._writers[self.hindsight_kind_key] = "the environment's social partner"
+            self._replaced = {unravel_key(k): under_next((hindsight_key, k)) for k in goal_entries}
+            self._replaced[self.goal_key] = self.hindsight_goal_key
+            self._replaced[self.kind_key] = self.hindsight_kind_key
         self._layout: Layout | None = None
         self._log = StepLog()
         self._num_envs: int | None = None  # where rows stand for environments
-
-    def _who_writes(self) -> dict[NestedKey, str]:
-        """The entries that this transform reads, with who writes them."""
-        tokenizer = "the environment's text and the TokenizeText transform"
-        written = {self.goal_key: tokenizer}
-        for key in (self.kind_key, *self.end_keys[:3]):  # truncated need not exist
-            written[key] = "the environment"
-        if self.relabel != "none":
-            written[self.hindsight_goal_key] = f"the social partner, through {tokenizer},"
-            written[self.hindsight_kind_key] = "the environment's social partner"
-        return written
 
     @property
     def pending(self) -> int:
@@ -230,7 +221,7 @@ class HindsightTransform(Transform):
 
     def _gather(self, batch: TensorDictBase) -> None:
         """Adds a batch's steps to the pending ones."""
-        done = batch.get(self.end_keys.done).reshape(-1)
+        done = batch.get(self.done_key).reshape(-1)
         track, counted = trajectories(batch, self.trajectory_key, done)
         num_envs = batch.shape[0] if batch.get(self.trajectory_key, None) is None else None
         if None not in (self._num_envs, num_envs) and num_envs != self._num_envs:
@@ -250,7 +241,7 @@ class HindsightTransform(Transform):
             steps = {key: value[counted] for key, value in steps.items()}
             track, done = track[counted], done[counted]
         if self.relabel != "none":
-            check_rewards(steps[self.end_keys.reward], self.reward_scale)
+            check_rewards(steps[self.reward_key], self.reward_scale)
             kinds = steps[self.hindsight_kind_key]
             for named, places in self._layout.goals.items():
                 for key in places:
@@ -283,6 +274,7 @@ class HindsightTransform(Transform):
 
         ``named_at`` says where the log has the goal of each copy: step and slot, each int64 [C].
         """
+        low, high = self.reward_scale
         spans = Spans(copies.first, copies.last)
         copy, place = spans.places()
         begin, repeated = slots.shape[0], slots[place]
@@ -298,8 +290,16 @@ class HindsightTransform(Transform):
             values = self._log.steps[key][named_at].index_select(0, copy)
             for entry in map(rows.get, replaced):
                 entry[begin:] = values.to(entry.dtype)
-        last = begin + spans.lengths.cumsum(0) - 1
-        write_ends(rows, begin, last, self.reward_scale, self.end_keys)
+        last = begin + spans.lengths.cumsum(0) - 1  # the rows that reach their goals
+        for key, before, then in (
+            (self.reward_key, low, high),
+            (self.done_key, False, True),
+            (self.terminated_key, False, True),
+            (self.truncated_key, False, False),
+        ):
+            entry = rows.get(key, None)  # truncated need not exist
+            if entry is not None:
+                entry[begin:], entry[last] = before, then
         return rows if is_context is None else rows.set(self.is_context_key, is_context)
 
     def _copy(self, slots: torch.Tensor, begin: int) -> TensorDict:

@@ -17,10 +17,6 @@ def window_lengths(done: torch.Tensor, n_steps: int) -> torch.Tensor:
 
     The smaller of ``n_steps`` and the rows left in the segment, this one included. ``done``, bool
     [M], marks the last row of each segment; its last entry must be True.
-
-    Examples:
-        >>> window_lengths(torch.tensor([False, False, False, True, True]), n_steps=3)
-        tensor([3, 3, 2, 1, 1])
     """
     row = torch.arange(done.shape[0], device=done.device)
     end = torch.where(done, row, done.shape[0]).flip(0).cummin(0).values.flip(0)
@@ -31,10 +27,6 @@ def discounted_sums(reward: torch.Tensor, steps: torch.Tensor, gamma: float) -> 
     """Discounted sum of rewards over each row's window, the first term of equation 3.
 
     The sum over k < steps[i] of gamma^k reward[i + k], shaped as ``reward``, [M, ...].
-
-    Examples:
-        >>> discounted_sums(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 2, 1]), gamma=0.5)
-        tensor([2., 4., 4.])
     """
     steps = steps.view(-1, *[1] * (reward.ndim - 1))
     total = reward.clone()
@@ -79,13 +71,11 @@ class SegmentMultiStepTransform(MultiStepTransform):
 
     Examples:
         >>> from tensordict import TensorDict
-        >>> following = {
-        ...     "observation": torch.tensor([11, 12, 13]),
-        ...     "reward": torch.tensor([[0.0], [0.0], [1.0]]),
-        ...     "done": torch.tensor([[False], [False], [True]]),
-        ... }
-        >>> root = {"observation": torch.tensor([10, 11, 12])}
-        >>> episode = TensorDict(root | {"next": following}, [3])
+        >>> following = {"observation": torch.tensor([11, 12, 13])}
+        >>> following["reward"] = torch.tensor([[0.0], [0.0], [1.0]])
+        >>> following["done"] = following["reward"] > 0
+        >>> episode = {"observation": torch.tensor([10, 11, 12]), "next": following}
+        >>> episode = TensorDict(episode, [3])
         >>> rows = SegmentMultiStepTransform(n_steps=2, gamma=0.5).inv(episode)
         >>> rows["next", "observation"], rows["next", "done"].flatten()
         (tensor([12, 13, 13]), tensor([False,  True,  True]))
@@ -124,7 +114,17 @@ class SegmentMultiStepTransform(MultiStepTransform):
             raise ValueError(self.ENV_ERR)
         if tensordict is None:  # what the hindsight transform says while no episode has ended
             return None
-        done = self._done(tensordict)
+        if tensordict.ndim != 1:
+            raise ValueError(
+                f"The data's batch size ({list(tensordict.shape)}) must have one dimension: in a "
+                "Compose, put SegmentMultiStepTransform before HindsightTransform."
+            )
+        done = tensordict.get(("next", self.done_key)).flatten()
+        if not done[-1]:
+            raise ValueError(
+                f"The last row of {('next', self.done_key)} is False: every segment must be "
+                "complete, as HindsightTransform gathers them."
+            )
         steps = window_lengths(done, self.n_steps)
         last = torch.arange(done.shape[0], device=done.device) + steps - 1
         following = tensordict.get("next")
@@ -140,18 +140,3 @@ class SegmentMultiStepTransform(MultiStepTransform):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(n_steps={self.n_steps}, gamma={self.gamma})"
-
-    def _done(self, tensordict: TensorDictBase) -> torch.Tensor:
-        """Checks the layout and returns the ends of segments, [M]."""
-        if tensordict.ndim != 1:
-            raise ValueError(
-                f"The data's batch size ({list(tensordict.shape)}) must have one dimension: in a "
-                "Compose, put SegmentMultiStepTransform before HindsightTransform."
-            )
-        done = tensordict.get(("next", self.done_key)).flatten()
-        if not done[-1]:
-            raise ValueError(
-                f"The last row of {('next', self.done_key)} is False: every segment must be "
-                "complete, as HindsightTransform gathers them."
-            )
-        return done

@@ -45,8 +45,7 @@ def close_rollout(
 
     Examples:
         >>> from tensordict import TensorDict
-        >>> no = torch.zeros(1, 3, 1, dtype=torch.bool)
-        >>> ends = {"done": no, "terminated": no, "truncated": no}
+        >>> ends = dict.fromkeys(("done", "terminated", "truncated"), torch.zeros(1, 3, 1).bool())
         >>> closed = close_rollout(TensorDict({"next": ends}, batch_size=[1, 3]))
         >>> closed["next", "done"].flatten(), closed["next", "truncated"].flatten()
         (tensor([False, False,  True]), tensor([False, False,  True]))

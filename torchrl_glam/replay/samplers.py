@@ -34,12 +34,10 @@ class HindsightRatioSampler(GroupSampler):
         >>> from tensordict import TensorDict
         >>> from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
         >>> sampler = HindsightRatioSampler(ratio=0.25)
-        >>> buffer = TensorDictReplayBuffer(
-        ...     storage=LazyTensorStorage(100), sampler=sampler, batch_size=8
-        ... )
-        >>> kinds = torch.arange(50) % 10 > 0
-        >>> _ = buffer.extend(TensorDict({"is_hindsight": kinds}, [50]))
-        >>> int(buffer.sample()["is_hindsight"].sum())
+        >>> buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100), sampler=sampler)
+        >>> rows = {"is_hindsight": torch.arange(50) % 10 > 0}
+        >>> _ = buffer.extend(TensorDict(rows, [50]))
+        >>> int(buffer.sample(8)["is_hindsight"].sum())
         2
     """
 
@@ -85,20 +83,17 @@ class GoalKindSampler(GroupSampler):
 
     Raises:
         ValueError: on weights or a ratio out of range, on ``hindsight_only`` without a ratio, and
-            when rows with another kind are stored; these are never drawn.
+            when rows with another kind are stored, and drawn from.
 
     Examples:
         >>> from tensordict import TensorDict
         >>> from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
-        >>> buffer = TensorDictReplayBuffer(
-        ...     storage=LazyTensorStorage(100),
-        ...     sampler=GoalKindSampler(prior=[1, 3], ratio=0.5),
-        ...     batch_size=16,
-        ... )
+        >>> sampler = GoalKindSampler(prior=[1, 3], ratio=0.5)
+        >>> buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100), sampler=sampler)
         >>> row = torch.arange(100)
         >>> rows = {"goal_kind": (row % 10 == 0).long(), "is_hindsight": row % 4 > 0}
         >>> _ = buffer.extend(TensorDict(rows, [100]))
-        >>> batch = buffer.sample()
+        >>> batch = buffer.sample(16)
         >>> batch["goal_kind"].bincount(), batch["is_hindsight"].sum()
         (tensor([ 4, 12]), tensor(8))
     """
@@ -131,23 +126,15 @@ class GoalKindSampler(GroupSampler):
         self.is_hindsight_key = is_hindsight_key
 
     def _groups_of(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
-        kind = self._kinds_of(storage, rows)
-        is_hindsight = self._stored(storage, rows, self.is_hindsight_key, _WRITER)
-        groups = kind + len(self.prior) * is_hindsight.reshape(-1).long()
+        kind = self._stored(storage, rows, self.goal_kind_key, "the environment").reshape(-1).long()
         if kind.numel() and not 0 <= int(kind.min()) <= int(kind.max()) < len(self.prior):
-            groups[(kind < 0) | (kind >= len(self.prior))] = -1
-        return groups
-
-    def _refuse(self, storage: Storage, rows: torch.Tensor) -> None:
-        kind = self._kinds_of(storage, rows)
-        raise ValueError(
-            f"{self.goal_kind_key!r} of {rows.shape[0]} rows is from {int(kind.min())} to "
-            f"{int(kind.max())}, and must be from 0 to {len(self.prior) - 1}: prior gives one "
-            "weight for each kind. They are stored, and are never drawn."
-        )
-
-    def _kinds_of(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
-        return self._stored(storage, rows, self.goal_kind_key, "the environment").reshape(-1).long()
+            raise ValueError(
+                f"{self.goal_kind_key!r} of the rows stored is from {int(kind.min())} to "
+                f"{int(kind.max())}, and must be from 0 to {len(self.prior) - 1}: prior gives one "
+                "weight for each kind."
+            )
+        is_hindsight = self._stored(storage, rows, self.is_hindsight_key, _WRITER)
+        return kind + len(self.prior) * is_hindsight.reshape(-1).long()
 
     def _counts(self, batch_size: int, sizes: list[int]) -> list[int]:
         kinds = len(self.prior)

@@ -6,7 +6,7 @@ Notation: *B batch size of a collector's tensordict, K steps in it.
 from __future__ import annotations
 
 import torch
-from tensordict import NestedKey, TensorDictBase, unravel_key
+from tensordict import NestedKey, TensorDictBase
 
 from torchrl_glam.replay._rows import under_next
 
@@ -91,8 +91,8 @@ def trajectories(
 
     TorchRL's collectors number trajectories. Without numbers, a row of [N, T] is one environment,
     which the same row of the next batch continues. A step that the collector did not make is
-    numbered -1, or False in the ``"mask"`` beside the numbers. Results are on the device of
-    ``done``, bool [K]: collectors may leave their numbers in main memory.
+    numbered -1. Results are on the device of ``done``, bool [K]: collectors may leave their numbers
+    in main memory.
     """
     if not batch.ndim:
         raise ValueError(
@@ -113,34 +113,10 @@ def trajectories(
             f"{trajectory_key!r} is {ids.dtype} of shape {list(ids.shape)}, and must be integers "
             f"of shape {list(batch.shape)}: the trajectory of each step."
         )
-    ids = ids.reshape(-1).to(done.device, torch.int64)
-    key = mask_key(trajectory_key)
-    mask = None if key is None else batch.get(key, None)
-    if mask is None:
-        return (ids, ids >= 0) if ids.numel() and int(ids.min()) < 0 else (ids, None)
-    mask = mask.reshape(-1).to(done.device) & (ids >= 0)
-    _check_padded(batch, ids, mask, done)
-    return ids, mask
-
-
-def mask_key(trajectory_key: NestedKey) -> NestedKey | None:
-    """Where collectors write which steps count; None if the numbers stand at the root."""
-    key = unravel_key(trajectory_key)
-    return None if isinstance(key, str) else (*key[:-1], "mask")
-
-
-def _check_padded(
-    batch: TensorDictBase, ids: torch.Tensor, mask: torch.Tensor, done: torch.Tensor
-) -> None:
-    """Refuses padded rows that are parts of episodes, as ``split_trajs=True`` gives them."""
-    if not (~mask & (ids >= 0)).any():
-        return
-    held = mask.reshape(-1, batch.shape[-1])
-    last = held.shape[1] - 1 - held.flip(1).int().argmax(1, keepdim=True)
-    whole = done.reshape(held.shape).gather(1, last).squeeze(1) | ~held.any(1)
-    if not whole.all():
-        row = int((~whole).nonzero()[0])
+    if isinstance(trajectory_key, tuple) and (*trajectory_key[:-1], "mask") in batch.keys(True):
         raise ValueError(
-            f"Row {row} of the data is padded and its last step does not end an episode: leave "
-            "split_trajs=True out of the collector, or use trajs_per_batch."
+            "The data is padded, as the mask beside its numbers of trajectories says: give the "
+            'collector traj_format="cat" where it has trajs_per_batch, and no split_trajs=True.'
         )
+    ids = ids.reshape(-1).to(done.device, torch.int64)
+    return (ids, ids >= 0) if ids.numel() and int(ids.min()) < 0 else (ids, None)

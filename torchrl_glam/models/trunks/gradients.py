@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 def check_gradients(trunk: CandidateTrunk | EncodedActionsTrunk) -> None:
     """Back-propagates through a small pass and checks that each trainable weight gets a gradient.
 
-    Weights in 4 bits may pass none on, since their kernels depend on the machine. Gradients and
-    generators are left as they are.
+    The gradient through each shape of 4-bit weights is compared with the one through the full
+    weight, since their kernels depend on the machine. Gradients and generators are left as they
+    are.
 
     Args:
         trunk: a trunk, as it will be trained.
 
     Raises:
-        ValueError: if nothing is to be trained, or if trainable weights get no gradient. Unused
-            experts of a mixture may get none.
+        ValueError: if nothing is to be trained, if trainable weights get no gradient, or if 4-bit
+            weights pass on a wrong one. Unused experts of a mixture may get none.
 
     Examples:
         >>> from torchrl_glam.models import load_language_model, make_trunk
@@ -54,6 +55,7 @@ def check_gradients(trunk: CandidateTrunk | EncodedActionsTrunk) -> None:
             f"{len(missed)} of {len(leaves)} trainable weights get no gradient ({first}): they "
             "would stay as they are; choose other lora_target_modules, or freeze them"
         )
+    _check_quantised(trunk.base_model)
 
 
 def _gradients(trunk: CandidateTrunk, leaves: list[nn.Parameter]) -> Sequence[Tensor | None]:
@@ -69,6 +71,35 @@ def _gradients(trunk: CandidateTrunk, leaves: list[nn.Parameter]) -> Sequence[Te
     if not value.requires_grad:
         return [None] * len(leaves)
     return torch.autograd.grad(value, leaves, allow_unused=True)
+
+
+def _check_quantised(base: nn.Module) -> None:
+    """Compares the gradient through each shape of 4-bit weights with that through full ones."""
+    seen = set()
+    for name, module in base.named_modules():
+        weight = dict(module.named_parameters(recurse=False)).get("weight")
+        state = getattr(weight, "quant_state", None)
+        if state is None or state.shape in seen:
+            continue
+        seen.add(state.shape)
+        # Here, because importing it writes a message about kernels, whoever needs 4-bit or not.
+        from bitsandbytes.functional import dequantize_4bit
+
+        weight = dequantize_4bit(weight.data, state).float()
+        dtype = getattr(module, "compute_dtype", None) or torch.float32
+        pattern = torch.arange(2 * weight.shape[1], device=weight.device, dtype=torch.float32)
+        inputs = pattern.view(2, -1).sin().to(dtype).requires_grad_()
+        expected = torch.ones(2, len(weight), device=weight.device) @ weight
+        with torch.enable_grad():
+            output = module(inputs)
+            found = torch.zeros_like(inputs)
+            if output.requires_grad:
+                (found,) = torch.autograd.grad(output.float().sum(), inputs)
+        if not (found.float() - expected).norm() <= 0.05 * expected.norm():
+            raise ValueError(
+                f"4-bit weights ({name}) pass on no right gradient, as where bitsandbytes repacks "
+                "them for inference: train with load_in_4bit=False, or another bitsandbytes"
+            )
 
 
 def checkpoint_layers(model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""What the simulators that run on Java have in common."""
+"""What the games have in common: how they are read, and simulators that run on Java."""
 
 from __future__ import annotations
 
@@ -8,6 +8,23 @@ from typing import Any, Literal, TypeVar
 
 Simulator = TypeVar("Simulator")
 Fold = Literal["train", "dev", "test"]
+
+SOURCES: dict[str, Any] = {
+    "actions": "actions",
+    "goal": "goal",
+    "success": "won",
+    "hindsight": lambda steps: steps[-1].info["reached"],
+}
+"""Where a wrapper finds what the games write into ``info``."""
+
+ROOMS = {
+    "max_actions": 64,
+    "overflow": "sample",
+    "observation_bytes": 1536,
+    "keep": "head",
+    "max_hindsight": 2,
+}
+"""Sizes of games that are played in rooms."""
 
 
 def side_by_side(first: Simulator, interface: Callable[[], Any], number: int) -> list[Simulator]:
