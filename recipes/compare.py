@@ -26,25 +26,24 @@ import argparse
 import csv
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import combinations, groupby, pairwise
 from pathlib import Path
 
 from torchrl_glam.report import read_run
 from torchrl_glam.report.comparison import (
-    common_end,
     comparison_table,
     probability_of_improvement,
     summarise,
 )
 from torchrl_glam.report.plotting import plot_learning_curves
 from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
-from torchrl_glam.runs.environments import OWN_ENV, OWN_ENVS, make_bare_env
+from torchrl_glam.runs.environments import OWN_ENVS, make_reference_env
 from torchrl_glam.runs.evaluation import play_randomly
 from torchrl_glam.runs.files import reserved
 from torchrl_glam.runs.run_folder import DIVERGED, METRICS, stored_settings
-from torchrl_glam.runs.success import ALL, Result
+from torchrl_glam.runs.success import Result
 from torchrl_glam.text import describe_env
 from torchrl_glam.viewing import format_results, measure, write_results
 
@@ -97,16 +96,9 @@ def arms_of(figure: Path) -> dict[str, list[Path]]:
     return runs
 
 
-def check_same_settings(runs: list[Path]) -> None:
-    """The runs of an arm are seeds of one configuration."""
-    first = stored_settings(runs[0])
-    for run in runs[1:]:
-        for key, value in stored_settings(run).items():
-            if key not in OWN and first.get(key) != value:
-                raise ValueError(
-                    f"runs of an arm differ by their seed alone: {key} is {first.get(key)} in "
-                    f"{str(runs[0])!r}, and {value} in {str(run)!r}"
-                )
+def own_settings(run: Path) -> dict:
+    """What runs of one arm share: all but what each may have of its own."""
+    return {key: value for key, value in stored_settings(run).items() if key not in OWN}
 
 
 def environment(run: Path) -> dict:
@@ -115,15 +107,16 @@ def environment(run: Path) -> dict:
     return {key: config.get(key, getattr(default, key)) for key in ENVIRONMENT}
 
 
-def check_same_environment(runs: list[Path]) -> None:
-    """Success in different environments is not the same quantity."""
-    first = environment(runs[0])
+def require_alike(runs: list[Path], settings: Callable[[Path], dict], why: str) -> None:
+    """Refuses runs whose settings are not those of the first."""
+    first = settings(runs[0])
     for run in runs[1:]:
-        if (other := environment(run)) != first:
-            raise ValueError(
-                f"runs of different environments cannot be compared: {str(runs[0])!r} has {first}, "
-                f"{str(run)!r} has {other}; compare each environment's runs on their own"
-            )
+        for key, value in settings(run).items():
+            if first.get(key) != value:
+                raise ValueError(
+                    f"{why}: {key} is {first.get(key)} in {str(runs[0])!r}, and {value} in "
+                    f"{str(run)!r}"
+                )
 
 
 def references(run: Path) -> list[Result]:
@@ -132,10 +125,8 @@ def references(run: Path) -> list[Result]:
     if config.env_class not in OWN_ENVS:
         print(f"No line of random play: {run} names an environment of its own")
         return []
-    # Playground-Text plays thousands of episodes side by side; other games are slow and large.
-    env = make_bare_env(config, 2_000 if config.env_class == OWN_ENV else 100, 0)
-    successes, episodes = play_randomly(env)
-    results = [Result("random play", "train", 0, ALL, episodes, successes, math.nan)]
+    env = make_reference_env(config)
+    results = [play_randomly(env)]
     if (make_oracle := describe_env(env).make_oracle) is not None:
         results.append(measure(make_oracle(), env, "oracle", split="train", objects=0, seed=0)[0])
     return results
@@ -147,22 +138,6 @@ def write_table(folder: Path, name: str, names: list[str], rows: list[list]) -> 
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(names)
         writer.writerows([round(v, 6) if isinstance(v, float) else v for v in row] for row in rows)
-
-
-def describe(row: dict, thresholds: list[float]) -> str:
-    """A group's figures in one line."""
-    parts = [f"{row['label']} ({row['runs']} runs), at {row['step']:.0f} steps:"]
-    for name in ("mean", "iqm", "area"):
-        low, high = row[f"{name}_low"], row[f"{name}_high"]
-        bounds = "" if math.isnan(low) else f" [{low:.3f}, {high:.3f}]"
-        parts.append(f"{name} {row[name]:.3f}{bounds},")
-    for threshold in thresholds:
-        steps, seconds = row[f"steps_to_{threshold:g}"], row[f"seconds_to_{threshold:g}"]
-        known = math.isfinite(steps)
-        median = f"median {steps:.0f} steps, {seconds:.0f} s" if known else "no median"
-        count = f"{row[f'reached_{threshold:g}']} of {row['runs']} reached {threshold:.0%}"
-        parts.append(f"{count} ({median}),")
-    return " ".join(parts).rstrip(",")
 
 
 def markdown(table: list[dict], thresholds: list[float]) -> Iterator[str]:
@@ -211,9 +186,10 @@ def main() -> None:
             f"no run in {missing}" if missing else "every group needs a label of its own and runs"
         )
     try:
-        check_same_environment([path for paths in runs.values() for path in paths])
+        every = [path for paths in runs.values() for path in paths]
+        require_alike(every, environment, "runs of different environments cannot be compared")
         for paths in runs.values() if figure else ():
-            check_same_settings(paths)
+            require_alike(paths, own_settings, "runs of an arm differ by their seed alone")
         runs = {told(label, paths): paths for label, paths in runs.items()}
         rows = {label: [measurements(path) for path in paths] for label, paths in runs.items()}
         with reserved(arguments.out, *FILES, key="--out"):
@@ -237,7 +213,7 @@ def compare(
         }
         for axis in ("step", "seconds")
     }
-    end = common_end([curve for group in curves["step"].values() for curve in group])
+    end = min(run[-1]["step"] for group in rows.values() for run in group)
     summaries = {
         label: [
             summarise(curve, seconds, end, thresholds)
@@ -245,22 +221,21 @@ def compare(
         ]
         for label, group in curves["step"].items()
     }
-    table = comparison_table(summaries, end)
-    highest = thresholds[-1]
     for label, group in rows.items():
         for path, run, summary in zip(runs[label], group, summaries[label], strict=True):
-            steps, seconds = summary.reached[highest]
+            steps, seconds = summary.reached[thresholds[-1]]
             when = f"{steps:.0f} steps, {seconds:.0f} s" if math.isfinite(steps) else "not"
             held_out = run[-1][HELD_OUT]
             also = "" if math.isnan(held_out) else f", held-out goals {held_out:.3f}"
             print(
-                f"{label}, {path.name}: reached {highest:.0%} after {when}; at the end "
+                f"{label}, {path.name}: reached {thresholds[-1]:.0%} after {when}; at the end "
                 f"{run[-1][METRIC]:.3f}{also}"
             )
-    for row in table:
-        print(describe(row, thresholds))
-        before = sorted({read(run).pretraining for run in runs[row["label"]]})
+        before = sorted({read(path).pretraining for path in runs[label]})
         print(f"  language model trained on: {'; or '.join(before)}")
+    table = comparison_table(summaries, end)
+    shown = "\n".join(markdown(table, thresholds))
+    print(shown)
     final = {label: [run.final for run in runs] for label, runs in summaries.items()}
     for first, second in combinations(final, 2):
         chance = probability_of_improvement(final[first], final[second])
@@ -276,7 +251,7 @@ def compare(
     ]
     write_table(out, "success.csv", names, measured)
     write_table(out, "comparison.csv", list(table[0]), [list(row.values()) for row in table])
-    (out / "comparison.md").write_text("\n".join(markdown(table, thresholds)), encoding="utf-8")
+    (out / "comparison.md").write_text(shown, encoding="utf-8")
     lines = references(next(iter(runs.values()))[0])
     write_results(lines, out / "references.csv")
     print(format_results(lines))

@@ -21,8 +21,8 @@ from omegaconf import DictConfig
 from torchrl.envs import EnvBase
 from tqdm import tqdm
 
+from torchrl_glam.models.card import AgentCard, find_export
 from torchrl_glam.runs.config import EvaluateConfig, read_config
-from torchrl_glam.runs.device import choose_device
 from torchrl_glam.runs.files import reserved
 from torchrl_glam.runs.program import program
 from torchrl_glam.runs.success import Result
@@ -36,7 +36,6 @@ from torchrl_glam.viewing import (
     open_agent,
     plot_results,
     pool,
-    read_card,
     tokenize,
     write_results,
 )
@@ -49,11 +48,10 @@ def main(cfg: DictConfig) -> None:
     config = read_config(EvaluateConfig, cfg)
 
     # 1. What is to be measured: agents trained in one environment, or a language model
-    choose_device(config.device)  # that there is none is said at once
     folders = config.agents
     several = len(folders) > 1
     names = name_apart(folders) if several else ["agent" if folders else "zero-shot"]
-    cards = [read_card(folder) for folder in folders] or [None]
+    cards = [AgentCard.read(find_export(Path(folder))) for folder in folders] or [None]
     settings, *others = [choose_game(config, card) for card in cards]
     for folder, other in zip(folders[1:], others, strict=True):
         if other != settings:
@@ -69,27 +67,16 @@ def main(cfg: DictConfig) -> None:
     ]
 
     # 2. Every figure: each agent sampled and greedy, random play, the oracle
-    figures = len(names) * len(config.modes) + (2 if config.references else 0)
-    bar = tqdm(
-        total=len(places) * figures * config.episodes, desc="evaluate", unit="episode", delay=0.1
-    )
+    figures = len(places) * (len(names) * len(config.modes) + (2 if config.references else 0))
+    bar = tqdm(total=figures, desc="evaluate", delay=0.1)
     results: list[Result] = []
 
     def add(label: str, policy, env: EnvBase, split: str, greedy: bool = False) -> None:
         bar.set_postfix_str(f"{label}, {split} goals")
-        before = bar.n
-        results.extend(
-            measure(
-                policy,
-                env,
-                label,
-                split=split,
-                objects=getattr(env, "num_objects", 0),
-                seed=config.seed,
-                deterministic=greedy,
-                progress=lambda over: bar.update(before + over - bar.n),
-            )
-        )
+        objects = getattr(env, "num_objects", 0)
+        options = {"split": split, "objects": objects, "seed": config.seed}
+        results.extend(measure(policy, env, label, deterministic=greedy, **options))
+        bar.update()
 
     folder, single = Path(config.output), [f"{n}, {mode}" for n in names for mode in config.modes]
     with reserved(folder, "results.csv", "results.png"):

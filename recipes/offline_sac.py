@@ -23,10 +23,11 @@ from sac_glam import learn, make_agent, make_buffer, make_sampler
 
 from torchrl_glam.report.record import RunRecord
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
-from torchrl_glam.runs.config import SACGLAMConfig, read_config, read_saved
+from torchrl_glam.runs.config import SACGLAMConfig, read_config
 from torchrl_glam.runs.environments import refuse_named_env
 from torchrl_glam.runs.program import program
 from torchrl_glam.runs.run import Run
+from torchrl_glam.runs.run_folder import stored_settings
 
 # What rows hold was decided when they were stored; with returns of one step, not the discount.
 STORED = ("env", "env_class", "num_envs", "n_step", "capacity", "hindsight")
@@ -51,7 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with Run(config, "offline_sac", unit="updates", record=RunRecord, resumable=False) as run:
         agent = make_agent(run, config)
         buffer = make_buffer(saved, run.game.goal_kind_prior)
-        step = CheckpointManager(options.run).load_some({"buffer": buffer})
+        step = CheckpointManager(options.run).load({"buffer": buffer}, config=None)
+        if not len(buffer):
+            raise ValueError(f"run ({str(options.run)!r}) has stored no transitions yet")
         buffer.set_sampler(make_sampler(config, run.game.goal_kind_prior))
         buffer.set_rng(torch.Generator().manual_seed(config.seed))
         print(f"{len(buffer):,} transitions, stored by step {step}")
@@ -63,7 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def read_run(options: argparse.Namespace) -> tuple[SACGLAMConfig, SACGLAMConfig]:
     """The configuration of a run, as it was, and of the updates on what it stored."""
-    saved = OmegaConf.merge(read_saved(SACGLAMConfig, options.run), {"resume": None})
+    settings = stored_settings(options.run)
+    if "${" in str(settings):
+        raise ValueError(f"the configuration of {str(options.run)!r} has an interpolation ('${{')")
+    schema = OmegaConf.structured(SACGLAMConfig(env={}, eval_splits={}))  # those of the run alone
+    saved = OmegaConf.merge(schema, settings, {"resume": None})
     before = OmegaConf.to_object(saved)
     keys = [key.lstrip("+") for key in options.keys]
     config = read_config(SACGLAMConfig, OmegaConf.merge(saved, OmegaConf.from_dotlist(keys)))

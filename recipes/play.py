@@ -14,7 +14,6 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 from torchrl_glam.runs.config import PlayConfig, read_config
-from torchrl_glam.runs.device import choose_device
 from torchrl_glam.runs.program import program
 from torchrl_glam.text import describe_env
 from torchrl_glam.viewing import (
@@ -34,20 +33,17 @@ def main(cfg: DictConfig) -> None:
     config = read_config(PlayConfig, cfg)
 
     # 1. Who can be asked for a hint
-    choose_device(config.device)  # one that is not there is named at once
     agent = open_agent(config, config.agent)
 
     # 2. The game, with the goal that was asked for
     settings = choose_game(config, agent.card)
-    made = {"num_envs": 1, "split": config.split, "seed": config.seed}
-    game = make_game(settings, **made)
+    game = make_game(settings, num_envs=1, split=config.split, seed=config.seed)
     if config.goal is not None:
         goals = describe_env(game).goal_texts
         if goals is None or not hasattr(game, "goal_sampler"):
             raise ValueError(f"goal ({config.goal!r}) cannot be chosen in this environment")
         goal = nearest_goals(config.goal, goals)
-        chosen = lambda generator, number: torch.full((number,), goal)  # noqa: E731
-        game = make_game(settings, **made, goal_sampler=chosen)
+        game.goal_sampler = lambda generator, number: torch.full((number,), goal)
 
     # 3. Play
     play(tokenize(game, agent, settings), agent)

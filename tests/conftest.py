@@ -1,7 +1,14 @@
 """Settings and fixtures that every test shares."""
 
+import gc
+import runpy
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+
+RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 def pytest_addoption(parser):
@@ -34,3 +41,50 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(
             f"{hostile} hostile folders: none ran code, wrote or read outside, hung or died"
         )
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, capfd):
+    """Runs a recipe in this process and an empty folder: its exit status, output and errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name, *arguments):
+        from hydra.core.config_store import ConfigStore  # slow to import
+
+        path = str(RECIPES / f"{name}.py")
+        monkeypatch.setattr(sys, "argv", [path, *map(str, arguments)])
+        if name in ("evaluate", "watch", "play"):  # `model` is a group of recipes that train
+            monkeypatch.delitem(ConfigStore.instance().repo, "model", raising=False)
+        status = 0
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as end:
+            status = end.code
+        gc.collect()  # what a process would let go of at its end
+        return status, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def succeeds(here):
+    """Runs a recipe here without an error; its output."""
+
+    def run(name, *arguments):
+        status, said, wrong = here(name, *arguments)
+        assert status == 0, wrong
+        return said
+
+    return run
+
+
+@pytest.fixture
+def refused(here):
+    """Runs a recipe here that ends by an error; the line that says so."""
+
+    def run(name, *arguments):
+        status, _, wrong = here(name, *arguments)
+        assert status in (1, 2), wrong
+        return wrong.strip().splitlines()[-1]
+
+    return run

@@ -26,6 +26,8 @@ from pathlib import Path
 from pretend_card import PretendCard
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from torchrl_glam.models import load_language_model
+
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
@@ -79,11 +81,16 @@ class Recipe:
         self.start(*overrides, **how)
         return self.wait()
 
+    def succeed(self, *overrides, log, **how) -> None:
+        """Runs without an error; arguments are those of :meth:`start`."""
+        assert self.run(*overrides, log=log, **how) == 0, Path(log).read_text()
+
 
 def serve(recipe: str) -> None:
     """Forks a run for every line of the input."""
     sys.path.insert(0, str(RECIPES))  # where a script finds its neighbours
     runpy.run_path(recipe)  # for what it imports
+    load_language_model("tiny")  # and for what transformers imports then
     multiprocessing.set_start_method("fork", force=True)  # of the processes of environments
     while line := sys.stdin.readline():
         run = json.loads(line)

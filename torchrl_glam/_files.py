@@ -104,7 +104,10 @@ def read_text(path: str | Path, most: int = 16 * _MIB) -> str:
     size = path.stat().st_size
     if size > most:
         raise ValueError(f"{str(path)!r} has {size:,} bytes, expected at most {most:,}")
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{str(path)!r} is no text in UTF-8: {error}") from None
 
 
 def read_json(path: str | Path, most: int = 16 * _MIB) -> Any:

@@ -7,18 +7,13 @@ arguments in, exit status and last line out.
 import gc
 import importlib
 import re
-import runpy
 import signal
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
-from hydra.core.config_store import ConfigStore
 
 pytestmark = pytest.mark.slow
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL = {
     "sac_glam": "total_steps=32 num_envs=8 update_every=8 batch_size=16 num_updates=1 "
     "warmup_updates=1 capacity=600 log_every=8",
@@ -154,27 +149,11 @@ def _in_time():
     signal.signal(signal.SIGPROF, earlier)
 
 
-def run_here(recipe, overrides, monkeypatch, capfd):
-    """The exit status and the last line of a run in this process."""
-    path = str(RECIPES / f"{recipe}.py")
-    monkeypatch.setattr(sys, "argv", [path, *overrides])
-    if recipe in ("evaluate", "watch", "play"):  # `model` is a group of recipes that train
-        monkeypatch.delitem(ConfigStore.instance().repo, "model", raising=False)
-    status = 0
-    try:
-        runpy.run_path(path, run_name="__main__")
-    except SystemExit as end:
-        status = end.code
-    gc.collect()  # what a process would let go of at its end
-    return status, capfd.readouterr().err.strip().splitlines()[-1]
-
-
 @pytest.mark.parametrize(("recipe", "case"), CASES, ids=lambda value: value)
-def test_bad_settings_are_refused_by_name(recipe, case, tmp_path, monkeypatch, capfd):
+def test_bad_settings_are_refused_by_name(recipe, case, refused, tmp_path):
     for name in ("wandb", "mlflow"):
         if name in case and find_spec(name) is not None:
             pytest.skip(f"{name} is installed here")
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("a file")
     (tmp_path / "holds_model" / "model").mkdir(parents=True)
@@ -184,15 +163,13 @@ def test_bad_settings_are_refused_by_name(recipe, case, tmp_path, monkeypatch, c
     overrides += given.split()
     key = re.match(r"[+~]?(?:env\.|eval_splits\.\w+\.)?(\w+)", case)[1]
     key = "(language_)?model" if key == "model" else key
-    status, last = run_here(recipe, overrides, monkeypatch, capfd)
-    assert status == 1, last
+    last = refused(recipe, *overrides)
     assert re.search(rf"\b{key}\b", last), last
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("line", OTHERS.strip().splitlines())
-def test_other_recipes_refuse_by_name(line, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
+def test_other_recipes_refuse_by_name(line, refused, tmp_path):
     (tmp_path / "file").write_text("a file")
     (tmp_path / "stored").mkdir()
     (tmp_path / "stored" / "config.yaml").write_text("{env: {size: 3}, eval_splits: {train: {}}}")
@@ -200,8 +177,7 @@ def test_other_recipes_refuse_by_name(line, tmp_path, monkeypatch, capfd):
     before = sorted(tmp_path.rglob("*"))
     command, _, message = line.partition(": ")
     recipe, *overrides = command.replace("FILE", "file").split(" ")
-    status, last = run_here(recipe, [*GIVEN[recipe].split(), *overrides], monkeypatch, capfd)
-    assert status in (1, 2), last
+    last = refused(recipe, *GIVEN[recipe].split(), *overrides)
     if message:
         assert message in last
     else:
@@ -219,17 +195,13 @@ def test_other_recipes_refuse_by_name(line, tmp_path, monkeypatch, capfd):
         ("gama=0.5", "there is no key 'gama'; did you mean gamma?"),
     ],
 )
-def test_what_there_is_instead_is_told(case, told, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    _, last = run_here("sac_glam", [case], monkeypatch, capfd)
-    assert told in " ".join(last.split())
+def test_what_there_is_instead_is_told(case, told, refused):
+    assert told in " ".join(refused("sac_glam", case).split())
 
 
-def test_good_settings_are_not_refused(tmp_path, monkeypatch, capfd):
+def test_good_settings_are_not_refused(succeeds, tmp_path):
     """Or the cases above would show nothing."""
     signal.setitimer(signal.ITIMER_PROF, 0)  # it has all the time that a run takes
-    monkeypatch.chdir(tmp_path)
     overrides = f"output=run {SMALL['sac_glam']} {COMMON} max_grad_norm=inf".split()
-    status, last = run_here("sac_glam", overrides, monkeypatch, capfd)
-    assert status == 0, last
+    succeeds("sac_glam", *overrides)
     assert (tmp_path / "run" / "metrics.csv").exists()

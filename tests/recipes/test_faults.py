@@ -16,19 +16,12 @@ from run_metrics import metrics
 
 pytestmark = pytest.mark.slow
 
-STEPS_PER_KILL = 96
-SMALL = [
-    *(
-        "num_envs=8",
-        "batch_size=16",
-        "num_updates=2",
-        "update_every=8",
-        "warmup_updates=2",
-        "log_every=40",
-    ),
-    *("eval_every=160", "eval_episodes=4", "critic_hidden_sizes=[16]", "loggers=[]"),
-    *("capacity=600", "checkpoint_every=16", "device=cpu"),
-]
+STEPS_PER_KILL = 40
+SMALL = (
+    "num_envs=8 batch_size=16 num_updates=2 update_every=8 warmup_updates=2 log_every=40 "
+    "eval_every=160 eval_episodes=4 critic_hidden_sizes=[16] loggers=[] capacity=600 "
+    "checkpoint_every=16 device=cpu"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +40,7 @@ def arguments(request):
 def unbroken(recipe, arguments, tmp_path_factory):
     """The metrics of a run that nothing happened to."""
     folder = tmp_path_factory.mktemp("unbroken")
-    ended = recipe.run(*arguments, f"output={folder / 'run'}", log=folder / "log")
-    assert ended == 0, (folder / "log").read_text()
+    recipe.succeed(*arguments, f"output={folder / 'run'}", log=folder / "log")
     return metrics(folder / "run")
 
 
@@ -86,7 +78,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_metrics(
         time.sleep(moments.uniform(0, 0.3))
         os.kill(process, signal.SIGKILL)
         assert recipe.wait() == -signal.SIGKILL, log.read_text()
-    assert recipe.run(*arguments, beginning(run), log=log) == 0, log.read_text()
+    recipe.succeed(*arguments, beginning(run), log=log)
     assert metrics(run) == unbroken
 
 
@@ -134,5 +126,5 @@ def test_a_full_disk_costs_nothing_that_was_saved(recipe, arguments, unbroken, d
     assert "cannot write" in message and "is untouched" in message
     assert bool(checkpoints(run)) == disk.mounted
     disk.enlarge()
-    assert recipe.run(*arguments, beginning(run), log=log) == 0, log.read_text()
+    recipe.succeed(*arguments, beginning(run), log=log)
     assert metrics(run) == unbroken

@@ -30,14 +30,12 @@ SETTINGS = {
 def test_a_run_that_was_broken_off_on_a_card_is_that_of_the_cpu(name, tmp_path):
     there, log = tmp_path / "card", tmp_path / "log"
     with Recipe(f"{name}.py") as recipe:
-
-        def run(*overrides, **how):
-            ended = recipe.run(*COMMON, *SETTINGS[name], *overrides, log=log, **how)
-            assert ended == 0, log.read_text()
-
-        run("device=cpu", f"output={tmp_path / 'cpu'}", "total_steps=128")
-        run("device=cuda", f"output={there}", "total_steps=64", card=True)
-        run("device=cuda", f"resume={there}", "total_steps=128", card=True)
+        small = [*COMMON, *SETTINGS[name]]
+        cpu = ("device=cpu", f"output={tmp_path / 'cpu'}")
+        recipe.succeed(*small, *cpu, "total_steps=128", log=log)
+        for steps, where in ((64, "output"), (128, "resume")):
+            options = ("device=cuda", f"{where}={there}", f"total_steps={steps}")
+            recipe.succeed(*small, *options, log=log, card=True)
     rows = metrics(there)
     assert int(rows[-1]["updates"]) > 2 and rows == metrics(tmp_path / "cpu")
     assert (there / "model" / "agent.json").exists()

@@ -28,9 +28,8 @@ def recipe():
 
 
 def test_random_play_of_a_game_becomes_a_model_that_reads_it(recipe, tmp_path):
-    log = tmp_path / "log"
     options = ["env=corridor:Corridor", "env.names_goals=true", f"output={tmp_path / 'model'}"]
-    assert recipe.run(*SMALL, *options, log=log) == 0, log.read_text()
+    recipe.succeed(*SMALL, *options, log=tmp_path / "log")
 
     model, tokenizer = load_language_model(tmp_path / "model")
     assert tokenizer.tokenize(" Go to blue door") == [" Go", " to", " blue", " door"]
@@ -56,11 +55,9 @@ def test_a_trained_agent_is_not_overwritten(recipe, tmp_path):
 
 
 def test_the_embedded_model_is_one_of_its_configurations(recipe, tmp_path):
-    log = tmp_path / "log"
     options = [f"output={tmp_path / 'tiny'}", f"results={tmp_path}", "questions=1"]
-    imitation = ["imitate_steps=64", "imitate_batch_size=64", "imitate_seeds=1"]
-    options += [*imitation, "--config-name=tiny"]
-    assert recipe.run(*SMALL, *options, log=log) == 0, log.read_text()
+    options += ["imitate_steps=64", "imitate_batch_size=64", "imitate_seeds=1"]
+    recipe.succeed(*SMALL, *options, "--config-name=tiny", log=tmp_path / "log")
     _, tokenizer = load_language_model(tmp_path / "tiny")
     _, embedded = load_language_model("tiny")
     assert tokenizer.get_vocab() == embedded.get_vocab()

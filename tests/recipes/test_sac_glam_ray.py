@@ -3,10 +3,8 @@
 But for the last test, its collectors are in this process, where they can be lost at will.
 """
 
-import gc
 import os
 import re
-import runpy
 import signal
 import subprocess
 import sys
@@ -79,37 +77,29 @@ class LocalPool:
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capfd):
+def run(here, monkeypatch):
     """Runs the recipe here; returns its exit status and what it said."""
-    monkeypatch.chdir(tmp_path)
 
-    def run_here(*overrides, pool=LocalPool, **plan):
+    def with_plan(*overrides, pool=LocalPool, **plan):
         for name, value in {"lost": {}, "stopped": None, "started": [], **plan}.items():
             monkeypatch.setattr(LocalPool, name, value)
         if pool is not None:
             monkeypatch.setattr(ray_pool, "RayPool", pool)
             monkeypatch.setattr(ray_pool, "import_ray", lambda: None)
-        path = str(RECIPES / "sac_glam_ray.py")
-        monkeypatch.setattr(sys, "argv", [path, *SMALL, *map(str, overrides)])
-        status = 0
-        try:
-            runpy.run_path(path, run_name="__main__")
-        except SystemExit as end:
-            status = end.code
-        gc.collect()  # what a process would let go of at its end
-        return status, "".join(capfd.readouterr())
+        status, out, err = here("sac_glam_ray", *SMALL, *overrides)
+        return status, out + err
 
-    yield run_here
+    yield with_plan
     register("sac_glam", SACGLAMConfig, RECIPES / "config")  # which this recipe took the name of
 
 
 def test_a_run_that_loses_a_collector_leaves_what_every_run_leaves(run, tmp_path):
-    status, said = run("output=run", "total_steps=320", lost={1: 3})
-    assert status == 0 and "Success after 320 steps" in said
+    status, said = run("output=run", "total_steps=160", lost={1: 3})
+    assert status == 0 and "Success after 160 steps" in said
     assert re.search(r"Collector 1 \(process \d+ on .*\) is lost: killed\. \d+ steps", said)
     assert "collector 2 takes its place" in said
     rows = metrics(tmp_path / "run")
-    assert [int(row["step"]) for row in rows] == [0, 80, 160, 240, 320]
+    assert [int(row["step"]) for row in rows] == [0, 80, 160]
     last = rows[-1]
     assert (last["collectors"], last["collectors_lost"]) == ("2", "1")
     # Two batches are under way, each begun before the two updates with the other.
@@ -145,25 +135,11 @@ def test_ctrl_c_saves_a_checkpoint(run, tmp_path):
     assert (tmp_path / "run" / "checkpoints" / "step-000000000040").exists()
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        *("num_collectors=0", "max_policy_lag=3", "collector_cpus=0", "collector_gpus=1.5"),
-        *("collector_timeout=nan", "ray_address="),
-    ],
-)
-def test_bad_settings_are_refused_by_name(run, setting, tmp_path):
-    status, said = run("output=run", setting, pool=None)
-    key = re.search(r"\w+", setting)[0]
-    assert status == 1 and re.search(rf"\b{key}\b", said.splitlines()[-1])
-    assert not list(tmp_path.iterdir())
-
-
 def test_without_ray_it_is_said_first_what_to_install(run, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     status, said = run("output=run", pool=None)
     assert status == 1
-    assert 'not installed: pip install "torchrl_glam[ray]"' in said.splitlines()[-1]
+    assert "needs ray: pip install 'torchrl_glam[ray]'" in said.splitlines()[-1]
     assert not list(tmp_path.iterdir())
 
 
@@ -180,13 +156,9 @@ def test_it_trains_on_ray_and_leaves_no_process_behind(tmp_path):
         timeout=300,
     )
     assert result.returncode == 0, result.stderr
-    rows = metrics(tmp_path / "run")
-    assert (rows[-1]["step"], rows[-1]["collectors"], rows[-1]["collectors_lost"]) == (
-        "160",
-        "2",
-        "0",
-    )
-    assert 0 < float(rows[-1]["policy_lag/collected/max"]) <= 8
+    last = metrics(tmp_path / "run")[-1]
+    assert (last["step"], last["collectors"], last["collectors_lost"]) == ("160", "2", "0")
+    assert 0 < float(last["policy_lag/collected/max"]) <= 8
     processes = re.findall(r"Collector \d works in process (\d+)", result.stdout)
     assert len(processes) == 2
     assert not any(Path(f"/proc/{process}").exists() for process in processes)

@@ -322,29 +322,24 @@ def test_nothing_is_unpickled(tmp_path, monkeypatch):
 # What cannot be gone on from
 
 
+PLACES = ["model .*0.weight", "model .*1.running_mean", "optimizer .*exp_avg_sq"]
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("of", ["weight", "buffer", "moment"])
-def test_poisoned_weights_are_not_saved(tmp_path, value, of):
+@pytest.mark.parametrize("place", PLACES)
+def test_poisoned_weights_are_not_saved(tmp_path, value, place):
     model, optimizer = model_and_optimizer(seed=0)
     step_once(model, optimizer)
     manager = CheckpointManager(tmp_path)
     objects = {"model": model, "optimizer": optimizer}
     manager.save(1, objects, CONFIG)
-    poisoned = {
-        "weight": model[0].weight.data,
-        "buffer": model[1].running_mean,
-        "moment": optimizer.state[model[0].weight]["exp_avg_sq"],
-    }[of]
-    poisoned.view(-1)[3] = value
-    name, place = {
-        "weight": ("model", "0.weight"),
-        "buffer": ("model", "1.running_mean"),
-        "moment": ("optimizer", "exp_avg_sq"),
-    }[of]
-    if (of, value) == ("buffer", float("inf")):  # masks are buffers, with -inf in them
+    moment = optimizer.state[model[0].weight]["exp_avg_sq"]
+    tensors = (model[0].weight.data, model[1].running_mean, moment)
+    tensors[PLACES.index(place)].view(-1)[3] = value
+    if place == PLACES[1] and value == float("inf"):  # masks are buffers, with -inf in them
         manager.save(2, objects, CONFIG)
         return
-    with pytest.raises(FloatingPointError, match=rf"{name} holds values .*{place}.*: not .*01$"):
+    with pytest.raises(FloatingPointError, match=f"{place}.*: not .*01$"):
         manager.save(2, objects, CONFIG)
     assert names(tmp_path) == ["step-000000000001"]
 
@@ -372,53 +367,50 @@ def test_other_configuration(tmp_path):
     assert load_counters(tmp_path, other, allow_changed=allowed) == (5, 50)
 
 
-def test_many_differences_are_cut_short(tmp_path):
-    save_counters(tmp_path, 5)
-    other = CONFIG | {f"key{i:02d}": i for i in range(12)}
-    with pytest.raises(ValueError, match="key09 was not set, is 9; and 2 more. Resume"):
-        load_counters(tmp_path, other)
-
-
 def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tmp_path):
     counters = {"frames": 0}
     assert CheckpointManager(tmp_path).load({"counters": counters}, CONFIG) == 0
     assert counters == {"frames": 0}
-    with pytest.raises(FileNotFoundError, match="has saved no checkpoint"):
-        CheckpointManager(tmp_path).load_some({"counters": counters})
 
 
-def test_other_objects(tmp_path):
-    save_counters(tmp_path, 5)
-    with pytest.raises(CheckpointError, match=r"\['counters'\], only in the run \['m'\]"):
-        CheckpointManager(tmp_path).load({"m": torch.nn.Linear(2, 2)}, CONFIG)
-
-
-def test_object_of_another_shape(tmp_path):
-    manager = CheckpointManager(tmp_path)
-    manager.save(1, {"model": torch.nn.Linear(2, 2)}, CONFIG)
-    with pytest.raises(CheckpointError, match="(?s)component 'model': .*size mismatch for weight"):
-        manager.load({"model": torch.nn.Linear(3, 2)}, CONFIG)
+def test_some_objects_are_restored_whatever_the_configuration_was(tmp_path):
+    manager, counters = CheckpointManager(tmp_path), {"frames": 0}
+    manager.save(5, {"counters": {"frames": 50}, "more": {"a": 1}}, CONFIG)
+    state = random.getstate()
+    assert manager.load({"counters": counters}, config=None) == 5
+    assert counters == {"frames": 50} and random.getstate() == state
 
 
 @pytest.mark.parametrize(
-    ("objects", "error", "message"),
+    ("objects", "message"),
     [
-        ({"x": 3}, TypeError, r"objects\['x'\] is a int, expected something with state_dict"),
-        ({"x": {"a": object()}}, TypeError, "object is not JSON-compatible"),
+        ({"m": torch.nn.Linear(2, 2)}, r"\['model'\], only in the run \['m'\]"),
+        ({"model": torch.nn.Linear(3, 2)}, "(?s)component 'model': .*size mismatch for weight"),
     ],
 )
-def test_object_that_cannot_be_saved(tmp_path, objects, error, message):
-    with pytest.raises(error, match=message):
-        CheckpointManager(tmp_path).save(1, objects, CONFIG)
+def test_other_objects(tmp_path, objects, message):
+    manager = CheckpointManager(tmp_path)
+    manager.save(1, {"model": torch.nn.Linear(2, 2)}, CONFIG)
+    with pytest.raises(CheckpointError, match=message):
+        manager.load(objects, CONFIG)
 
 
-def test_state_that_cannot_be_saved(tmp_path):
-    class Odd(torch.nn.Module):
-        def get_extra_state(self):
-            return object()
+class Odd(torch.nn.Module):
+    def get_extra_state(self):
+        return object()
 
-    with pytest.raises(TypeError, match="state_dict of Odd holds something other than tensors"):
-        CheckpointManager(tmp_path).save(1, {"odd": Odd()}, CONFIG)
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (3, r"objects\['x'\] is a int, expected something with state_dict"),
+        ({"a": object()}, "object is not JSON-compatible"),
+        (Odd(), "state_dict of Odd holds something other than tensors"),
+    ],
+)
+def test_object_that_cannot_be_saved(tmp_path, value, message):
+    with pytest.raises(TypeError, match=message):
+        CheckpointManager(tmp_path).save(1, {"x": value}, CONFIG)
 
 
 # Folders that cannot be written to

@@ -19,6 +19,7 @@ from torchrl_glam.runs.config import (
     PPOGLAMConfig,
     RecipeConfig,
     SACGLAMConfig,
+    SACGLAMRayConfig,
     register,
 )
 from torchrl_glam.runs.config.pretrain import PretrainConfig
@@ -62,19 +63,9 @@ def test_every_key_is_explained_once(recipe):
     assert recipe == "pretrain" or len(explained) == len(set(explained))
 
 
-def test_a_recipe_has_few_keys():
-    """Besides those of the environment's own file."""
-    of_env = {"env_class", "env", "eval_splits", "long_texts"}
-    of_env |= {"goal_length", "observation_length", "action_length"}
-    for schema in RECIPES.values():
-        assert len({key.name for key in fields(schema)} - of_env) <= 45
-
-
-def test_paper_has_the_values_of_the_paper():
-    """Table 3 and Appendix C of SAC-GLAM, without hindsight Table 2."""
-    config = load("paper")
-    config.check()
-    expected = {
+# Tables 1 and 3 of SAC-GLAM.
+PAPERS = {
+    "sac_glam": {
         "total_steps": 400_000,
         "num_envs": 32,
         "env": PAPER,
@@ -93,11 +84,38 @@ def test_paper_has_the_values_of_the_paper():
         "target_entropy": 0.01,
         "hindsight_ratio": 0.5,
         "capacity": 100_000,
-    }
-    assert {key: asdict(config)[key] for key in expected} == expected
-    without = load("paper", "hindsight=false")
-    without.check()
-    assert (without.alpha_init, without.target_entropy) == (0.005, 0.0)
+    },
+    "ppo_glam": {
+        "env": PAPER,
+        "language_model": "google/flan-t5-base",
+        "load_in_4bit": True,
+        "objective": "clip",
+        "update_every": 2048,
+        "num_epochs": 16,
+        "batch_size": 256,
+        "entropy_coeff": 0.01,
+        "critic_coeff": 0.5,
+        "gamma": 0.99,
+        "lr_trunk": 1e-4,
+        "lr_heads": 1e-4,
+        "lmbda": 0.99,
+        "clip_epsilon": 0.2,
+        "max_grad_norm": 0.5,
+    },
+}
+
+
+@pytest.mark.parametrize("recipe", PAPERS)
+def test_paper_has_the_values_of_the_paper(recipe):
+    config = load("paper", recipe=recipe)
+    config.check()
+    assert {key: asdict(config)[key] for key in PAPERS[recipe]} == PAPERS[recipe]
+
+
+def test_without_hindsight_the_entropy_is_as_in_appendix_c():
+    config = load("paper", "hindsight=false")
+    config.check()
+    assert (config.alpha_init, config.target_entropy) == (0.005, 0.0)
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
@@ -142,58 +160,10 @@ def test_larger_models_learn_as_in_the_paper(name, recipe):
     config.check()
 
 
-def test_ppo_has_the_values_of_the_paper():
-    """Table 1 of SAC-GLAM."""
-    config = load("paper", recipe="ppo_glam")
-    config.check()
-    expected = {
-        "env": PAPER,
-        "language_model": "google/flan-t5-base",
-        "load_in_4bit": True,
-        "objective": "clip",
-        "update_every": 2048,
-        "num_epochs": 16,
-        "batch_size": 256,
-        "entropy_coeff": 0.01,
-        "critic_coeff": 0.5,
-        "gamma": 0.99,
-        "lr_trunk": 1e-4,
-        "lr_heads": 1e-4,
-        "lmbda": 0.99,
-        "clip_epsilon": 0.2,
-        "max_grad_norm": 0.5,
-    }
-    assert {key: asdict(config)[key] for key in expected} == expected
-
-
 def test_both_quickstarts_play_and_measure_the_same():
     keys = ("num_envs", "env_class", "env", "eval_splits", "language_model", "eval_episodes")
     sac, ppo = (asdict(load("quickstart", recipe=recipe)) for recipe in RECIPES)
     assert {key: sac[key] for key in keys} == {key: ppo[key] for key in keys}
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("objective", "trpo", r"objective \(trpo\) must be one of \('clip', 'kl'\)"),
-        ("hindsight", "some", r"hindsight \(some\) must be one of \('none', 'all', 'aligned'\)"),
-        ("clip_center", "zero", r"clip_center \(zero\) must be one of \('one', 'behaviour'\)"),
-        ("clip_center", "behaviour", r"clip_center \(behaviour\) must be one when hindsight is"),
-        ("clip_epsilon", 1.0, r"clip_epsilon \(1.0\) must be in \(0, 1\)"),
-        ("kl_target", 0.0, r"kl_target \(0.0\) must be above 0 and finite"),
-        ("kl_coeff", -1.0, r"kl_coeff \(-1.0\) must be at least 0"),
-        ("critic_coeff", float("inf"), r"critic_coeff \(inf\) must be .* finite"),
-        ("entropy_coeff", float("nan"), r"entropy_coeff \(nan\) must be at least 0"),
-        ("lmbda", 1.1, r"lmbda \(1.1\) must be in \[0, 1\]"),
-        ("num_epochs", 0, r"num_epochs \(0\) must be at least 1"),
-        ("batch_size", 4096, r"batch_size \(4096\) must be at most update_every \("),
-        ("lr_trunk", -1.0, r"lr_trunk \(-1.0\) must be"),
-    ],
-)
-def test_values_of_ppo_out_of_range_are_named(key, value, message):
-    config = PPOGLAMConfig(**{key: value})
-    with pytest.raises(ValueError, match=message):
-        config.check()
 
 
 @pytest.mark.parametrize("word", ["true", "false", "auto"])
@@ -252,47 +222,78 @@ def test_aligned_goals_need_to_know_which_are_sub_goals():
         config.check_game(game)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("hindsight_ratio", -0.1, r"hindsight_ratio \(-0.1\) must be in \[0, 1\]"),
-        ("gamma", 1.1, r"gamma \(1.1\) must be in \[0, 1\]"),
-        ("munchausen", 1.0, r"munchausen \(1.0\) must be in \[0, 1\)"),
-        ("tau", 0.0, r"tau \(0.0\) must be in \(0, 1\]"),
-        ("tau", float("nan"), r"tau \(nan\) must be in"),
-        ("lr_end", 2.0, r"lr_end \(2.0\) must be in \[0, 1\]"),
-        ("exploration", 1.1, r"exploration \(1.1\) must be in \[0, 1\]"),
-        ("seed", 2**32, r"seed \(4294967296\) must be in"),
-        ("lora_rank", 0, r"lora_rank \(0\) must be at least 1"),
-        ("max_grad_norm", float("nan"), r"max_grad_norm \(nan\) must be above 0; inf for no"),
-        ("autocast", "maybe", r"autocast \(maybe\) must be one of"),
-        ("separate_optimizers", 2, r"separate_optimizers \(2\) must be true or false"),
-        ("gradient_checkpointing", 2, r"gradient_checkpointing \(2\) must be true or false"),
-        ("eval_episodes", 0, r"eval_episodes \(0\) must be in \[1, 1e\+06\]"),
-        ("eval_every", -8, r"eval_every \(-8\) must be at least 0"),
-        ("alpha_init", 0.0, r"alpha_init \(0.0\) must be above 0|be above 0"),
-        ("target_entropy", -1.0, r"target_entropy \(-1.0\) must be at least 0"),
-        ("target_entropy_end", float("inf"), r"target_entropy_end \(inf\) must be .* finite"),
-        ("eval_splits", {"test": {}}, r"eval_splits \({'test': {}}\) must have a key train"),
-        ("action_length", 0, r"action_length \(0\) must be in \[1, 1e\+06\]"),
-        ("target_entropy_steps", 0, r"target_entropy_steps \(0\) must be at least 1"),
-        ("n_step", 0, r"n_step \(0\) must be at least 1"),
-        ("warmup_updates", -1, r"warmup_updates \(-1\) must be at least 0"),
-        ("warmup_updates", 10**6, r"warmup_updates \(1000000\) must be at most the 1600 updates"),
-        ("capacity", 100, r"capacity \(100\) must be at least batch_size \(128\)"),
-        ("update_every", 33, r"update_every \(33\) must be a multiple of num_envs \(32\)"),
-        ("log_every", 100, r"log_every \(100\) must be a multiple of update_every \(32\)"),
-        ("max_tokens_per_pass", 0, r"max_tokens_per_pass \(0\) must be at least 1"),
-        ("sampling", "half", r"sampling \(half\) must be one of \('uniform', 'ratio', 'prior'"),
-        ("normalisation", "mean", r"normalisation \(mean\) must be one of \('sum', 'token_mean'"),
-        ("critic_input", "action", r"critic_input \(action\) must be one of \('observation-act"),
-        ("lr_heads", float("inf"), r"lr_heads \(inf\) must be"),
-    ],
-)
-def test_values_out_of_range_are_named(key, value, message):
-    config = SACGLAMConfig(**{key: value})
+BAD_SAC = [
+    ("hindsight_ratio", -0.1, r"hindsight_ratio \(-0.1\) must be in \[0, 1\]"),
+    ("gamma", 1.1, r"gamma \(1.1\) must be in \[0, 1\]"),
+    ("munchausen", 1.0, r"munchausen \(1.0\) must be in \[0, 1\)"),
+    ("tau", 0.0, r"tau \(0.0\) must be in \(0, 1\]"),
+    ("tau", float("nan"), r"tau \(nan\) must be in"),
+    ("lr_end", 2.0, r"lr_end \(2.0\) must be in \[0, 1\]"),
+    ("exploration", 1.1, r"exploration \(1.1\) must be in \[0, 1\]"),
+    ("seed", 2**32, r"seed \(4294967296\) must be in"),
+    ("lora_rank", 0, r"lora_rank \(0\) must be at least 1"),
+    ("max_grad_norm", float("nan"), r"max_grad_norm \(nan\) must be above 0; inf for no"),
+    ("autocast", "maybe", r"autocast \(maybe\) must be one of"),
+    ("separate_optimizers", 2, r"separate_optimizers \(2\) must be true or false"),
+    ("gradient_checkpointing", 2, r"gradient_checkpointing \(2\) must be true or false"),
+    ("eval_episodes", 0, r"eval_episodes \(0\) must be in \[1, 1e\+06\]"),
+    ("eval_every", -8, r"eval_every \(-8\) must be at least 0"),
+    ("alpha_init", 0.0, r"alpha_init \(0.0\) must be above 0|be above 0"),
+    ("target_entropy", -1.0, r"target_entropy \(-1.0\) must be at least 0"),
+    ("target_entropy_end", float("inf"), r"target_entropy_end \(inf\) must be .* finite"),
+    ("eval_splits", {"test": {}}, r"eval_splits \({'test': {}}\) must have a key train"),
+    ("action_length", 0, r"action_length \(0\) must be in \[1, 1e\+06\]"),
+    ("target_entropy_steps", 0, r"target_entropy_steps \(0\) must be at least 1"),
+    ("n_step", 0, r"n_step \(0\) must be at least 1"),
+    ("warmup_updates", -1, r"warmup_updates \(-1\) must be at least 0"),
+    ("warmup_updates", 10**6, r"warmup_updates \(1000000\) must be at most the 1600 updates"),
+    ("capacity", 100, r"capacity \(100\) must be at least batch_size \(128\)"),
+    ("update_every", 33, r"update_every \(33\) must be a multiple of num_envs \(32\)"),
+    ("log_every", 100, r"log_every \(100\) must be a multiple of update_every \(32\)"),
+    ("max_tokens_per_pass", 0, r"max_tokens_per_pass \(0\) must be at least 1"),
+    ("sampling", "half", r"sampling \(half\) must be one of \('uniform', 'ratio', 'prior'"),
+    ("normalisation", "mean", r"normalisation \(mean\) must be one of \('sum', 'token_mean'"),
+    ("critic_input", "action", r"critic_input \(action\) must be one of \('observation-act"),
+    ("lr_heads", float("inf"), r"lr_heads \(inf\) must be"),
+]
+BAD_PPO = [
+    ("objective", "trpo", r"objective \(trpo\) must be one of \('clip', 'kl'\)"),
+    ("hindsight", "some", r"hindsight \(some\) must be one of \('none', 'all', 'aligned'\)"),
+    ("clip_center", "zero", r"clip_center \(zero\) must be one of \('one', 'behaviour'\)"),
+    ("clip_center", "behaviour", r"clip_center \(behaviour\) must be one when hindsight is"),
+    ("clip_epsilon", 1.0, r"clip_epsilon \(1.0\) must be in \(0, 1\)"),
+    ("kl_target", 0.0, r"kl_target \(0.0\) must be above 0 and finite"),
+    ("kl_coeff", -1.0, r"kl_coeff \(-1.0\) must be at least 0"),
+    ("critic_coeff", float("inf"), r"critic_coeff \(inf\) must be .* finite"),
+    ("entropy_coeff", float("nan"), r"entropy_coeff \(nan\) must be at least 0"),
+    ("lmbda", 1.1, r"lmbda \(1.1\) must be in \[0, 1\]"),
+    ("num_epochs", 0, r"num_epochs \(0\) must be at least 1"),
+    ("batch_size", 4096, r"batch_size \(4096\) must be at most update_every \("),
+    ("lr_trunk", -1.0, r"lr_trunk \(-1.0\) must be"),
+]
+BAD_RAY = [
+    ("num_collectors", 0, r"num_collectors \(0\) must be at least 1"),
+    ("max_policy_lag", 3, r"max_policy_lag \(3\) must be at least num_collectors times"),
+    ("collector_cpus", 0.0, r"collector_cpus \(0.0\) must be above 0"),
+    ("collector_gpus", 1.5, r"collector_gpus \(1.5\) must be at most 1, or a whole number"),
+    ("collector_timeout", float("nan"), r"collector_timeout \(nan\) must be above 0"),
+    ("ray_address", " ", r"ray_address \( \) must not be empty"),
+]
+BAD = [
+    (kind, *row)
+    for kind, rows in (
+        (SACGLAMConfig, BAD_SAC),
+        (PPOGLAMConfig, BAD_PPO),
+        (SACGLAMRayConfig, BAD_RAY),
+    )
+    for row in rows
+]
+
+
+@pytest.mark.parametrize(("kind", "key", "value", "message"), BAD)
+def test_values_out_of_range_are_named(kind, key, value, message):
     with pytest.raises(ValueError, match=message):
-        config.check()
+        kind(**{key: value}).check()
 
 
 @pytest.mark.parametrize(

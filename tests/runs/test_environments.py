@@ -34,7 +34,7 @@ def test_a_module_may_lie_in_the_current_folder(tmp_path, monkeypatch):
 def test_a_game_that_needs_what_is_not_installed_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a_game_that_needs.py").write_text("import no_such_game")
-    with pytest.raises(ImportError, match=r"env \(a_game_that_needs:Env\) needs no_such_game, whi"):
+    with pytest.raises(ImportError, match=r"a_game_that_needs:Env.*no module 'no_such_game'"):
         import_env("a_game_that_needs:Env")
     with pytest.raises(ImportError, match=r"there is no module 'no_such', neither installed nor"):
         import_env("no_such.game:Env")
@@ -64,9 +64,9 @@ def test_a_name_that_makes_no_environment_is_refused(path, message):
             {"sequential": "no"},
             r"env.sequential \(no\) must",
         ),
-        ("corridor:Corridor", {"length": 3}, r"env.length is no argument of .* takes \['num_envs'"),
+        ("corridor:Corridor", {"length": 3}, r"unexpected keyword .*'length'; .* \['num_envs', 'n"),
         ("corridor:Corridor", {"num_envs": 3}, r"env.num_envs cannot be given"),
-        ("corridor:needs", {}, r"env.length is missing: corridor:needs needs this argument"),
+        ("corridor:needs", {}, r"corridor:needs\): missing a required argument: 'length'"),
         ("corridor:needs", {"length": 2}, r"env \(corridor:needs\) made a int, expected a torchrl"),
         ("corridor:alone", {"num_envs": 2}, r"env.num_envs cannot be given"),
         (

@@ -8,36 +8,6 @@ from torchrl.record.loggers import wandb as torchrl_wandb
 
 from torchrl_glam.runs.records.metrics import MetricsTable
 
-
-class FakeRun:
-    """What wandb.init returns, as far as TorchRL asks for it."""
-
-    id = "run"
-
-    def __init__(self):
-        self.config, self.logged = SimpleNamespace(update=lambda *_, **__: None), []
-
-    def define_metric(self, *_, **__):
-        pass
-
-    def log(self, payload, **_):
-        self.logged.append(payload)
-
-
-@pytest.fixture
-def started(monkeypatch):
-    """The runs that were started, each with what wandb.init was told."""
-    runs = []
-
-    def init(**told):
-        runs.append((FakeRun(), told))
-        return runs[-1][0]
-
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
-    monkeypatch.setattr(torchrl_wandb, "_has_wandb", True)
-    return runs
-
-
 SETTINGS = {"project": "glam", "entity": "team", "mode": "offline", "name": "seed 3"}
 
 
@@ -47,25 +17,39 @@ def told_by_environment(monkeypatch):
         monkeypatch.setenv(f"WANDB_{key.upper()}", value)
 
 
+@pytest.fixture
+def started(monkeypatch):
+    """What each run was told that was started by ``wandb.init``, and what it logged."""
+    runs = []
+
+    def init(**told):
+        told["logged"] = []
+        runs.append(told)
+        return SimpleNamespace(
+            id="run",
+            config=SimpleNamespace(update=lambda *_, **__: None),
+            define_metric=lambda *_, **__: None,
+            log=lambda payload, **_: told["logged"].append(payload["success"]),
+        )
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    monkeypatch.setattr(torchrl_wandb, "_has_wandb", True)
+    return runs
+
+
 def test_where_a_run_is_logged_is_told(started, told_by_environment, tmp_path):
-    table = MetricsTable(tmp_path, ["wandb"], "sac_glam")
-    [(run, told)] = started
+    MetricsTable(tmp_path, ["csv", "wandb"], "sac_glam").add(32, {"success": 0.5})
+    [told] = started  # the other logger is none of its business
     assert {key: told[key] for key in SETTINGS} == SETTINGS
-    assert told["dir"] == str(tmp_path)
-    table.add(32, {"success": 0.5})
-    assert [payload["success"] for payload in run.logged] == [0.5]
+    assert told["dir"] == str(tmp_path) and told["logged"] == [0.5]
+    assert list(tmp_path.glob("sac_glam/**/success.csv"))
 
 
 def test_what_is_not_told_is_left_to_its_own_settings(started, tmp_path):
     MetricsTable(tmp_path, ["wandb"], "sac_glam")
-    [(_, told)] = started
+    [told] = started
     assert told["project"] is None and not {"entity", "mode"} & set(told)
     assert told["name"] == "sac_glam"
-
-
-def test_other_loggers_are_not_told(started, told_by_environment, tmp_path):
-    MetricsTable(tmp_path, ["csv"], "sac_glam").add(32, {"loss": 0.5})
-    assert started == [] and list(tmp_path.glob("sac_glam/**/loss.csv"))
 
 
 @pytest.mark.slow

@@ -51,12 +51,11 @@ def agree(ranks):
     rank, out = ranks.rank, {}
     out["any"] = [ranks.any(rank == 1), ranks.any(False)]
     out["all"] = [ranks.all(rank == 1), ranks.all(True)]
-    out["from_first"] = ranks.from_first(f"of {rank}")
     terms = TensorDict({"loss": torch.tensor(1.0 + rank), "alpha": torch.tensor([0.5])})
     out["sum"] = {key: value.item() for key, value in ranks.sum(terms).items()}
     out["mean"] = ranks.mean({"share": float(rank), "lag/max": 3.0 + rank})
     out["standardise"] = standardise(VALUES[rank], ranks)
-    out["merge"] = ranks.merge({f"job {job}": job for job in ranks.mine(range(5))})
+    out["gather"] = ranks.gather(f"of {rank}")
     statistics, coverage = EpisodeStatistics(["grasp"]), GoalCoverage()
     for record in (statistics, coverage):
         record.add(episodes(rank))
@@ -91,10 +90,9 @@ def test_both_hear_the_same(two):
     for heard in two:
         assert heard["any"] == [True, False]
         assert heard["all"] == [False, True]
-        assert heard["from_first"] == "of 0"
         assert heard["sum"] == {"loss": 3.0, "alpha": 1.0}
         assert heard["mean"] == {"share": 0.5, "lag/max": 4.0}
-        assert heard["merge"] == {f"job {job}": job for job in range(5)}
+        assert heard["gather"] == ["of 0", "of 1"]
 
 
 def test_values_of_all_are_standardised_together(two):
@@ -122,10 +120,10 @@ def test_what_fails_on_one_process_fails_on_both(two):
 def test_all_start_from_the_first_ones_weights_with_random_numbers_of_their_own(two):
     for heard in two:
         kind, words = heard["drifted"]
-        assert kind == "ValueError" and "trunk.weight on process 1" in words
+        assert kind == "ValueError" and "trunk.weight on process 1 ([1, 2] with" in words
         assert heard["weight"] == [[1.0, 1.0]]
         assert heard["aligned"] == {"trunk.bias": 1.0, "log_alpha": 0.0}
-        assert "bias on process 1 must be what it is on process 0" in heard["frozen"][1]
+        assert "bias on process 1 ([1] with checksum" in heard["frozen"][1]
     assert two[0]["drawn"] != two[1]["drawn"]
 
 

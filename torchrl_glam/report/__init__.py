@@ -1,6 +1,6 @@
 """The page of a run: ``report.html``, made without torch and opened without a network.
 
-``python -m torchrl_glam.report FOLDER`` makes it from a run's folder, also while the run trains.
+Every run writes its own; ``make_page(read_run(folder))`` makes that of any run's folder again.
 """
 
 from torchrl_glam._extras import needs

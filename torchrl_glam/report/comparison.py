@@ -36,11 +36,6 @@ class RunSummary:
     reached: dict[float, tuple[float, float]]
 
 
-def common_end(curves: Sequence[Curve]) -> float:
-    """The last step that all of some runs reached."""
-    return min(x[-1] for x, _ in curves)
-
-
 def summarise(
     curve: Curve, seconds: Sequence[float], end: float, thresholds: Sequence[float]
 ) -> RunSummary:

@@ -11,7 +11,6 @@ from torchrl_glam.report.plans import SECTIONS, Plan
 Column = tuple[list[float], list[float]]
 """Steps, and what was measured there."""
 
-
 _APART = re.compile(r"step|updates|seconds/time/.*|probe/calibration/.*")  # shown otherwise
 _TOTAL = "seconds/time/"
 
@@ -35,7 +34,7 @@ def sections(
     columns = {**_columns(rows), **_shares(rows)}
     left = [name for name in columns if not _APART.fullmatch(name)]
     out = []
-    for heading, plans in SECTIONS:
+    for heading, plans in SECTIONS.items():
         charts = []
         for plan in plans:
             matches = {name: m for name in left if (m := re.fullmatch(plan.pattern, name))}
@@ -84,11 +83,12 @@ def _charts(
     groups: dict[str, list[Line]] = {}
     styles: dict[str, int] = {}
     for name, match in matches.items():
-        parts = match.groupdict()
-        label = _words(parts.get("line") or plan.label)
+        parts = {"line": None, "chart": None} | match.groupdict()
+        label = _words(parts["line"] or plan.words.get(name, name))
+        chart = plan.words.get(parts["chart"], parts["chart"])
         style = styles.setdefault(label, len(styles))
-        title = plan.title.format(chart=plan.charts.get(parts.get("chart"), parts.get("chart")))
-        groups.setdefault(_words(title), []).append(Line(label, *columns[name], style))
+        title = _words(plan.title.format(chart=chart))
+        groups.setdefault(title, []).append(Line(label, *columns[name], style))
     last = max((steps[-1] for steps, _ in columns.values()), default=0)
     return [
         Chart(

@@ -63,15 +63,7 @@ def _newest(run: Run, unit: str) -> Iterator[tuple[str, str, str]]:
         if name in last:
             yield name, f"{last[name][0]:,.{digits}f}", ""
     if "seconds" in last:
-        yield "time", _duration(last["seconds"][0]), ""
-
-
-def _duration(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return "unknown"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+        yield "minutes", number(round(last["seconds"][0] / 60, 1)), ""
 
 
 def _references(values: Any) -> dict[str, list[float]]:
@@ -79,13 +71,10 @@ def _references(values: Any) -> dict[str, list[float]]:
     found = {}
     for name, value in (values if isinstance(values, dict) else {}).items():
         numbers = value if isinstance(value, list) else [value]
-        if len(numbers) in (1, 3) and all(map(_is_finite, numbers)):
+        finite = all(isinstance(v, (int, float)) and abs(v) < math.inf for v in numbers)
+        if len(numbers) in (1, 3) and finite:
             found[name] = numbers
     return found
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and abs(value) < math.inf
 
 
 def _asset(package: str, name: str) -> str:

@@ -47,29 +47,19 @@ class RunRecord:
         self._started = datetime.now(timezone.utc)
         self._about = {"pretraining": pretraining} if pretraining else {}
 
-    @property
-    def references(self) -> Mapping[str, Sequence[float]]:
-        """Success of other policies, by name, once something is written."""
-        return {} if self._record is None else self._record["references"]
-
-    def update(self, rows: Sequence[Mapping[str, float]]) -> None:
-        """Writes the page of some metrics, if it is time to."""
-        if time.thread_time() >= self._due:
-            self.write(rows)
-
     def write(
         self,
         rows: Sequence[Mapping[str, float]],
         references: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
-        """Writes the page of some metrics.
+        """Writes the page of some metrics, if it is time to or there are other references.
 
         Args:
             rows: the metrics, each with ``"step"``; without any, nothing is written.
             references: success of other policies by name, with the ends of its interval if they
                 are known, for this page and later ones. Default: none.
         """
-        if not rows:
+        if not rows or (time.thread_time() < self._due and not references):
             return
         if self._record is None or references:
             record = self._record or self._begin()
@@ -93,7 +83,6 @@ class RunRecord:
             with contextlib.suppress(ValueError, KeyError, TypeError):  # damaged: it begins anew
                 record = json.loads(path.read_text(encoding="utf-8"))
                 starts, references = list(record["starts"]), dict(record["references"])
-        start = (
-            {"time": f"{self._started:%Y-%m-%d %H:%M:%S} UTC"} | describe_process() | self._about
-        )
-        return {"unit": self._unit, "starts": [*starts, start], "references": references}
+        start = {"time": f"{self._started:%Y-%m-%d %H:%M:%S} UTC", **describe_process()}
+        starts.append(start | self._about)
+        return {"unit": self._unit, "starts": starts, "references": references}

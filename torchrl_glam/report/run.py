@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchrl_glam._files import shorten
-from torchrl_glam.runs.files import plain_files
+from torchrl_glam._files import read_json, read_text, shorten
 from torchrl_glam.runs.run_folder import CONFIG, METRICS, RECORD
 
 
@@ -69,15 +67,13 @@ def read_run(folder: str | Path) -> Run:
         raise FileNotFoundError(
             f"folder ({str(folder)!r}) holds no {METRICS}: give the folder of a run that has begun"
         )
-    texts = {name: _text(folder, name) for name in (METRICS, CONFIG, RECORD)}
-    try:
-        record = json.loads(texts[RECORD] or "{}")
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{RECORD} in folder {str(folder)!r} is no JSON: {error}") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"{RECORD} in folder {str(folder)!r} must hold an object, not {record!r}")
-    rows = _rows(texts[METRICS], folder)
-    return Run(folder.resolve().name, rows, texts[CONFIG], record, find_episodes(folder))
+    rows = _read_rows(folder / METRICS)
+    config, record = folder / CONFIG, folder / RECORD
+    text = read_text(config) if config.exists() else ""
+    about = read_json(record) if record.exists() else {}
+    if not isinstance(about, dict):
+        raise ValueError(f"{str(record)!r} must hold an object, not {shorten(about)!r}")
+    return Run(folder.resolve().name, rows, text, about, find_episodes(folder))
 
 
 def find_episodes(folder: Path) -> list[str]:
@@ -85,27 +81,17 @@ def find_episodes(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("episodes*.html"))
 
 
-def _text(folder: Path, name: str) -> str:
-    """A file's text, "" if there is none; links and pipes lead elsewhere, or nowhere."""
-    try:
-        return "".join(p.read_text(encoding="utf-8") for p in plain_files(folder / name))
-    except (UnicodeDecodeError, ValueError) as error:
-        raise ValueError(f"folder {str(folder)!r} cannot be read: {name}: {error}") from None
-
-
-def _rows(text: str, folder: Path) -> list[dict[str, float]]:
+def _read_rows(path: Path) -> list[dict[str, float]]:
+    text, rows = read_text(path, most=2**30), []
     whole = text[: text.rfind("\n") + 1]
-    rows = []
     for line, cells in enumerate(csv.DictReader(whole.splitlines()), start=2):
         try:
             row = {name: float(cell) for name, cell in cells.items() if cell}
         except (TypeError, ValueError):
-            raise ValueError(
-                f"{METRICS} in folder {str(folder)!r} has more than numbers in line {line}"
-            ) from None
+            raise ValueError(f"{str(path)!r} has more than numbers in line {line}") from None
         if not math.isfinite(row.get("step", math.nan)):
-            raise ValueError(f"{METRICS} in folder {str(folder)!r} has no step in line {line}")
+            raise ValueError(f"{str(path)!r} has no step in line {line}")
         rows.append(row)
     if not rows:
-        raise ValueError(f"{METRICS} in folder {str(folder)!r} has no rows yet")
+        raise ValueError(f"{str(path)!r} has no rows yet")
     return rows

@@ -40,22 +40,6 @@ def choose_autocast(setting: str, device: torch.device) -> torch.dtype | None:
     return torch.bfloat16 if setting == "true" else None
 
 
-def choose_attention(device: torch.device, autocast: torch.dtype | None) -> str | None:
-    """Implementation of attention: None for the usual one, ``"eager"`` in bfloat16 on the CPU.
-
-    There the fused kernel goes backward slowly, and eager is 1.4 times faster.
-    """
-    return "eager" if device.type == "cpu" and autocast is not None else None
-
-
-def choose_padding(device: torch.device, autocast: torch.dtype | None) -> int:
-    """Multiple to which lengths are padded: 4 in bfloat16 on the CPU, else 1.
-
-    There oneDNN generates a kernel for each shape, which takes longer than to use it once.
-    """
-    return 4 if device.type == "cpu" and autocast is not None else 1
-
-
 def bound_kernel_caches(capacity: int = 256) -> None:
     """Bounds what oneDNN keeps of the kernels that it generates: by default 1,024, about 1 GB.
 

@@ -6,10 +6,11 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from tensordict import NestedKey
@@ -31,7 +32,6 @@ _READ = (  # by every recipe
     *("goal_tokens", "observation_tokens", "action_tokens", "action_mask", "goal_kind"),
     *(("hindsight", "goal_tokens"), ("hindsight", "kind")),
 )
-
 
 OWN_ENV = RecipeConfig.env_class
 _GAMES = ("babyai", "scienceworld", "textworld", "textworld_express")
@@ -82,17 +82,14 @@ def import_env(path: str) -> Callable[..., EnvBase]:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        missing = f"{error.name}"
-        if not f"{module_name}.".startswith(f"{missing}."):
-            raise ImportError(f"env ({path}) needs {missing}, which is not installed") from error
         raise ImportError(
-            f"env ({path}): there is no module {missing!r}, neither installed nor in {os.getcwd()}"
+            f"env ({path}): there is no module {error.name!r}, neither installed nor in "
+            f"{os.getcwd()}"
         ) from error
     make = getattr(module, name, None)
     if make is None:
-        near = get_close_matches(name, dir(module), 1)
-        hint = f"; the nearest is {near[0]!r}" if near else ""
-        raise ValueError(f"env ({path}): the module {module_name} has no {name!r}{hint}")
+        near = "".join(f"; the nearest is {n!r}" for n in get_close_matches(name, dir(module), 1))
+        raise ValueError(f"env ({path}): the module {module_name} has no {name!r}{near}")
     if not callable(make) or (isinstance(make, type) and not issubclass(make, EnvBase)):
         raise ValueError(
             f"env ({path}) must be a torchrl.envs.EnvBase, or a function that returns one"
@@ -117,14 +114,21 @@ def make_bare_env(config: RecipeConfig, num_envs: int, seed: int, split: str = "
             another batch size.
     """
     make = import_env(config.env_class)
-    taken = inspect.signature(make.__init__ if isinstance(make, type) else make).parameters
-    given = {**config.env, **config.eval_splits[split]}
+    signature = inspect.signature(partial(make.__init__, None) if isinstance(make, type) else make)
+    taken, given = signature.parameters, {**config.env, **config.eval_splits[split]}
     own = {"num_envs": num_envs, "seed": seed, "device": CPU}
-    _check_arguments(config.env_class, given, taken, own)
-    if "num_envs" in taken:
-        env = make(**given, **{name: value for name, value in own.items() if name in taken})
-    else:
-        env = SerialEnv(num_envs, partial(make, **given))
+    for name, value in given.items():
+        if name in own:
+            raise ValueError(f"env.{name} cannot be given: recipes choose it, see --help")
+        if name in taken and isinstance(taken[name].default, bool) and not isinstance(value, bool):
+            raise ValueError(f"env.{name} ({value}) must be true or false")
+    whole = "num_envs" in taken
+    own = {name: value for name, value in own.items() if whole and name in taken}
+    try:
+        signature.bind(**given, **own)
+    except TypeError as error:
+        raise ValueError(f"env ({config.env_class}): {error}; it takes {[*taken]}") from None
+    env = make(**given, **own) if whole else SerialEnv(num_envs, partial(make, **given))
     if not isinstance(env, EnvBase):
         raise ValueError(
             f"env ({config.env_class}) made a {type(env).__name__}, expected a torchrl.envs.EnvBase"
@@ -138,26 +142,6 @@ def make_bare_env(config: RecipeConfig, num_envs: int, seed: int, split: str = "
     if not {"num_envs", "seed"} <= taken.keys():
         env.set_seed(seed)
     return env if env.device == CPU else env.to(CPU)
-
-
-def _check_arguments(
-    path: str, given: Mapping[str, Any], taken: Mapping[str, inspect.Parameter], own: Mapping
-) -> None:
-    names = [name for name in taken if name != "self"]
-    if not any(taken[name].kind is inspect.Parameter.VAR_KEYWORD for name in names):
-        for name in given.keys() - taken.keys():
-            raise ValueError(f"env.{name} is no argument of {path}, which takes {names}")
-    for name in given.keys() & own.keys():
-        raise ValueError(f"env.{name} cannot be given: recipes choose it, see --help")
-    for name, value in given.items():
-        switch = name in taken and isinstance(taken[name].default, bool)
-        if switch and not isinstance(value, bool):
-            raise ValueError(f"env.{name} ({value}) must be true or false")
-    usual = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    for name in names:
-        needed = taken[name].default is inspect.Parameter.empty and taken[name].kind in usual
-        if needed and name not in given and name not in own:
-            raise ValueError(f"env.{name} is missing: {path} needs this argument")
 
 
 def make_env(
@@ -206,6 +190,16 @@ def make_eval_envs(
         split: make_env(config, tokenizer, num_envs=config.eval_episodes, split=split)
         for split in config.eval_splits
     }
+
+
+def make_reference_env(config: RecipeConfig) -> EnvBase:
+    """The environment of training for policies that read no text, as random play and the oracle.
+
+    Playground-Text plays thousands of episodes side by side; other games are slow and large.
+    """
+    if config.env_class != OWN_ENV:
+        return make_bare_env(config, 100, config.seed)
+    return make_bare_env(replace(config, env={**config.env, "text": False}), 2_000, config.seed)
 
 
 def make_probe(config: RecipeConfig, tokenizer: PreTrainedTokenizerBase) -> PlanProbe | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -14,6 +14,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 from torchrl_glam.runs.processes.ranks import Ranks
 from torchrl_glam.runs.records.statistics import goals_reached
 from torchrl_glam.runs.seeds import seeded
+from torchrl_glam.runs.success import ALL, Result
 from torchrl_glam.text import describe_env
 
 EVAL_SEED = 10_000
@@ -27,10 +28,6 @@ def evaluate(
     *,
     seed: int,
     deterministic: bool = False,
-    kinds: Sequence[str] | None = None,
-    kind_key: NestedKey = "goal_kind",
-    action_key: NestedKey = "action",
-    mask_key: NestedKey = "action_mask",
     success_key: NestedKey | None = None,
 ) -> dict[str, float]:
     """Plays exactly one episode in every instance of the environment.
@@ -44,10 +41,6 @@ def evaluate(
         env: a vectorised text environment, one episode an instance.
         seed: of environment and policy.
         deterministic: take the most likely action instead of sampling. Default False.
-        kinds: names of the goal kinds. Default: those that the environment names, see
-            :class:`~torchrl_glam.text.EnvDescription`.
-        kind_key, action_key, mask_key: keys of goal kind, action and admissible actions.
-            Defaults: ``"goal_kind"``, ``"action"``, ``"action_mask"``.
         success_key: see :func:`~torchrl_glam.runs.records.statistics.goals_reached`. Default: the
             one that the environment names, else ``"reward"``.
 
@@ -64,15 +57,10 @@ def evaluate(
         >>> evaluate(OraclePolicy(env.goals), env, seed=0)["success"]
         1.0
     """
-    game = describe_env(env, mask_key=mask_key)
-    kinds = game.goal_kinds if kinds is None else kinds
-    success_key = game.success_key if success_key is None else success_key
-    keys = (kind_key, action_key, mask_key, success_key)
-    reached, length, kind = play_episodes(
-        policy, env, *keys, seed=seed, deterministic=deterministic
-    )
+    options = {"seed": seed, "deterministic": deterministic, "success_key": success_key}
+    reached, length, kind = play_episodes(policy, env, **options)
     out = {"success": reached.float().mean().item(), "length": length.float().mean().item()}
-    for index, name in enumerate(kinds):
+    for index, name in enumerate(describe_env(env).goal_kinds):
         chosen = reached[kind == index]
         if chosen.numel():
             out[f"success/{name}"] = chosen.float().mean().item()
@@ -83,24 +71,22 @@ def evaluate(
 def play_episodes(
     policy: Callable[[TensorDictBase], TensorDictBase] | None,
     env: EnvBase,
-    kind_key: NestedKey = "goal_kind",
-    action_key: NestedKey = "action",
-    mask_key: NestedKey = "action_mask",
-    success_key: NestedKey = "reward",
     *,
     seed: int,
     deterministic: bool = False,
+    success_key: NestedKey | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The episodes of :func:`evaluate` one by one; its arguments.
 
     Returns:
         Whether each reached its goal (bool), its steps, and the kind of its goal, ``[B]`` all.
     """
+    success_key = describe_env(env).success_key if success_key is None else success_key
     mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
     with seeded(seed), set_exploration_type(mode):
         env.set_seed(seed)
         state = env.reset()
-        kind = state[kind_key].clone()
+        kind = state["goal_kind"].clone()
         running = torch.ones(env.batch_size, dtype=torch.bool, device=kind.device)
         reached, length = torch.zeros_like(running), torch.zeros_like(kind, dtype=torch.long)
         while running.any():
@@ -114,13 +100,13 @@ def play_episodes(
                 state = env.reset(state.update(reset))
             if not moves.all():
                 state.set("_step", moves.unsqueeze(-1))
-            mask = state[mask_key]
+            mask = state["action_mask"]
             action = mask.to(torch.int8).argmax(-1)
             if policy is None:
                 action = torch.multinomial(mask.float(), 1).squeeze(-1)
             else:
-                action[running] = policy(state[running])[action_key]
-            step = env.step(state.set(action_key, action))["next"]
+                action[running] = policy(state[running])["action"]
+            step = env.step(state.set("action", action))["next"]
             length += running
             reached |= running & goals_reached(step, success_key)
             running &= ~step["done"].squeeze(-1)
@@ -130,8 +116,8 @@ def play_episodes(
 
 def play_randomly(
     env: EnvBase, *, seed: int = EVAL_SEED, episodes: int = 2_000, seconds: float = 60.0
-) -> tuple[int, int]:
-    """Counts successes of random play, for a line to compare with.
+) -> Result:
+    """Plays admissible actions at random, for a line to compare with.
 
     Args:
         env: a vectorised text environment; it is played in rounds of one episode an instance.
@@ -140,14 +126,14 @@ def play_randomly(
         seconds: after which no further round begins, for slow games. Default: 60.
 
     Returns:
-        Successes and episodes.
+        The result, of policy ``"random play"`` and split ``"train"``.
     """
-    successes, played, started = 0, 0, time.monotonic()
-    success_key = describe_env(env).success_key
+    successes, played, steps, started = 0, 0, 0, time.monotonic()
     while played == 0 or (played < episodes and time.monotonic() - started < seconds):
-        reached, _, _ = play_episodes(None, env, success_key=success_key, seed=seed)
-        successes, played, seed = successes + int(reached.sum()), played + len(reached), seed + 1
-    return successes, played
+        reached, length, _ = play_episodes(None, env, seed=seed)
+        successes, played = successes + int(reached.sum()), played + reached.numel()
+        steps, seed = steps + int(length.sum()), seed + 1
+    return Result("random play", "train", 0, ALL, played, successes, steps / played)
 
 
 def evaluate_splits(
@@ -171,7 +157,8 @@ def evaluate_splits(
         Results under ``eval/<name>/sampled/...`` and ``eval/<name>/greedy/...``.
     """
     out, ranks = {}, ranks or Ranks()
-    for name, mode in ranks.mine([(name, mode) for name in envs for mode in ("sampled", "greedy")]):
+    jobs = [(name, mode) for name in envs for mode in ("sampled", "greedy")]
+    for name, mode in jobs[ranks.rank :: ranks.size]:
         results = evaluate(policy, envs[name], seed=seed, deterministic=mode == "greedy")
         out |= {f"eval/{name}/{mode}/{key}": value for key, value in results.items()}
-    return ranks.merge(out)
+    return {name: value for part in ranks.gather(out) for name, value in part.items()}

@@ -17,7 +17,6 @@ from torchrl_glam.objectives import GatheringOptimizer, LostProcessError, Update
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-
 logger = logging.getLogger(__name__)
 
 
@@ -55,50 +54,41 @@ class HalvingPasses:
                 are of one token.
         """
 
-        def told(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-            try:
-                return update(*args, **kwargs)
-            except (UpdateFailedError, LostProcessError):
-                raise
-            except Exception as error:
-                self._optimizer.discard(error)
-                raise
-
         @functools.wraps(update)
         def halving(*args: Given.args, **kwargs: Given.kwargs) -> Result:
             self._batch = None
-            try:
-                return told(*args, **kwargs)
-            except torch.OutOfMemoryError as error:
-                self._halve(error)
-            # Not in the handler, where the error still holds what the update had made.
-            self._forget()
-            try:
-                return told(*args, **kwargs)
-            except torch.OutOfMemoryError as error:
-                raise self._end(error) from error
+            while True:
+                try:
+                    return update(*args, **kwargs)
+                except (UpdateFailedError, LostProcessError):
+                    raise
+                except Exception as error:
+                    self._optimizer.discard(error)
+                    if not isinstance(error, torch.OutOfMemoryError):
+                        raise
+                    self._halve(error)
+                # Not in the handler, where the error still holds what the update had made.
+                gc.collect()
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
 
         return halving
 
     def _halve(self, error: torch.OutOfMemoryError) -> None:
-        tokens = self._tokens()
+        tokens, reason = self._tokens(), str(error).partition("\n")[0]
         if self._halved or tokens < 2:
-            raise self._end(error) from error
+            again = " again, after passes were halved once" if self._halved else ""
+            raise torch.OutOfMemoryError(
+                f"memory ran out in an update{again} (max_tokens_per_pass: {self.max_tokens}; "
+                f"{reason}): set max_tokens_per_pass={max(1, tokens // 2)} or less, "
+                "gradient_checkpointing=true, load_in_4bit=true with lora_rank, or a smaller model"
+            ) from error
         self._halved, self.max_tokens = True, tokens // 2
         logger.warning(
             "Memory ran out in an update (%s). It is done again in passes of half the size, as all "
             "that follow: max_tokens_per_pass=%s",
-            _first_line(error),
+            reason,
             self.max_tokens,
-        )
-
-    def _end(self, error: torch.OutOfMemoryError) -> torch.OutOfMemoryError:
-        again = " again, after passes were halved once" if self._halved else ""
-        return torch.OutOfMemoryError(
-            f"memory ran out in an update{again} (max_tokens_per_pass: {self.max_tokens}; "
-            f"{_first_line(error)}): set max_tokens_per_pass={max(1, self._tokens() // 2)} or "
-            "less, gradient_checkpointing=true, load_in_4bit=true with lora_rank, or a smaller "
-            "model"
         )
 
     def _tokens(self) -> int:
@@ -107,13 +97,3 @@ class HalvingPasses:
             return self.max_tokens or 0
         prompts, nodes = self._trunk.count_tokens(self._batch)
         return len(self._batch) * int(prompts.max() + nodes.max())
-
-    def _forget(self) -> None:
-        self._optimizer.discard()
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or ["no reason given"])[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from torchrl.envs import EnvBase
 
 from torchrl_glam.models import AgentCard, export_agent, write_model_card
 from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
+from torchrl_glam.runs.environments import OWN_ENV, make_reference_env
 from torchrl_glam.runs.evaluation import play_randomly
 from torchrl_glam.runs.records.metrics import MetricsTable
 from torchrl_glam.runs.records.process import describe_process
@@ -37,30 +39,37 @@ def save_results(
             :func:`~torchrl_glam.runs.evaluation.evaluate_splits` in the last row.
         model: the trained language model, or its adapters.
         tokenizer: its tokenizer.
-        env: training environment of the evaluations, for random play in its chart.
+        env: training environment of the evaluations; other games than Playground-Text play at
+            random there.
         critics: parameters of the value heads, stacked.
         config: the run's.
 
     Returns:
         Success of the sampled policy at the end, by split of goals.
     """
-    card = make_card(config, tokenizer, env, len(critics))
-    card.pretraining = getattr(model.config, "pretraining", "")
+    card = AgentCard(
+        environment={name: getattr(config, name) for name in ENVIRONMENT},
+        template=config.template(tokenizer),
+        normalisation=config.normalisation,
+        critic=getattr(config, "critic_input", "state"),
+        hidden_sizes=tuple(config.critic_hidden_sizes),
+        num_actions=describe_env(env).num_actions,
+        num_critics=len(critics),
+        model=config.language_model,
+        load_in_4bit=config.load_in_4bit,
+        pretraining=getattr(model.config, "pretraining", ""),
+    )
     export_agent(folder / "model", model, tokenizer, critics, card=card, overwrite=True)
-    results = final_results(table, config.eval_episodes)
+    results = _evaluations(table.rows[-1], config.eval_episodes)
     write_model_card(folder / "model", results=results, origin=describe_process(), overwrite=True)
-    if "random play" not in table.references:  # of the folder's earlier end, if it was resumed
-        successes, episodes = play_randomly(env)
-        chance = Result("random play", "train", 0, ALL, episodes, successes, 0.0)
-        table.write_page({"random play": [chance.success, *chance.interval]})
-    end = "/success"
-    sampled = (key for key in table.rows[-1] if key.endswith(f"/sampled{end}"))
-    return {key.removesuffix(end): table.rows[-1][key] for key in sampled}
+    chance = play_randomly(make_reference_env(config) if config.env_class == OWN_ENV else env)
+    table.write_page({chance.policy: [chance.success, *chance.interval]})
+    return {result.split: result.success for result in results if result.policy == "sampled"}
 
 
-def final_results(table: MetricsTable, episodes: int) -> list[Result]:
-    """The evaluations in the last row of a run's metrics, each of so many episodes."""
-    row, results = table.rows[-1], []
+def _evaluations(row: Mapping[str, float], episodes: int) -> list[Result]:
+    """Those in a row of metrics, each of so many episodes."""
+    results = []
     for key, rate in row.items():
         match key.split("/"):
             case ["eval", split, mode, "success"]:
@@ -68,20 +77,3 @@ def final_results(table: MetricsTable, episodes: int) -> list[Result]:
                 reached = round(rate * episodes)
                 results.append(Result(mode, split, 0, ALL, episodes, reached, length))
     return results
-
-
-def make_card(
-    config: RecipeConfig, tokenizer: PreTrainedTokenizerBase, env: EnvBase, num_critics: int = 1
-) -> AgentCard:
-    """What the export of a run says of its agent, besides the weights."""
-    return AgentCard(
-        environment={name: getattr(config, name) for name in ENVIRONMENT},
-        template=config.template(tokenizer),
-        normalisation=config.normalisation,
-        critic=getattr(config, "critic_input", "state"),
-        hidden_sizes=tuple(config.critic_hidden_sizes),
-        num_actions=describe_env(env).num_actions,
-        num_critics=num_critics,
-        model=config.language_model,
-        load_in_4bit=config.load_in_4bit,
-    )

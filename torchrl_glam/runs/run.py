@@ -19,7 +19,7 @@ from torchrl_glam.models import check_gradients
 from torchrl_glam.objectives import GatheringOptimizer
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 from torchrl_glam.runs.config import RecipeConfig
-from torchrl_glam.runs.device import bound_kernel_caches, choose_autocast, choose_device
+from torchrl_glam.runs.device import choose_device
 from torchrl_glam.runs.divergence import diverged
 from torchrl_glam.runs.environments import make_probe
 from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate_splits
@@ -32,7 +32,6 @@ from torchrl_glam.runs.records.metrics import MetricsTable, Record
 from torchrl_glam.runs.records.progress import Progress
 from torchrl_glam.runs.results import save_results
 from torchrl_glam.runs.run_folder import CONFIG, DIVERGED, RunFolder
-from torchrl_glam.runs.seeds import seed_everything
 from torchrl_glam.runs.setting import Setting
 
 if TYPE_CHECKING:
@@ -77,7 +76,8 @@ class Run(Setting):
         record: Callable[[Path, str, str], Record] | None = None,
         resumable: bool = True,
     ) -> None:
-        self.config, self.name = config, name
+        super().__init__(config)
+        self.name = name
         self.counters = {"steps": 0, "updates": 0, "seconds": 0.0}
         self._unit, self._make_record, self._resumable = unit, record, resumable
         self._whole = self._stopping = False
@@ -98,10 +98,7 @@ class Run(Setting):
                     raise FileNotFoundError(
                         f"folder {str(self.folder)!r} is not there for process {self.ranks.rank}"
                     )
-            self.device = choose_device(config.device)
-            bound_kernel_caches()
-            seed_everything(config.seed)
-            self._autocast = choose_autocast(config.autocast, self.device)
+            self.settle(choose_device(config.device), config.seed)
             (self.folder / DIVERGED).unlink(missing_ok=True)
             self._stack = stack.pop_all()
         return self

@@ -158,10 +158,9 @@ def find_unfinished(
     require_same_config(stored_settings(folder), settings, may_change, folder)
     if (folder / DIVERGED).exists():
         raise RunIsDone(f"{folder} diverged: {read_text(folder / DIVERGED).strip()}")
-    whole, _, _ = (read_text(folder / METRICS) if (folder / METRICS).exists() else "").rpartition(
-        "\n"
-    )
-    step = whole.rpartition("\n")[2].partition(",")[0]  # of the last row
+    metrics = folder / METRICS
+    rows = read_text(metrics, most=2**30).splitlines() if metrics.exists() else []
+    step = rows[-1].partition(",")[0] if rows else ""
     exported = (folder / "model" / CARD).exists()
     if exported and step.replace(".", "").isdigit() and float(step) >= settings["total_steps"]:
         raise RunIsDone(f"{folder} is done")

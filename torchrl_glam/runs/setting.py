@@ -1,4 +1,4 @@
-"""The language model and the environments of a run, as its configuration and device want them."""
+"""The language model, environments and collector that a configuration and a device want."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from tensordict import NestedKey, TensorDictBase
 from torchrl.collectors import Collector
 from torchrl.envs import EnvBase, TransformedEnv
 
+from torchrl_glam.models import load_language_model
 from torchrl_glam.runs.config import RecipeConfig
+from torchrl_glam.runs.device import bound_kernel_caches, choose_autocast
 from torchrl_glam.runs.environments import make_env, make_eval_envs
-from torchrl_glam.runs.language_model import load_agent_model, scoring
+from torchrl_glam.runs.seeds import seed_everything
 from torchrl_glam.text import EnvDescription, describe_env
 
 if TYPE_CHECKING:
@@ -22,29 +24,53 @@ if TYPE_CHECKING:
 class Setting:
     """What a :class:`~torchrl_glam.runs.run.Run` gives its algorithm to begin with.
 
+    Args:
+        config: the configuration.
+
     Attributes:
-        config: the run's configuration.
+        config: the configuration.
         mine: the same for this process: its share of environments, batch and replay buffer.
-        device: of the language model. Environments and replay buffer are in main memory.
+        device: of the language model, after :meth:`settle`. Environments and replay buffer are in
+            main memory.
         game: what the environment says of itself, after :meth:`make_envs`.
     """
 
-    config: RecipeConfig
-    mine: RecipeConfig
     device: torch.device
     game: EnvDescription
-    _autocast: torch.dtype | None
-    _pretraining: str = ""
+
+    def __init__(self, config: RecipeConfig) -> None:
+        self.config = self.mine = config
+        self._pretraining = ""
+
+    def settle(self, device: torch.device, seed: int) -> None:
+        """Prepares for the language model's device, and seeds the global generators."""
+        self.device, self._autocast = device, choose_autocast(self.config.autocast, device)
+        self._slow = device.type == "cpu" and self._autocast is not None  # bfloat16 on the CPU
+        bound_kernel_caches()
+        seed_everything(seed)
 
     def load_model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """The language model of the configuration, on the run's device, and its tokenizer."""
-        model, tokenizer = load_agent_model(self.config, self.device, self._autocast)
+        """The language model of the configuration, on the device, and its tokenizer."""
+        model, tokenizer = load_language_model(
+            self.config.language_model,
+            lora=self.config.lora(),
+            load_in_4bit=self.config.load_in_4bit,
+            device=self.device,
+            gradient_checkpointing=self.config.gradient_checkpointing,
+            attention="eager" if self._slow else None,  # the fused kernel is slow backward
+        )
         self._pretraining = str(getattr(model.config, "pretraining", ""))
         return model, tokenizer
 
     def scoring(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         """Keyword arguments of :func:`~torchrl_glam.models.make_trunk`."""
-        return scoring(self.config, tokenizer, self.device, self._autocast)
+        return {
+            "template": self.config.template(tokenizer),
+            "normalisation": self.config.normalisation,
+            "max_tokens_per_pass": self.config.max_tokens_per_pass,
+            "autocast": self._autocast,
+            "pad_to_multiple_of": 4 if self._slow else 1,  # oneDNN makes a kernel for each shape
+        }
 
     def make_envs(
         self, tokenizer: PreTrainedTokenizerBase, keep: Sequence[NestedKey] = ()

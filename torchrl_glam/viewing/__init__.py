@@ -3,7 +3,7 @@
 from torchrl_glam._extras import needs
 
 with needs("recipes", "Viewing an agent"):
-    from torchrl_glam.viewing.agents import name_apart, open_agent, read_card
+    from torchrl_glam.viewing.agents import name_apart, open_agent
     from torchrl_glam.viewing.animation import write_animation
     from torchrl_glam.viewing.figures import (
         format_results,
@@ -28,7 +28,6 @@ __all__ = [
     "play",
     "plot_results",
     "pool",
-    "read_card",
     "record",
     "tokenize",
     "write_animation",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchrl_glam.models import Agent, AgentCard, load_agent, zero_shot_agent
-from torchrl_glam.models.card import find_export
+from torchrl_glam.models import Agent, load_agent, zero_shot_agent
 from torchrl_glam.runs.config.viewing import ViewConfig
 from torchrl_glam.runs.device import choose_device
 
@@ -23,19 +22,6 @@ def open_agent(config: ViewConfig, folder: str | None) -> Agent:
     if folder is not None:
         return load_agent(folder, **options)
     return zero_shot_agent(config.language_model, config.chat_template, **options)
-
-
-def read_card(folder: str) -> AgentCard:
-    """Reads the agent card of a folder, without the weights.
-
-    Args:
-        folder: as :func:`~torchrl_glam.models.load_agent` takes it.
-
-    Raises:
-        FileNotFoundError: if the folder holds no agent; names what is missing.
-        ValueError: if the card is damaged.
-    """
-    return AgentCard.read(find_export(Path(folder)))
 
 
 def name_apart(folders: Sequence[str]) -> list[str]:

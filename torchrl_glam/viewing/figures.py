@@ -6,7 +6,6 @@ import csv
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import groupby
-from math import isnan
 from pathlib import Path
 
 from tensordict import TensorDictBase
@@ -27,7 +26,6 @@ def measure(
     objects: int,
     seed: int,
     deterministic: bool = False,
-    progress: Callable[[int], None] = lambda over: None,
 ) -> list[Result]:
     """Plays an episode in each instance of an environment.
 
@@ -39,8 +37,6 @@ def measure(
         split, objects: the environment's split of goals and number of objects, for the table.
         seed: seed of environment and policy.
         deterministic: take the most likely action instead of sampling. Default: False.
-        progress: called with the number of finished episodes before each step of a policy, and at
-            the end. Default: nothing is called.
 
     Returns:
         A result for each goal kind that occurred, and one for all of them.
@@ -53,23 +49,10 @@ def measure(
         >>> [(result.kind, result.success) for result in results]
         [('all', 1.0), ('grasp', 1.0), ('grow', 1.0)]
     """
-    description = describe_env(env)
-    total = env.batch_size.numel()
-
-    def told(states: TensorDictBase) -> TensorDictBase:
-        progress(total - len(states))
-        return policy(states)
-
-    reached, length, kind = play_episodes(
-        None if policy is None else told,
-        env,
-        success_key=description.success_key,
-        seed=seed,
-        deterministic=deterministic,
-    )
-    progress(total)
-    parts = [(ALL, reached >= 0)]
-    parts += [(goal, kind == index) for index, goal in enumerate(description.goal_kinds)]
+    reached, length, kind = play_episodes(policy, env, seed=seed, deterministic=deterministic)
+    parts, kinds = [(ALL, reached >= 0)], describe_env(env).goal_kinds
+    if len(kinds) > 1:
+        parts += [(goal, kind == index) for index, goal in enumerate(kinds)]
     return [
         Result(
             *(name, split, objects, goal),
@@ -78,7 +61,7 @@ def measure(
             length=length[chosen].float().mean().item(),
         )
         for goal, chosen in parts
-        if chosen.any() and not (goal != ALL and len(description.goal_kinds) == 1)
+        if chosen.any()
     ]
 
 
@@ -119,25 +102,18 @@ def format_results(results: Sequence[Result]) -> str:
         policy  goals  objects  kind  success      95 % interval  episodes  steps
         agent   train        3  all     0.900     0.596 to 0.982        10    4.2
     """
-    head = ("policy", "goals", "objects", "kind", "success", "95 % interval", "episodes", "steps")
-    rows = [head]
-    for result in results:
-        low, high = result.interval
-        what = (result.policy, result.split, str(result.objects or ""), result.kind)
-        length = "" if isnan(result.length) else f"{result.length:.1f}"
-        figures = (f"{result.success:.3f}", f"{low:.3f} to {high:.3f}", str(result.episodes))
-        rows.append((*what, *figures, length))
+    rows = [("policy", "goals", "objects", "kind")]
+    rows += [(r.policy, r.split, str(r.objects or ""), r.kind) for r in results]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    widths[5] = max(widths[5], 17)
-    texts = (0, 1, 3)  # the columns that stand on the left
-    lines = (
-        "  ".join(
-            cell.ljust(width) if index in texts else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
+    figures = [f"success  {'95 % interval':>17}  episodes  steps"]
+    for result in results:
+        ends = "{:.3f} to {:.3f}".format(*result.interval)
+        counts = f"{result.episodes:8}  {result.length:5.1f}"
+        figures.append(f"{result.success:7.3f}  {ends:>17}  {counts}")
+    return "\n".join(
+        f"{policy:{widths[0]}}  {split:{widths[1]}}  {objects:>7}  {kind:{widths[3]}}  {measured}"
+        for (policy, split, objects, kind), measured in zip(rows, figures, strict=True)
     )
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def write_results(results: Sequence[Result], path: str | Path) -> None:
@@ -155,43 +131,34 @@ def write_results(results: Sequence[Result], path: str | Path) -> None:
 
 
 def plot_results(results: Sequence[Result], path: str | Path) -> None:
-    """Draws success with its intervals: by goal kind, and by objects where there are several.
+    """Draws success with its intervals: by goal kind, or by objects where there are several.
 
-    A row of panels for each split of goals.
+    A panel for each split of goals.
 
     Args:
         results: the results.
         path: PNG to write.
     """
     from matplotlib import rc_context  # slow to import
-
-    with rc_context({"text.parse_math": False}):  # a name with two $ is a name
-        _plot(results, Path(path))
-
-
-def _plot(results: Sequence[Result], path: Path) -> None:
     from matplotlib.figure import Figure
 
     splits = list(dict.fromkeys(result.split for result in results))
     sizes = sorted({result.objects for result in results})
-    columns = 2 if len(sizes) > 1 else 1
-    figure = Figure(figsize=(6.4 * columns, 3.6 * len(splits)), layout="constrained")
-    panels = figure.subplots(len(splits), columns, squeeze=False, sharey=True)
     policies = list(dict.fromkeys(result.policy for result in results))
-    for split, row in zip(splits, panels, strict=True):
-        of_split = [result for result in results if result.split == split]
-        of_size = [result for result in of_split if result.objects == sizes[0]]
-        objects = f", {sizes[0]} objects" if sizes[0] else ""
-        _draw_kinds(row[0], of_size, policies)
-        row[0].set(title=f"{split} goals{objects}", ylabel="success rate", ylim=(0, 1.05))
-        if columns == 2:
-            _draw_sizes(row[1], [r for r in of_split if r.kind == ALL], policies)
-            row[1].set(title=f"{split} goals", xlabel="objects in a scene")
-            row[1].set_xticks(sizes)
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(policies), 4))
-    with open_below(path.parent, path.name, "wb") as file:
-        figure.savefig(file, dpi=120, format="png")
+    path = Path(path)
+    with rc_context({"text.parse_math": False}):  # a name with two $ is a name
+        figure = Figure(figsize=(6.4, 3.6 * len(splits)), layout="constrained")
+        panels = figure.subplots(len(splits), squeeze=False, sharey=True)[:, 0]
+        for split, axes in zip(splits, panels, strict=True):
+            of_split = [result for result in results if result.split == split]
+            draw = _draw_sizes if len(sizes) > 1 else _draw_kinds
+            draw(axes, of_split, policies)
+            objects = f", {sizes[0]} objects" if len(sizes) == 1 and sizes[0] else ""
+            axes.set(title=f"{split} goals{objects}", ylabel="success rate", ylim=(0, 1.05))
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(policies), 4))
+        with open_below(path.parent, path.name, "wb") as file:
+            figure.savefig(file, dpi=120, format="png")
 
 
 def _errors(results: Sequence[Result]) -> list[list[float]]:
@@ -213,6 +180,10 @@ def _draw_kinds(axes, results: Sequence[Result], policies: Sequence[str]) -> Non
 
 def _draw_sizes(axes, results: Sequence[Result], policies: Sequence[str]) -> None:
     for index, policy in enumerate(policies):
-        own = sorted((r for r in results if r.policy == policy), key=lambda r: r.objects)
+        own = [r for r in results if r.policy == policy and r.kind == ALL]
+        own.sort(key=lambda r: r.objects)
         x, y = [result.objects for result in own], [result.success for result in own]
-        axes.errorbar(x, y, yerr=_errors(own), color=f"C{index}", marker="o", capsize=2)
+        style = {"color": f"C{index}", "marker": "o", "capsize": 2}
+        axes.errorbar(x, y, yerr=_errors(own), label=policy, **style)
+    axes.set_xticks(sorted({result.objects for result in results}))
+    axes.set_xlabel("objects in a scene")

@@ -33,11 +33,10 @@ def nearest_goals(goal: str, goals: Sequence[str]) -> int:
     lowered = [text.lower() for text in goals]
     if (wanted := " ".join(goal.lower().split())) in lowered:
         return lowered.index(wanted)
-    close = get_close_matches(wanted, lowered, n=5, cutoff=0.5)
-    offered = ", ".join(repr(goals[lowered.index(text)]) for text in close)
+    close = get_close_matches(wanted, lowered, n=5, cutoff=0.5) or lowered[:1]
     raise ValueError(
-        f"goal ({goal!r}) is none of the environment's {len(goals)} goals"
-        + (f"; the nearest are {offered}" if offered else f", such as {goals[0]!r}")
+        f"goal ({goal!r}) is none of the environment's {len(goals)} goals; the nearest are "
+        + ", ".join(repr(goals[lowered.index(text)]) for text in close)
     )
 
 
@@ -60,58 +59,42 @@ def play(
     Returns:
         Whether the goal was reached; False if the person quits.
     """
-    description = describe_env(env)
+    game = describe_env(env)
+    limit = f" of {game.max_steps}" if game.max_steps else ""
     state, step = env.reset(), 0
     write(_HELP)
     while True:
-        choices = _candidates(state)
-        limit = f" of {description.max_steps}" if description.max_steps else ""
+        texts, admissible = decode_text(state["actions"][0]), state["action_mask"][0].nonzero()
+        choices = {slot: texts[slot] for slot in admissible.flatten().tolist()}
         write(f"\nGoal: {decode_text(state['goal'][0])} (step {step}{limit})")
         write(decode_text(state["observation"][0]))
         write("  ".join(f"{slot} {text}" for slot, text in choices.items()))
-        action = _ask(state, choices, agent, read, write)
-        if action is None:
-            return False
+        action = None
+        while action is None:
+            try:
+                said = " ".join(read("> ").lower().split())
+            except EOFError:
+                return False
+            if said in ("q", "quit"):
+                return False
+            meant = [slot for slot, text in choices.items() if said in (str(slot), text.lower())]
+            if meant:
+                action = meant[0]
+            elif said == "h":
+                write(_hint(state, choices, agent))
+            else:
+                write(f"{said!r} is no action here. Give {_HELP}.")
         after = env.step(state.set("action", torch.tensor([action])))["next"]
         step += 1
         if (reward := after["reward"].item()) != 0:
             write(f"Reward {reward:g}.")
-        if goals_reached(after, description.success_key).item():
+        if goals_reached(after, game.success_key).item():
             write(f"Goal reached in {step} steps.")
             return True
         if after["done"].item():
             write(f"The episode is over after {step} steps, and the goal is not reached.")
             return False
         state = step_mdp(after.new_empty(after.batch_size).set("next", after))
-
-
-def _candidates(state: TensorDictBase) -> dict[int, str]:
-    texts = decode_text(state["actions"][0])
-    return {slot: texts[slot] for slot in state["action_mask"][0].nonzero().flatten().tolist()}
-
-
-def _ask(
-    state: TensorDictBase,
-    choices: dict[int, str],
-    agent: Agent | None,
-    read: Callable[[str], str],
-    write: Callable[[str], None],
-) -> int | None:
-    """The action that the person chooses; None to quit."""
-    while True:
-        try:
-            said = " ".join(read("> ").lower().split())
-        except EOFError:
-            return None
-        if said in ("q", "quit"):
-            return None
-        if said == "h":
-            write(_hint(state, choices, agent))
-            continue
-        for slot, text in choices.items():
-            if said in (str(slot), text.lower()):
-                return slot
-        write(f"{said!r} is no action here. Give {_HELP}.")
 
 
 def _hint(state: TensorDictBase, choices: dict[int, str], agent: Agent | None) -> str:

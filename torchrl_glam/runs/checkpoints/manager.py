@@ -116,14 +116,15 @@ class CheckpointManager:
     def load(
         self,
         objects: Mapping[str, Any],
-        config: Mapping[str, Any],
+        config: Mapping[str, Any] | None,
         allow_changed: Collection[str] = (),
     ) -> int:
-        """Restores all objects from the newest checkpoint that can be read.
+        """Restores objects from the newest checkpoint that can be read.
 
         Args:
             objects: the same names and kinds as were saved, freshly built.
-            config: the configuration of the run that wants to resume.
+            config: the configuration of the run that wants to resume. None: only some objects are
+                restored, those of the first process; nothing is compared.
             allow_changed: keys of the configuration that may differ from the saved one; dots
                 lead into nested dicts, and a key stands for all keys below it.
 
@@ -139,6 +140,10 @@ class CheckpointManager:
         own = objects if self._ranks.first else kept_apart(objects)
 
         def restore(path: Path) -> None:
+            if config is None:
+                some = {"components": list(objects), "map_location": "cpu"}
+                as_checkpoint(objects).load(path, **some)
+                return
             about = Checkpoint.manifest(path)
             require_same_config(about["metadata"]["config"], config, allow_changed, path)
             processes = about["metadata"]["processes"]
@@ -155,30 +160,6 @@ class CheckpointManager:
                 as_checkpoint(shared).load(whole, components=list(shared), map_location="cpu")
 
         return self._restore_newest(restore)
-
-    def load_some(self, objects: Mapping[str, Any]) -> int:
-        """Restores some of the objects of the newest checkpoint that can be read.
-
-        The run's configuration is not compared, and the global generators stay as they are. Of a
-        run of several processes these are the first one's.
-
-        Args:
-            objects: some of the names and kinds that were saved, freshly built.
-
-        Returns:
-            The step given when the checkpoint was saved.
-
-        Raises:
-            FileNotFoundError: if the folder holds no checkpoint.
-            torchrl.checkpoint.CheckpointError: as :meth:`load` raises it.
-        """
-        if self.latest() is None:
-            raise FileNotFoundError(f"run ({str(self.folder)!r}) has saved no checkpoint")
-        return self._restore_newest(
-            lambda path: as_checkpoint(objects).load(
-                path, components=list(objects), map_location="cpu"
-            )
-        )
 
     def _restore_newest(self, restore: Callable[[Path], Any]) -> int:
         """Restores by the newest step that all processes have and can read, or returns 0."""

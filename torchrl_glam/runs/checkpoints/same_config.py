@@ -5,8 +5,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-_SHOWN = 10  # differing keys spelt out in an error message
-
 
 def require_same_config(
     saved: Mapping[str, Any], now: Mapping[str, Any], allowed: Collection[str], path: Path
@@ -24,21 +22,15 @@ def require_same_config(
     """
     before, after = _flat(saved), _flat(now)
     changed = [
-        key
+        f"{key} was {before.get(key, 'not set')}, is {after.get(key, 'not set')}"
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key)
         and not any(key == name or key.startswith(f"{name}.") for name in allowed)
     ]
     if changed:
-        shown = "; ".join(
-            f"{key} was {before.get(key, 'not set')}, is {after.get(key, 'not set')}"
-            for key in changed[:_SHOWN]
-        )
-        more = len(changed) - _SHOWN
         raise ValueError(
-            f"config differs from that of {str(path)!r}: {shown}"
-            + (f"; and {more} more" if more > 0 else "")
-            + ". Resume with the same values, or start a new run in another folder"
+            f"config differs from that of {str(path)!r}: {'; '.join(changed)}. Resume with the "
+            "same values, or start a new run in another folder"
         )
 
 

@@ -5,7 +5,6 @@ from torchrl_glam.runs.config.groups import register
 from torchrl_glam.runs.config.ppo_glam import PPOGLAMConfig
 from torchrl_glam.runs.config.sac_glam import SACGLAMConfig
 from torchrl_glam.runs.config.sac_glam_ray import SACGLAMRayConfig
-from torchrl_glam.runs.config.saved import read_saved
 from torchrl_glam.runs.config.viewing import EvaluateConfig, PlayConfig, WatchConfig
 
 __all__ = [
@@ -19,6 +18,5 @@ __all__ = [
     "SACGLAMRayConfig",
     "WatchConfig",
     "read_config",
-    "read_saved",
     "register",
 ]

@@ -15,6 +15,7 @@ from torchrl_glam.runs.config.rules import (
     Switch,
     at_least,
     choice,
+    filled,
     multiple,
     require,
     switches,
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import PreTrainedTokenizerBase
 
-# Keys that say how much of an environment's texts is kept, and which environment it is.
-LENGTHS = ("goal_length", "observation_length", "action_length")
-ENVIRONMENT = ("env_class", "env", "eval_splits", *LENGTHS, "long_texts")
-
 # TorchRL's loggers, each named after the module that it needs.
 LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
 
@@ -38,7 +35,28 @@ Config = TypeVar("Config", bound="RecipeConfig")
 
 
 @dataclass
-class RecipeConfig:
+class EnvironmentConfig:
+    """Keys that say which environment it is, and how much of its texts is kept."""
+
+    env_class: str = "torchrl_glam.envs:PlaygroundTextEnv"
+    env: dict[str, Any] = field(
+        default_factory=lambda: {"num_objects": 3, "sequential": False, "max_steps": 10}
+    )
+    eval_splits: dict[str, dict[str, Any]] = field(
+        default_factory=lambda: {"train": {"split": "train"}, "test": {"split": "test"}}
+    )
+    goal_length: int | None = None
+    observation_length: int | None = None
+    action_length: int | None = None
+    long_texts: str = "error"
+
+
+ENVIRONMENT = tuple(key.name for key in fields(EnvironmentConfig))
+LENGTHS = ("goal_length", "observation_length", "action_length")
+
+
+@dataclass
+class RecipeConfig(EnvironmentConfig):
     """Keys that every recipe has; a recipe's own configuration is a subclass.
 
     Examples:
@@ -55,17 +73,6 @@ class RecipeConfig:
     total_steps: int = 6_400
 
     num_envs: int = 32
-    env_class: str = "torchrl_glam.envs:PlaygroundTextEnv"
-    env: dict[str, Any] = field(
-        default_factory=lambda: {"num_objects": 3, "sequential": False, "max_steps": 10}
-    )
-    eval_splits: dict[str, dict[str, Any]] = field(
-        default_factory=lambda: {"train": {"split": "train"}, "test": {"split": "test"}}
-    )
-    goal_length: int | None = None
-    observation_length: int | None = None
-    action_length: int | None = None
-    long_texts: str = "error"
 
     language_model: str = "tiny"
     lora_rank: int | None = None
@@ -105,14 +112,12 @@ class RecipeConfig:
         within(self, 0, 2**32 - 1, "seed")
         within(self, 1, 1_000_000, "num_envs", "eval_episodes")
         within(self, 0, 1, "gamma", "lr_end")
-        norm, sizes, splits = self.max_grad_norm, self.critic_hidden_sizes, self.eval_splits
-        require(norm > 0, "max_grad_norm", norm, "be above 0; inf for no clipping")
+        require(self, "max_grad_norm", self.max_grad_norm > 0, "be above 0; inf for no clipping")
+        sizes = self.critic_hidden_sizes
         fit = len(sizes) <= 64 and all(0 < size <= 2**20 for size in sizes)  # as in an agent card
-        require(fit, "critic_hidden_sizes", sizes, "be at most 64 numbers from 1 to 1048576")
-        require("train" in splits, "eval_splits", splits, "have a key train")
-        for key in ("output", "language_model", "resume"):
-            value = getattr(self, key)
-            require(value is None or bool(value.strip()), key, value, "not be empty")
+        require(self, "critic_hidden_sizes", fit, "be at most 64 numbers from 1 to 1048576")
+        require(self, "eval_splits", "train" in self.eval_splits, "have a key train")
+        filled(self, "output", "language_model", "resume")
         self.autocast = self.autocast.lower()  # Hydra reads autocast=true as a truth value: "True"
         choice(self, "autocast", ("auto", "true", "false"))
         choice(self, "normalisation", get_args(Normalisation))
@@ -120,9 +125,9 @@ class RecipeConfig:
         multiple(self, "num_envs", "update_every")
         multiple(self, "update_every", "total_steps", "log_every", "eval_every", "checkpoint_every")
         for name in self.loggers:
-            require(name in LOGGERS, "loggers", self.loggers, f"be some of {LOGGERS}")
+            require(self, "loggers", name in LOGGERS, f"be some of {LOGGERS}")
             how = f'be installed, and {name} is not: pip install "torchrl_glam[{name}]"'
-            require(find_spec(name) is not None, "loggers", self.loggers, how)
+            require(self, "loggers", find_spec(name) is not None, how)
 
     @property
     def may_change(self) -> tuple[str, ...]:

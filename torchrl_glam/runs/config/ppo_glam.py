@@ -19,7 +19,7 @@ class PPOGLAMConfig(RecipeConfig):
         Traceback (most recent call last):
             ...
         ValueError: clip_center (behaviour) must be one when hindsight is none: it moves the centre
-        of relabelled rows only; or choose hindsight all or aligned
+        of relabelled rows only
     """
 
     output: str = "runs/ppo_glam"
@@ -51,35 +51,22 @@ class PPOGLAMConfig(RecipeConfig):
         at_least(self, 1, "num_epochs")
         at_least(self, 0, "kl_coeff", "entropy_coeff", "critic_coeff")
         within(self, 0, 1, "lmbda")
-        require(0 < self.clip_epsilon < 1, "clip_epsilon", self.clip_epsilon, "be in (0, 1)")
-        if self.kl_target is not None:
-            above(self, 0, "kl_target")
+        require(self, "clip_epsilon", 0 < self.clip_epsilon < 1, "be in (0, 1)")
+        above(self, 0, "kl_target")
         choice(self, "objective", ("clip", "kl"))
         choice(self, "hindsight", ("none", "all", "aligned"))
         choice(self, "clip_center", ("one", "behaviour"))
-        require(
-            self.clip_center == "one" or self.hindsight != "none",
-            "clip_center",
-            self.clip_center,
-            "be one when hindsight is none: it moves the centre of relabelled rows only; or choose "
-            "hindsight all or aligned",
-        )
-        require(
-            self.batch_size <= self.update_every,
-            "batch_size",
-            self.batch_size,
-            f"be at most update_every ({self.update_every}), the transitions of a rollout",
-        )
+        if self.hindsight == "none":
+            expected = "be one when hindsight is none: it moves the centre of relabelled rows only"
+            require(self, "clip_center", self.clip_center == "one", expected)
+        expected = f"be at most update_every ({self.update_every}), the transitions of a rollout"
+        require(self, "batch_size", self.batch_size <= self.update_every, expected)
 
     def check_game(self, game: EnvDescription) -> None:
         """See ``RecipeConfig.check_game``."""
-        require(
-            self.hindsight != "aligned" or game.is_subgoal is not None,
-            "hindsight",
-            self.hindsight,
-            "be none or all, as the environment does not say which goals are sub-goals of others "
-            "(is_subgoal)",
-        )
-        if self.hindsight != "none":
-            ids = ("goal_id", ("hindsight", "goal_id"))
-            names_goals(game, self.hindsight, ids if self.hindsight == "aligned" else ())
+        if self.hindsight == "aligned":
+            expected = "be none or all, as the environment names no sub-goals (is_subgoal)"
+            require(self, "hindsight", game.is_subgoal is not None, expected)
+            names_goals(game, self.hindsight, ("goal_id", ("hindsight", "goal_id")))
+        elif self.hindsight == "all":
+            names_goals(game, self.hindsight)

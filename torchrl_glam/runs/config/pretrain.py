@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from torchrl_glam.pretraining import GAME_EXERCISES
-from torchrl_glam.runs.config.base import ENVIRONMENT, RecipeConfig
+from torchrl_glam.runs.config.base import ENVIRONMENT, EnvironmentConfig, RecipeConfig
 from torchrl_glam.runs.config.rules import (
     Switch,
     above,
     at_least,
     choice,
+    filled,
+    multiple,
     require,
     switches,
     within,
@@ -22,7 +23,7 @@ _MANY, _STEPS, _WEIGHTS = 1_000_000, 100_000_000, 1_000_000_000
 
 
 @dataclass
-class PretrainConfig:
+class PretrainConfig(EnvironmentConfig):
     """Configuration of ``recipes/pretrain.py``; ``recipes/config/pretrain`` explains each key.
 
     Examples:
@@ -35,16 +36,6 @@ class PretrainConfig:
     seed: int = 0
     output: str = "runs/pretrain"
     results: str = "runs/pretrain"
-
-    env_class: str = RecipeConfig.env_class
-    env: dict[str, Any] = field(default_factory=lambda: RecipeConfig().env)
-    eval_splits: dict[str, dict[str, Any]] = field(
-        default_factory=lambda: RecipeConfig().eval_splits
-    )
-    goal_length: int | None = None
-    observation_length: int | None = None
-    action_length: int | None = None
-    long_texts: str = "error"
 
     exercises: str = "game"
     num_steps: int = 4_096
@@ -79,51 +70,32 @@ class PretrainConfig:
             ValueError: naming the key, its value and what was expected.
         """
         switches(self)
-        within(self, 0, 2**32 - 1, "seed")
         choice(self, "exercises", ("game", "playground"))
-        for key in ("output", "results"):
-            require(bool(getattr(self, key).strip()), key, getattr(self, key), "not be empty")
+        filled(self, "output", "results")
         game = self.exercises == "game"
-        require(
-            game or self.env_class == RecipeConfig.env_class,
-            "exercises",
-            self.exercises,
-            f"be game for {self.env_class}: those of Playground-Text know its words",
-        )
+        if self.env_class != RecipeConfig.env_class:
+            expected = f"be game for {self.env_class}: those of Playground-Text know its words"
+            require(self, "exercises", game, expected)
         within(self, 1, _MANY, "batch_size", "vocabulary", "entropy_states", "episodes")
         within(self, 1, _MANY, "imitate_batch_size", "imitate_seeds", "questions", "num_heads")
         within(self, 1, _STEPS, "num_batches", "log_every")
         within(self, int(game), _STEPS, "num_steps")
         within(self, 0, _STEPS, "imitate_steps")
-        require(
-            not game or self.questions <= len(GAME_EXERCISES),
-            "questions",
-            self.questions,
-            f"be at least 1 and at most {len(GAME_EXERCISES)}, as those about a state differ",
-        )
-        require(
-            not self.imitate_steps or self.imitate_steps >= self.imitate_batch_size,
-            "imitate_steps",
-            self.imitate_steps,
-            f"be 0, or at least imitate_batch_size ({self.imitate_batch_size})",
-        )
+        if game:
+            within(self, 1, len(GAME_EXERCISES), "questions")  # those about a state differ
+        if self.imitate_steps:
+            expected = f"be 0, or at least imitate_batch_size ({self.imitate_batch_size})"
+            require(self, "imitate_steps", self.imitate_steps >= self.imitate_batch_size, expected)
         above(self, 0, "lr", "lr_embeddings", "imitate_lr")
-        norm = self.max_grad_norm
-        require(norm > 0, "max_grad_norm", norm, "be above 0; inf for no clipping")
-        require(0 < self.decay <= 1, "decay", self.decay, "be in (0, 1]")
+        require(self, "max_grad_norm", self.max_grad_norm > 0, "be above 0; inf for no clipping")
+        require(self, "decay", 0 < self.decay <= 1, "be in (0, 1]")
         self._check_model()
-        require(bool(self.eval_splits), "eval_splits", self.eval_splits, "have a key at least")
         self.tasks().check()
 
     def _check_model(self) -> None:
         within(self, 1, 1_000, "num_layers", "num_decoder_layers")
         at_least(self, 1, "d_model", "d_ff")
-        require(
-            self.d_model % self.num_heads == 0,
-            "d_model",
-            self.d_model,
-            f"be a multiple of num_heads ({self.num_heads})",
-        )
+        multiple(self, "num_heads", "d_model")
         sizes = ("d_model", "d_ff", "num_layers", "num_decoder_layers")
         layers = self.num_layers + self.num_decoder_layers
         weights = 4 * self.d_model * (self.d_model + self.d_ff) * layers

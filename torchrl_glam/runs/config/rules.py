@@ -10,17 +10,23 @@ from typing import Any
 Switch = Any
 
 
-def require(holds: bool, key: str, value: Any, expected: str) -> None:
+def require(config: Any, key: str, holds: bool, expected: str) -> None:
     """Raises ValueError about a key unless the condition holds."""
     if not holds:
-        raise ValueError(f"{key} ({value}) must {expected}")
+        raise ValueError(f"{key} ({getattr(config, key)}) must {expected}")
 
 
 def switches(config: Any) -> None:
     """Requires a truth value of every key that is a ``Switch``."""
-    for switch in (key.name for key in fields(config) if key.type == "Switch"):
-        value = getattr(config, switch)
-        require(isinstance(value, bool), switch, value, "be true or false")
+    for key in (field.name for field in fields(config) if field.type == "Switch"):
+        require(config, key, isinstance(getattr(config, key), bool), "be true or false")
+
+
+def filled(config: Any, *keys: str) -> None:
+    """Requires texts that are not empty, or null."""
+    for key in keys:
+        value = getattr(config, key)
+        require(config, key, value is None or bool(str(value).strip()), "not be empty")
 
 
 def at_least(config: Any, low: int, *keys: str) -> None:
@@ -28,32 +34,31 @@ def at_least(config: Any, low: int, *keys: str) -> None:
     for key in keys:
         value = getattr(config, key)
         finite = " and finite" if value == math.inf else ""
-        require(value is None or low <= value < math.inf, key, value, f"be at least {low}{finite}")
+        require(config, key, value is None or low <= value < math.inf, f"be at least {low}{finite}")
 
 
 def above(config: Any, low: float, *keys: str) -> None:
-    """Requires finite numbers that are larger than another."""
+    """Requires finite numbers that are larger than another, or null."""
     for key in keys:
         value = getattr(config, key)
-        require(low < value < math.inf, key, value, f"be above {low} and finite")
+        fits = value is None or low < value < math.inf
+        require(config, key, fits, f"be above {low} and finite")
 
 
 def within(config: Any, low: float, high: float, *keys: str) -> None:
     """Requires numbers of a closed range, or null."""
     for key in keys:
         value = getattr(config, key)
-        fits = value is None or low <= value <= high
-        require(fits, key, value, f"be in [{low:g}, {high:g}]")
+        require(config, key, value is None or low <= value <= high, f"be in [{low:g}, {high:g}]")
 
 
 def choice(config: Any, key: str, choices: tuple[str, ...]) -> None:
     """Requires one of several words."""
-    require(getattr(config, key) in choices, key, getattr(config, key), f"be one of {choices}")
+    require(config, key, getattr(config, key) in choices, f"be one of {choices}")
 
 
 def multiple(config: Any, of: str, *keys: str) -> None:
     """Requires multiples of another key's value."""
     unit = getattr(config, of)
     for key in keys:
-        value = getattr(config, key)
-        require(value % unit == 0, key, value, f"be a multiple of {of} ({unit})")
+        require(config, key, getattr(config, key) % unit == 0, f"be a multiple of {of} ({unit})")

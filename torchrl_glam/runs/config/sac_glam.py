@@ -8,14 +8,7 @@ from typing import get_args
 
 from torchrl_glam.models.critic import CriticInput
 from torchrl_glam.runs.config.base import RecipeConfig, names_goals
-from torchrl_glam.runs.config.rules import (
-    Switch,
-    above,
-    at_least,
-    choice,
-    require,
-    within,
-)
+from torchrl_glam.runs.config.rules import Switch, above, at_least, choice, require, within
 from torchrl_glam.text import EnvDescription
 
 SAMPLING = (
@@ -78,46 +71,32 @@ class SACGLAMConfig(RecipeConfig):
         within(self, 1, 1_000_000_000, "capacity")
         at_least(self, 0, "warmup_updates", "target_entropy", "target_entropy_end", "lr_alpha")
         within(self, 0, 1, "hindsight_ratio", "exploration")
-        require(0 <= self.munchausen < 1, "munchausen", self.munchausen, "be in [0, 1)")
+        require(self, "munchausen", 0 <= self.munchausen < 1, "be in [0, 1)")
         above(self, 0, "alpha_init")
-        require(0 < self.tau <= 1, "tau", self.tau, "be in (0, 1]")
+        require(self, "tau", 0 < self.tau <= 1, "be in (0, 1]")
         choice(self, "critic_input", get_args(CriticInput))
         choice(self, "sampling", SAMPLING)
-        updates = self.total_steps // self.update_every * self.num_updates
-        require(
-            self.warmup_updates <= updates,
-            "warmup_updates",
-            self.warmup_updates,
-            f"be at most the {updates} updates that total_steps ({self.total_steps}) allows, or "
-            "the actor never learns",
-        )
-        require(
-            self.capacity >= self.batch_size,
-            "capacity",
-            self.capacity,
-            f"be at least batch_size ({self.batch_size})",
-        )
+        most = self.total_steps // self.update_every * self.num_updates
+        expected = f"be at most the {most} updates that total_steps ({self.total_steps}) allows"
+        require(self, "warmup_updates", self.warmup_updates <= most, expected)
+        expected = f"be at least batch_size ({self.batch_size})"
+        require(self, "capacity", self.capacity >= self.batch_size, expected)
 
     def check_game(self, game: EnvDescription) -> None:
         """See ``RecipeConfig.check_game``."""
         within(self, 0, math.log(game.num_actions), "target_entropy", "target_entropy_end")
         if self.hindsight:
             names_goals(game, "true")
-        require(
-            not self.hindsight
-            or not {"prior", "kinds"} & {*self.sampling.split("+")}
-            or game.goal_kind_prior is not None,
-            "sampling",
-            self.sampling,
-            "be uniform or ratio, as the environment does not say how often it pursues each kind "
-            "of goals (goal_kind_prior)",
-        )
+            by_kind = bool({"prior", "kinds"} & {*self.sampling.split("+")})
+            expected = (
+                "be uniform or ratio, as the environment does not say how often it pursues each "
+                "kind of goals (goal_kind_prior)"
+            )
+            require(self, "sampling", not by_kind or game.goal_kind_prior is not None, expected)
         # All instances begin together, so the episodes that no goal ends end together too.
         rows = self.num_envs * (game.max_steps or 1) * (2 if self.hindsight else 1)
-        require(
-            self.capacity >= rows,
-            "capacity",
-            self.capacity,
+        expected = (
             f"be at least {rows}: {self.num_envs} instances (num_envs) end episodes of "
-            f"{game.max_steps} steps at a time, and hindsight adds as much again",
+            f"{game.max_steps} steps at a time, and hindsight adds as much again"
         )
+        require(self, "capacity", self.capacity >= rows, expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torchrl_glam.runs.config.rules import above, at_least, require
+from torchrl_glam.runs.config.rules import above, at_least, filled, require
 from torchrl_glam.runs.config.sac_glam import SACGLAMConfig
 
 
@@ -52,20 +52,15 @@ class SACGLAMRayConfig(SACGLAMConfig):
         at_least(self, 1, "num_collectors")
         at_least(self, 0, "collector_gpus")
         above(self, 0, "collector_cpus")
-        if self.max_policy_lag is None:
-            self.max_policy_lag = 2 * self.num_collectors * self.num_updates
         least = self.num_collectors * self.num_updates
-        require(
-            self.max_policy_lag >= least,
-            "max_policy_lag",
-            self.max_policy_lag,
-            f"be at least {least}: while the learner makes {self.num_updates} updates with the "
-            f"batch of each of {self.num_collectors} collectors, the others' batches get older",
-        )
+        if self.max_policy_lag is None:
+            self.max_policy_lag = 2 * least
+        expected = f"be at least num_collectors times num_updates ({least})"
+        require(self, "max_policy_lag", self.max_policy_lag >= least, expected)
         for key in ("collector_cpus", "collector_gpus"):
             value = getattr(self, key)
             whole = math.isfinite(value) and (value <= 1 or value == int(value))
-            require(whole, key, value, "be at most 1, or a whole number")
-        seconds, address = self.collector_timeout, self.ray_address
-        require(seconds > 0, "collector_timeout", seconds, "be above 0; inf for no limit")
-        require(address is None or bool(address.strip()), "ray_address", "", "not be empty")
+            require(self, key, whole, "be at most 1, or a whole number")
+        expected = "be above 0; inf for no limit"
+        require(self, "collector_timeout", self.collector_timeout > 0, expected)
+        filled(self, "ray_address")

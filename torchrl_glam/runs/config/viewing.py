@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchrl_glam.models.loading import EMBEDDED
-from torchrl_glam.runs.config.rules import Switch, at_least, choice, require, switches, within
+from torchrl_glam.runs.config.rules import (
+    Switch,
+    at_least,
+    choice,
+    filled,
+    require,
+    switches,
+    within,
+)
 
 MODES = ("sampled", "greedy")
 
@@ -42,19 +50,15 @@ class ViewConfig:
         Raises:
             ValueError: naming the key, its value and what was expected.
         """
-        both = self.agent is not None and self.language_model is not None
-        require(not both, "agent", self.agent, f"be null with model ({self.language_model})")
-        if self.language_model is None and self.agent is None:
+        if self.language_model is not None:
+            expected = f"be null with model ({self.language_model})"
+            require(self, "agent", self.agent is None, expected)
+        elif self.agent is None:
             self.agent = EMBEDDED[0]
         switches(self)
         within(self, 0, 2**32 - 1, "seed")
         at_least(self, 1, "max_tokens_per_pass")
-        for key in ("episodes", "longest"):
-            if getattr(self, key, None) is not None:
-                within(self, 1, 1_000_000, key)
-        for key in ("agent", "language_model", "output"):
-            given = getattr(self, key, None)
-            require(given is None or bool(str(given).strip()), key, given, "not be empty")
+        filled(self, "agent", "language_model")
 
 
 @dataclass
@@ -88,15 +92,17 @@ class EvaluateConfig(ViewConfig):
     def check(self) -> None:
         """See ``ViewConfig.check``."""
         super().check()
+        within(self, 1, 1_000_000, "episodes")
+        filled(self, "output")
         whole = all(isinstance(folder, str) and folder for folder in self.agents)
         some = self.agent is None or (self.agents and len(set(self.agents)) == len(self.agents))
         expected = "be a folder, or a list of folders that differ"
-        require(whole and bool(some), "agent", self.agent, expected)
+        require(self, "agent", whole and bool(some), expected)
         for key in ("objects", "splits", "modes"):
             given = getattr(self, key)
             listed = given is None or 0 < len(given) == len(set(given))
-            require(listed, key, given, "have at least one entry, and none twice")
-        require(set(self.modes) <= set(MODES), "modes", self.modes, f"be some of {MODES}")
+            require(self, key, listed, "have at least one entry, and none twice")
+        require(self, "modes", set(self.modes) <= set(MODES), f"be some of {MODES}")
 
 
 @dataclass
@@ -113,13 +119,15 @@ class WatchConfig(ViewConfig):
     def check(self) -> None:
         """See ``ViewConfig.check``."""
         super().check()
-        another = self.beside is None or self.beside not in (self.agent, self.language_model)
-        require(another, "beside", self.beside, "be another agent than the first")
+        within(self, 1, 1_000_000, "episodes", "longest")
+        if self.beside is not None:
+            another = self.beside not in (self.agent, self.language_model)
+            require(self, "beside", another, "be another agent than the first")
         choice(self, "mode", MODES)
         kinds, output = (".html", ".gif"), self.output or ".html"
-        require(output.endswith(kinds), "output", output, f"end in one of {kinds}")
-        moving = output.endswith(".gif") and self.beside is not None
-        require(not moving, "beside", self.beside, "be null for a .gif, which shows one agent")
+        require(self, "output", output.endswith(kinds), f"end in one of {kinds}")
+        alone = not output.endswith(".gif") or self.beside is None
+        require(self, "beside", alone, "be null for a .gif, which shows one agent")
 
 
 @dataclass

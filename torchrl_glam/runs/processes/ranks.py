@@ -8,7 +8,7 @@ their shares of checkpoints.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -79,8 +79,8 @@ class Ranks:
             timeout=PATIENCE,
         )
         ranks = cls(dist.get_rank(), dist.get_world_size(), dist.group.WORLD)
-        config.output = ranks.from_first(config.output)
-        ranks._require_same(asdict(config))
+        config.output = ranks.gather(config.output)[0]
+        ranks._require_same(asdict(config), "start all processes with the same command")
         ranks.share(config)  # refuses what does not divide
         with ranks.together():
             if cuda:
@@ -136,8 +136,8 @@ class Ranks:
         """
         if self.size == 1:
             return
-        frozen = [(n, p) for n, p in loss.trunk.named_parameters() if not p.requires_grad]
-        self._require_equal(frozen, "the model's weights: give all processes the same model")
+        frozen = {n: _describe(p) for n, p in loss.trunk.named_parameters() if not p.requires_grad}
+        self._require_same(frozen, "give all processes the same model")
         for tensor in {id(t): t for t in (*loss.parameters(), *loss.buffers())}.values():
             value = tensor.data.contiguous()
             self._send(dist.broadcast, value, src=0)
@@ -147,7 +147,8 @@ class Ranks:
     def require_alike(self, module: nn.Module) -> None:
         """Raises ValueError on every process if a parameter differs between them; names it."""
         if self.size > 1:
-            self._require_equal(list(module.named_parameters()), "trained weights")
+            weights = {name: _describe(weight) for name, weight in module.named_parameters()}
+            self._require_same(weights, "trained weights have drifted apart")
 
     def all(self, flag: bool) -> bool:
         """Whether it is so on every process."""
@@ -169,10 +170,6 @@ class Ranks:
         self._send(dist.all_gather_object, values, value)
         return values
 
-    def from_first(self, value: T) -> T:
-        """What the first process gives."""
-        return self.gather(value if self.first else None)[0]
-
     def sum(self, terms: TensorDictBase) -> TensorDictBase:
         """Entries, each summed over the processes."""
         if self.size == 1:
@@ -193,14 +190,6 @@ class Ranks:
             key: (max if key.endswith("/max") else fmean)(other[key] for other in rows)
             for key in row
         }
-
-    def mine(self, jobs: Sequence[T]) -> Sequence[T]:
-        """Every ``size``-th of the jobs, those of this process."""
-        return jobs[self.rank :: self.size]
-
-    def merge(self, results: Mapping[str, T]) -> dict[str, T]:
-        """The results of all processes; names differ."""
-        return {name: value for part in self.gather(dict(results)) for name, value in part.items()}
 
     def hand_over(self, *records: Any) -> None:
         """Merges records of all processes into the first one's, and clears the others.
@@ -243,24 +232,15 @@ class Ranks:
         """Errors that strike all processes at the same place, where they can still act together."""
         return Exception if self.size == 1 else UpdateFailedError
 
-    def _require_same(self, config: Mapping[str, Any]) -> None:
-        configs = self.gather(config)
-        for rank, other in enumerate(configs):
-            for key, value in configs[0].items():
-                if other[key] != value:
+    def _require_same(self, values: Mapping[str, Any], how: str) -> None:
+        """Raises ValueError on every process if one has other values than the first."""
+        told = self.gather(dict(values))
+        for rank, other in enumerate(told):
+            for name in told[0].keys() | other.keys():
+                if told[0].get(name) != other.get(name):
                     raise ValueError(
-                        f"{key} ({other[key]} on process {rank}) must be the same on all, and is "
-                        f"{value} on process 0: start all processes with the same command"
-                    )
-
-    def _require_equal(self, tensors: Sequence[tuple[str, Tensor]], what: str) -> None:
-        seen = self.gather({name: (tuple(t.shape), _fingerprint(t)) for name, t in tensors})
-        for rank, other in enumerate(seen):
-            for name in seen[0].keys() | other.keys():
-                if seen[0].get(name) != other.get(name):
-                    raise ValueError(
-                        f"{name} on process {rank} must be what it is on process 0, and is not: "
-                        f"{what}"
+                        f"{name} on process {rank} ({other.get(name)}) must be what it is on "
+                        f"process 0 ({told[0].get(name)}): {how}"
                     )
 
     def _send(self, collective: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
@@ -278,11 +258,11 @@ def membership() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _fingerprint(tensor: Tensor) -> int:
-    """Differs, most likely, where tensors of the same shape do."""
+def _describe(tensor: Tensor) -> str:
+    """Shape and a checksum, which differs, most likely, where tensors do."""
     bytes_of = tensor.data.contiguous().reshape(-1).view(torch.uint8)
     half = len(bytes_of) // 2
-    return int(bytes_of.sum()) * 31 + int(bytes_of[:half].sum())
+    return f"{list(tensor.shape)} with checksum {31 * bytes_of.sum() + bytes_of[:half].sum()}"
 
 
 def _take_gpu(device: str, local_rank: int) -> None:

@@ -11,9 +11,10 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from torchrl_glam._extras import needs
+
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
-
 
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # a run is nobody's business
@@ -22,14 +23,9 @@ _SETTINGS = {
 
 
 def import_ray() -> Any:
-    """The module ``ray``; raises ImportError if it is not installed, saying how it is."""
-    try:
+    """The module ``ray``; raises ModuleNotFoundError if there is none, saying how to install it."""
+    with needs("ray", "Collecting apart from learning"):
         import ray
-    except ImportError as error:
-        raise ImportError(
-            "collection apart from learning needs ray, which is not installed: "
-            'pip install "torchrl_glam[ray]"'
-        ) from error
     return ray
 
 

@@ -16,10 +16,9 @@ from torchrl_glam.models import (
 )
 from torchrl_glam.objectives import trainable_leaves
 from torchrl_glam.runs.config import SACGLAMRayConfig
-from torchrl_glam.runs.device import bound_kernel_caches, choose_autocast
 from torchrl_glam.runs.environments import make_env
-from torchrl_glam.runs.language_model import load_agent_model, scoring
-from torchrl_glam.runs.seeds import derive_seed, seed_everything
+from torchrl_glam.runs.seeds import derive_seed
+from torchrl_glam.runs.setting import Setting
 
 
 def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
@@ -29,23 +28,14 @@ def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
         config: the run's configuration.
         number: of the collector over the run; what it draws depends on it.
     """
-    device = torch.device("cuda" if config.collector_gpus else "cpu")
-    autocast = choose_autocast(config.autocast, device)
-    bound_kernel_caches()
-    seed = derive_seed(config.seed, number)
-    seed_everything(seed)
-    model, tokenizer = load_agent_model(config, device, autocast)
-    trunk = make_trunk(model, tokenizer, **scoring(config, tokenizer, device, autocast))
+    seed, setting = derive_seed(config.seed, number), Setting(config)
+    setting.settle(torch.device("cuda" if config.collector_gpus else "cpu"), seed)
+    model, tokenizer = setting.load_model()
+    trunk = make_trunk(model, tokenizer, **setting.scoring(tokenizer))
     env = make_env(config, tokenizer, seed=seed)
     acting = (ScoresOnly(trunk), CandidateActor())
     policy = OnDevice(TensorDictSequential(*acting, selected_out_keys=["action"]))
-    return Collector(
-        env,
-        with_random_actions(policy, env.action_spec.n, config.exploration),
-        frames_per_batch=config.update_every,
-        total_frames=-1,
-        auto_register_policy_transforms=False,
-    )
+    return setting.collect(env, with_random_actions(policy, env.action_spec.n, config.exploration))
 
 
 def trained_weights(policy: TensorDictModuleBase) -> TensorDict:

@@ -22,15 +22,8 @@ References = Mapping[str, Sequence[float]]
 class Record(Protocol):
     """A page that shows metrics, such as :class:`~torchrl_glam.report.record.RunRecord`."""
 
-    @property
-    def references(self) -> References:
-        """Success of other policies that the page shows."""
-
-    def update(self, rows: Rows) -> None:
-        """Writes the page if it is time to."""
-
     def write(self, rows: Rows, references: References | None = None) -> None:
-        """Writes the page."""
+        """Writes the page, if it is time to or with references of other policies."""
 
 
 class MetricsTable:
@@ -85,26 +78,22 @@ class MetricsTable:
         """Adds a row; ``step`` counts environment steps."""
         self.rows.append({"step": step, **values})
         self._attempt(str(self.path), self._write)
-        if self._record is not None:
-            self._attempt(self._page, self._record.update, self.rows)
+        self.write_page()
         for kind, logger in self._loggers.items():
             for key, value in values.items():
                 destination = f"the logger {kind} in folder {str(self.path.parent)!r}"
                 self._attempt(destination, logger.log_scalar, key, value, step=step)
 
     def write_page(self, references: References | None = None) -> None:
-        """Brings ``report.html`` up to date with the last row, and keeps ``references`` for it."""
+        """Writes ``report.html`` if it is time to, or keeps ``references`` and writes it with them.
+
+        Args:
+            references: success of other policies by name, with the ends of its interval if they
+                are known. Default: none.
+        """
         if self._record is not None:
-            self._attempt(self._page, self._record.write, self.rows, references)
-
-    @property
-    def references(self) -> References:
-        """Success of other policies, as :meth:`write_page` was told, also before a resumption."""
-        return {} if self._record is None else self._record.references
-
-    @property
-    def _page(self) -> str:
-        return str(self.path.with_name(PAGE))
+            page = str(self.path.with_name(PAGE))
+            self._attempt(page, self._record.write, self.rows, references)
 
     def _attempt(self, destination: str, write: Callable, *args: Any, **kwargs: Any) -> None:
         if not self._writes:

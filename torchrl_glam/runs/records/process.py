@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shlex
 import subprocess
@@ -26,7 +25,7 @@ def describe_process() -> dict[str, str]:
         "commit": _commit(Path(sys.argv[0]).resolve().parent),
         "versions": f"Python {platform.python_version()}, {versions}",
         "system": platform.platform(),
-        "processor": f"{_processor()} (cores: {_cores()}, threads: {torch.get_num_threads()})",
+        "processor": f"{_processor()} (threads: {torch.get_num_threads()})",
         "GPUs": ", ".join(map(torch.cuda.get_device_name, range(torch.cuda.device_count()))),
     }
     return {name: value for name, value in described.items() if value}
@@ -58,10 +57,3 @@ def _processor() -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
-
-
-def _cores() -> int:
-    """Those that this process may use, where the system tells."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

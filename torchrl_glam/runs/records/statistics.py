@@ -56,7 +56,6 @@ class EpisodeStatistics:
     Args:
         kinds: names of the goal kinds, as :func:`~torchrl_glam.text.describe_env` tells them.
             Default: one kind, ``"goal"``.
-        kind_key: key of the goal kind ``[*B]``. Default ``"goal_kind"``.
         success_key: entry of ``"next"`` that says which episodes reach their goal, see
             :func:`goals_reached`. Default ``"reward"``.
 
@@ -73,11 +72,10 @@ class EpisodeStatistics:
     def __init__(
         self,
         kinds: Sequence[str] = EnvDescription.goal_kinds,
-        kind_key: NestedKey = "goal_kind",
         success_key: NestedKey = "reward",
     ) -> None:
         self._kinds = tuple(kinds)
-        self._kind_key, self._success_key = kind_key, success_key
+        self._success_key = success_key
         self._ended: defaultdict[str, int] = defaultdict(int)
         self._reached: defaultdict[str, int] = defaultdict(int)
 
@@ -89,10 +87,10 @@ class EpisodeStatistics:
         """
         after = steps["next"]
         done, reached_now = after["done"].squeeze(-1), goals_reached(after, self._success_key)
-        kinds = steps[self._kind_key][done].tolist()
+        kinds = steps["goal_kind"][done].tolist()
         if kinds and not 0 <= min(kinds) <= max(kinds) < len(self._kinds):
             raise ValueError(
-                f"{self._kind_key!r} is from {min(kinds)} to {max(kinds)}, and must count in the "
+                f"'goal_kind' is from {min(kinds)} to {max(kinds)}, and must count in the "
                 f"{len(self._kinds)} goal kinds {self._kinds}: let the environment's goal_kinds "
                 "name them all"
             )

@@ -1,0 +1,168 @@
+"""sac_glam.py and ppo_glam.py as a user runs them: whole, resumed, stopped, diverging."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from flan_t5 import make_flan_t5
+from forked_recipe import Recipe
+from run_metrics import metrics
+from tensordict import from_consolidated
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from torchrl_glam.models import load_agent
+
+pytestmark = pytest.mark.slow
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+COMMON = "num_envs=8 critic_hidden_sizes=[16] loggers=[] device=cpu"
+SMALL = {
+    "sac_glam": f"{COMMON} batch_size=32 num_updates=2 update_every=8 warmup_updates=2"
+    " capacity=1000 log_every=40 eval_every=120 eval_episodes=8 checkpoint_every=120",
+    # hindsight, so that resuming meets the rows of both kinds
+    "ppo_glam": f"{COMMON} batch_size=16 num_epochs=2 update_every=32 hindsight=all"
+    " clip_center=behaviour log_every=32 eval_every=64 eval_episodes=4 checkpoint_every=64",
+}
+STEPS = {"sac_glam": (120, 240), "ppo_glam": (64, 128)}
+# The first row after 0 is that of the first updates.
+ROWS = {"sac_glam": [0, 80, 120, 160, 200, 240], "ppo_glam": [0, 32, 64, 96, 128]}
+
+
+@pytest.fixture(scope="module", params=SMALL)
+def recipe(request):
+    with Recipe(f"{request.param}.py") as recipe:
+        recipe.name, recipe.small = request.param, SMALL[request.param].split()
+        yield recipe
+
+
+of_sac = pytest.mark.parametrize("recipe", ["sac_glam"], indirect=True)
+of_ppo = pytest.mark.parametrize("recipe", ["ppo_glam"], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def unbroken(recipe, tmp_path_factory):
+    """The folder of a run that nothing happened to, and what it said."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    total = f"total_steps={STEPS[recipe.name][1]}"
+    recipe.succeed(*recipe.small, total, f"output={folder / 'run'}", log=folder / "log")
+    return folder / "run", (folder / "log").read_text()
+
+
+def test_a_run_leaves_its_results(recipe, unbroken):
+    (folder, said), (half, total) = unbroken, STEPS[recipe.name]
+    rows = metrics(folder)
+    last = rows[-1]
+    assert [int(row["step"]) for row in rows] == ROWS[recipe.name]
+    assert 0 <= float(last["eval/train/sampled/success"]) <= 1
+    assert (folder / "report.html").stat().st_size > 20_000
+    assert f"Success after {total} steps" in said
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
+    assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(folder / "model"))
+    card = load_agent(folder).card
+    assert (card.environment["env"]["num_objects"], card.num_actions) == (3, 5)
+    saved = sorted(path.name for path in (folder / "checkpoints").glob("step-*"))
+    assert saved == [f"step-{step:012d}" for step in (half, total)]
+    if recipe.name == "ppo_glam":
+        updates = [int(row["updates"]) for row in rows[1:]]
+        assert updates == sorted(updates) and updates[-1] > 16, "32 steps alone make 4 updates"
+        assert max(float(row["hindsight_in_batch"]) for row in rows[1:]) > 0
+        return
+    assert float(last["hindsight_in_batch"]) == 0.5
+    [stored] = (folder / "checkpoints" / saved[-1]).rglob("rows.tdc")
+    share = from_consolidated(stored)["is_hindsight"].float().mean().item()
+    assert float(last["hindsight_in_buffer"]) == pytest.approx(share, abs=1e-4)
+    for name in ("batch", "buffer"):
+        mean, most = (float(last[f"policy_lag/{name}/{what}"]) for what in ("mean", "max"))
+        assert 0 <= mean <= most <= int(last["updates"])
+
+
+def test_a_resumed_run_has_the_metrics_of_an_unbroken_one(recipe, unbroken, tmp_path):
+    run = tmp_path / "run"
+    for steps, where in zip(STEPS[recipe.name], ("output", "resume"), strict=True):
+        options = [*recipe.small, f"total_steps={steps}", f"{where}={run}"]
+        recipe.succeed(*options, log=tmp_path / "log")
+    assert metrics(run) == metrics(unbroken[0])
+
+
+def test_the_paper_configuration_trains_adapters_in_4_bits(recipe, tmp_path):
+    """Real steps on Flan-T5's architecture, small: LoRA on NF4 weights, goals of two parts."""
+    model, run = make_flan_t5(tmp_path / "flan"), tmp_path / "run"
+    options = ["--config-name", "paper", f"model={model}", f"output={run}", "batch_size=32"]
+    options += ["max_tokens_per_pass=2000", "eval_every=0", "eval_episodes=2", "log_every=32"]
+    options += ["checkpoint_every=0", "loggers=[]", "device=cpu", "num_envs=8", "update_every=32"]
+    if recipe.name == "sac_glam":
+        options += ["total_steps=192", "warmup_updates=1"]
+    else:
+        options += ["total_steps=32", "num_epochs=1", "hindsight=aligned"]
+    recipe.succeed(*options, log=tmp_path / "log")
+    last = metrics(run)[-1]
+    # Random weights make a saturated policy, so only the critic's gradient is sure to be there.
+    norm = "grad_norm/trunk_critic" if recipe.name == "sac_glam" else "grad_norm"
+    assert int(last["updates"]) >= 1 and float(last[norm]) > 0
+    assert (run / "model" / "adapter_model.safetensors").exists()
+
+
+@of_ppo
+@pytest.mark.parametrize("hindsight", ["none", "aligned"])
+def test_a_penalty_and_other_hindsight(recipe, hindsight, tmp_path):
+    options = [f"hindsight={hindsight}", "clip_center=one", "objective=kl"]
+    options += ["max_tokens_per_pass=300", "total_steps=32", f"output={tmp_path / 'run'}"]
+    recipe.succeed(*recipe.small, *options, log=tmp_path / "log")
+    last = metrics(tmp_path / "run")[-1]
+    assert float(last["kl"]) >= 0
+    if hindsight == "none":
+        assert int(last["updates"]) == 4
+        assert float(last["hindsight_in_batch"]) == 0
+
+
+def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(tmp_path):
+    """The recipe as a program of its own."""
+    options = [*SMALL["sac_glam"].split(), "total_steps=800040", "output=run"]
+    with subprocess.Popen(
+        [sys.executable, str(RECIPES / "sac_glam.py"), *options, "sampling=ratio+prior"],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "run" / "metrics.csv").exists():
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.1)
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "resume with: resume=run --config-name quickstart" in output
+    assert "sampling=ratio+prior" in output.splitlines()[-1]  # what was given must be given again
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+@of_sac
+def test_a_diverging_run_stops_and_names_its_last_checkpoint(recipe, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    options = ["total_steps=240", f"output={run}", "lr_heads=1e30", "checkpoint_every=8"]
+    options += ["log_every=8", "eval_every=0", "eval_episodes=1"]
+    assert recipe.run(*recipe.small, *options, log=log) == 1
+    last = log.read_text().splitlines()[-1]
+    newest = max((run / "checkpoints").glob("step-*"))
+    assert last.startswith("FloatingPointError: update")
+    assert f"last good checkpoint is {newest.resolve()} (" in last
+
+
+@of_sac
+def test_every_option_of_the_language_model_at_once(recipe, tmp_path):
+    """The critic reads the action in the encoder's input."""
+    options = ["critic_input=encoded-action", "lora_rank=2", "normalisation=token_mean"]
+    options += ["gradient_checkpointing=true", "eval_every=0", "checkpoint_every=0"]
+    options += ["eval_episodes=2", "total_steps=104", "log_every=104", "num_updates=1"]
+    options += ["warmup_updates=1", f"output={tmp_path / 'run'}"]
+    recipe.succeed(*recipe.small, *options, log=tmp_path / "log")
+    last = metrics(tmp_path / "run")[-1]
+    assert int(last["updates"]) > 0 and float(last["grad_norm/critic"]) > 0
+    assert (tmp_path / "run" / "model" / "adapter_config.json").exists()
