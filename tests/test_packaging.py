@@ -84,7 +84,7 @@ def test_a_wheel_made_of_the_source_distribution_is_whole(tmp_path):
 HEAVY = ("bitsandbytes", "hydra", "jinja2", "matplotlib", "peft", "scipy", "transformers")
 
 
-@pytest.mark.parametrize("name", ["envs", "models", "objectives", "replay", "text"])
+@pytest.mark.parametrize("name", ["envs", "goals", "models", "objectives", "replay", "text"])
 @pytest.mark.slow
 def test_importing_components_imports_nothing_heavy(name, tmp_path):
     """Nor needs an extra: it is there for those who have the core alone."""

@@ -76,8 +76,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         max_steps: steps of an episode. Default: 16, more than twice the longest shortest plan.
         seed: seed of the private generator. Default: one that ``torch.manual_seed`` determines.
         goal_sampler: function of a generator and a number ``n`` that returns the goal ids of ``n``
-            new episodes, ``int64 [n]``, such as one of :mod:`torchrl_glam.goals`. Default: uniform
-            sampling.
+            new episodes, ``int64 [n]``; see :mod:`torchrl_glam.goals`. Default: uniform sampling.
         text: whether to write the text entries. Default: True.
         device: where the tensors live. Default: the CPU.
         impossible: share of impossible goals in uniform sampling, see

@@ -104,8 +104,7 @@ class GoalSpace:
             possible ones have other ids. Default: 0, there are none.
 
     Attributes:
-        kinds: ``("grasp", "grow", "grow_then_grasp", "grow_then_grow")``, and ``"impossible"`` if
-            there are such goals.
+        kinds: grasp, grow, grow_then_grasp, grow_then_grow, and impossible if there are such goals.
         texts: the text of every goal.
         kind_ids: index in ``kinds`` of every goal, ``int8 [G]``.
         kind_shares: share of every kind among the goals, or in :meth:`draw`.
@@ -128,9 +127,6 @@ class GoalSpace:
         (8470, 182)
         >>> goals[goals.id_of("Grow green mouse then grasp blue rose")]
         'Grow green mouse then grasp blue rose'
-        >>> goals = GoalSpace("train", sequential=False, impossible=0.8)
-        >>> goals.kinds[goals.kind_ids[goals.id_of("Grow red lamp")]]
-        'impossible'
     """
 
     kinds = ("grasp", "grow", "grow_then_grasp", "grow_then_grow")
@@ -251,7 +247,6 @@ class GoalSpace:
         - A simple goal is a sub-goal of ``b1 then b2`` if it is one of ``b1`` or of ``b2``.
         - ``a1 then a2`` is a sub-goal of ``b1 then b2`` if every event that reaches ``a1`` reaches
           ``b1``, and ``a2`` is a sub-goal of ``b2``; of a simple goal it is none.
-        - What no event reaches is a sub-goal of nothing.
 
         SAC-GLAM (Gaven et al., 2024) relies on the relation in Appendix G ("aligned" hindsight
         goals) without defining it; the definition is ours.
@@ -302,8 +297,7 @@ def _relations(reached_by: Tensor) -> tuple[Tensor, Tensor]:
     steps = torch.stack((grasps, grows), 1)  # in the order of VERBS
     events, outside = reached_by.flatten(1).float(), (~steps).flatten(1).float()
     missed = (~reached_by).flatten(1).float()
-    possible = reached_by.flatten(1).any(1, keepdim=True)
-    return (events @ outside.T == 0) & possible, (events @ missed.T == 0) & possible
+    return events @ outside.T == 0, events @ missed.T == 0
 
 
 def _sequences(simple: list[SimpleGoal], num_grasp: int) -> list[tuple[int, int]]:

@@ -24,7 +24,7 @@ _NEEDS = {
 def sample_goals(
     sampler: GoalSampler | None, goals: GoalSpace, count: int, generator: torch.Generator
 ) -> Tensor:
-    """Draws the goals of new episodes, ``int64 [count]``; those of the space without a sampler."""
+    """Draws the goals of new episodes, ``int64 [count]``, by the sampler or by ``goals.draw``."""
     if sampler is None:
         return goals.draw(generator, count)
     goal_id = torch.as_tensor(sampler(generator, count), device=generator.device)
