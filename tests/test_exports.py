@@ -1,4 +1,4 @@
-"""What a user needs to know of models, objectives and replay is exported and documented."""
+"""What a user needs to know of models, objectives, replay and goals is exported and documented."""
 
 import importlib
 import inspect
@@ -9,7 +9,7 @@ import pytest
 
 import torchrl_glam
 
-FOLDERS = ["models", "objectives", "replay", "text"]
+FOLDERS = ["goals", "models", "objectives", "replay", "text"]
 EXPORTED = [
     (folder, name)
     for folder in FOLDERS

@@ -12,7 +12,7 @@ FLOORS = [
     ["_extras", "_files"],  # private to the package, and open to all of its folders
     ["text"],
     ["envs", "models", "replay", "objectives"],
-    ["pretraining"],
+    ["goals", "pretraining"],
     ["runs"],
     ["viewing", "report"],
 ]

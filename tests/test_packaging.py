@@ -80,7 +80,7 @@ def test_a_wheel_made_of_the_source_distribution_is_whole(tmp_path):
     assert result.stdout.strip() == str(installed / "torchrl_glam" / "envs" / "__init__.py")
 
 
-COMPONENTS = ("envs", "models", "objectives", "replay", "text")
+COMPONENTS = ("envs", "goals", "models", "objectives", "replay", "text")
 # Packages that come with an extra, or that take seconds to import.
 HEAVY = ("bitsandbytes", "hydra", "jinja2", "matplotlib", "peft", "scipy", "transformers")
 

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "recipes" / "docs"
-FOLDERS = ["envs", "models", "objectives", "pretraining", "replay", "report", "text", "viewing"]
+FOLDERS = "envs goals models objectives pretraining replay report text viewing".split()
 
 
 def find(name):

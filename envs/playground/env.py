@@ -57,9 +57,9 @@ class PlaygroundTextEnv(Rendering, EnvBase):
           sequential goal is reached, else 0.
 
     Starting State:
-        A goal from ``goal_sampler``, and a scene in which it can be reached, see
-        :class:`~torchrl_glam.envs.playground.scenes.SceneSampler`. The agent is on nothing, its
-        hands are empty, nothing has grown.
+        A goal from ``goal_sampler``, and a scene in which it can be reached, unless it is an
+        impossible one; see :class:`~torchrl_glam.envs.playground.scenes.SceneSampler`. The agent is
+        on nothing, its hands are empty, nothing has grown.
 
     Rewards:
         1 on the step that completes the goal, else 0; ``float32 [B, 1]``.
@@ -76,9 +76,11 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         max_steps: steps of an episode. Default: 16, more than twice the longest shortest plan.
         seed: seed of the private generator. Default: one that ``torch.manual_seed`` determines.
         goal_sampler: function of a generator and a number ``n`` that returns the goal ids of ``n``
-            new episodes, ``int64 [n]``. Default: uniform sampling.
+            new episodes, ``int64 [n]``; see :mod:`torchrl_glam.goals`. Default: uniform sampling.
         text: whether to write the text entries. Default: True.
         device: where the tensors live. Default: the CPU.
+        impossible: share of impossible goals in uniform sampling, see
+            :class:`~torchrl_glam.envs.GoalSpace`. Default: 0, there are none.
 
     Raises:
         ValueError: if an argument is out of range; on a step, if an action is out of range or
@@ -121,6 +123,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         goal_sampler: GoalSampler | None = None,
         text: bool = True,
         device: torch.device | str | None = None,
+        impossible: float = 0.0,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}.")
@@ -129,7 +132,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         device = torch.device("cpu" if device is None else device)
         super().__init__(device=device, batch_size=(num_envs,))
         self.num_objects, self.max_steps, self.text = num_objects, max_steps, text
-        self.goals = GoalSpace(split, sequential)
+        self.goals = GoalSpace(split, sequential, impossible)
         self.goal_sampler = goal_sampler
         self.scenes = SceneSampler(self.goals, num_objects, device)
         self.dynamics = Dynamics(num_objects, device)
@@ -137,7 +140,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         self.partner = SocialPartner(self.goals, num_objects, max_steps, device)
         # what torchrl_glam.text.EnvDescription asks
         self.goal_kinds, self.longest_texts = self.goals.kinds, self.describer.longest_texts
-        self.goal_kind_prior = None if self.goal_sampler else self.goals.kind_shares
+        self.goal_kind_prior = self.goals.kind_shares if goal_sampler is None else None
         self.is_subgoal = self.goals.is_subgoal
         self.goal_texts = self.goals.texts
         self._make_goal_tables()
@@ -148,6 +151,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
 
     def __repr__(self) -> str:
         goals = f"split={self.goals.split!r}, sequential={self.goals.sequential}"
+        goals += f", impossible={self.goals.impossible}" if self.goals.impossible else ""
         size = f"num_envs={self.batch_size[0]}, num_objects={self.num_objects}"
         return f"{type(self).__name__}({size}, {goals}, max_steps={self.max_steps})"
 
@@ -187,7 +191,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
     def _make_specs(self) -> None:
         size, objects, device = self.batch_size[0], self.num_objects, self.device
         actions, names = self.dynamics.num_actions, self.partner.max_names
-        kinds = len(GoalSpace.kinds)
+        kinds = len(self.goals.kinds)
 
         def ids(low: int, high: int, *shape: int, dtype: torch.dtype = torch.int64) -> Bounded:
             return Bounded(low, high, shape=(size, *shape), dtype=dtype, device=device)
@@ -254,7 +258,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
             envs = torch.arange(self.batch_size[0], device=self.device)
         else:
             envs = reset.view(-1).nonzero().squeeze(1)
-        goal_id = sample_goals(self.goal_sampler, len(self.goals), len(envs), self._generator)
+        goal_id = sample_goals(self.goal_sampler, self.goals, len(envs), self._generator)
         self._goal_id.index_copy_(0, envs, goal_id)
         scene, grown = self._scene, self._grown
         scene[:, :-2].index_copy_(0, envs, self.scenes.sample(goal_id, self._generator))

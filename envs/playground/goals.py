@@ -25,6 +25,7 @@ from torchrl_glam.envs.playground.vocabulary import (
 )
 
 Split = Literal["train", "test"]
+_COLOURS = (*COLOURS, "any")
 
 
 @dataclass(frozen=True)
@@ -39,22 +40,22 @@ class SimpleGoal:
         article = "any " if self.name == "thing" else ""  # "Grasp any red thing"
         return f"{self.verb} {article}{self.colour} {self.name}"
 
+    def describes(self, object_id: int) -> bool:
+        """Says whether an object fits the words after the verb."""
+        kind = type_of(object_id)
+        return self.colour in ("any", colour_of(object_id)) and (
+            self.name in ("thing", kind) or kind in CATEGORIES.get(self.name, ())
+        )
+
     def reached_by(self, verb: str, object_id: int) -> bool:
         """Says whether doing ``verb`` to an object reaches this goal."""
-        return (
-            verb == self.verb
-            and self.colour in ("any", colour_of(object_id))
-            and (
-                self.name in ("thing", type_of(object_id))
-                or type_of(object_id) in CATEGORIES.get(self.name, ())
-            )
-            and (verb == "Grasp" or is_living(object_id))
-        )
+        possible = verb == "Grasp" or is_living(object_id)
+        return verb == self.verb and possible and self.describes(object_id)
 
 
 def _held_out_substrings() -> tuple[str, ...]:
     words = ["red tree", "green dog", "blue door", "flower"]
-    for colour in (*COLOURS, "any"):
+    for colour in _COLOURS:
         words += [f"Grasp {colour} animal", f"Grasp {colour} fly"]
         words += [f"Grow {colour} {name}" for name in (*PLANTS, "plant", "living_thing")]
     return tuple(words)
@@ -62,18 +63,23 @@ def _held_out_substrings() -> tuple[str, ...]:
 
 HELD_OUT = _held_out_substrings()
 """A simple goal whose text contains any of these is in the test split."""
+_CANNOT_GROW = (*FURNITURE, *SUPPLIES, "furniture", "supply")
 
 
-def simple_goals(split: Split) -> list[SimpleGoal]:
-    """Lists the simple goals of a split: first those with ``Grasp``, then those with ``Grow``."""
+def simple_goals(split: Split, hopeless: bool = False) -> list[SimpleGoal]:
+    """Lists the simple goals of a split: first those with ``Grasp``, then those with ``Grow``.
+
+    ``hopeless`` adds those that nothing reaches, to grow furniture or a supply, at the end.
+    """
     goals = []
     for verb in VERBS:
         names = [*TYPES, *CATEGORIES]
         if verb == "Grow":
-            cannot_grow = {*FURNITURE, *SUPPLIES, "furniture", "supply"}
-            names = [name for name in names if name not in cannot_grow]
-        goals += [SimpleGoal(verb, colour, name) for name in names for colour in (*COLOURS, "any")]
+            names = [name for name in names if name not in _CANNOT_GROW]
+        goals += [SimpleGoal(verb, colour, name) for name in names for colour in _COLOURS]
         goals += [SimpleGoal(verb, colour, "thing") for colour in COLOURS]
+    if hopeless:
+        goals += [SimpleGoal("Grow", colour, name) for name in _CANNOT_GROW for colour in _COLOURS]
     held_out = split == "test"
     return [goal for goal in goals if any(part in str(goal) for part in HELD_OUT) == held_out]
 
@@ -86,25 +92,34 @@ class GoalSpace:
     The train split has 8,470 goals, 97.9 % of them sequential, as in SAC-GLAM (Gaven et al., 2024),
     section 4. The test split holds out words and combinations.
 
+    Impossible goals, as in MAGELLAN (Gaven et al., 2025), are a further kind. Some ask, in one of
+    their parts, to grow furniture or a supply (``Grow red lamp``). The others have the words of a
+    possible goal, each of them once, and a scene that lacks something it needs.
+
     Args:
         split: ``"train"`` or ``"test"``. Default: ``"train"``.
         sequential: whether there are sequential goals, which Appendix B of SAC-GLAM leaves out.
             Default: True.
+        impossible: share of impossible goals in :meth:`draw`, in [0, 1]; where there are some, the
+            possible ones have other ids. Default: 0, there are none.
 
     Attributes:
-        kinds: ``("grasp", "grow", "grow_then_grasp", "grow_then_grow")``.
+        kinds: grasp, grow, grow_then_grasp, grow_then_grow, and impossible if there are such goals.
         texts: the text of every goal.
         kind_ids: index in ``kinds`` of every goal, ``int8 [G]``.
-        kind_shares: share of every kind among the goals.
+        kind_shares: share of every kind among the goals, or in :meth:`draw`.
+        first_lacking: id from which on the scenes of goals lack something, G if there are none.
         parts: the simple goals of every goal in order, ``int64 [G, 2]``; the second is -1 for a
             simple goal.
         reached_by: whether a verb (index in ``VERBS``) done to an object reaches a simple goal,
             ``bool [S, 2, 96]``.
+        matches: objects that reach a simple goal, or, where nothing does, that fit its words,
+            ``bool [S, 96]``.
         sequence_ids: id of ``a then b`` for simple goals ``a`` and ``b``, -1 if there is no such
             goal, ``int64 [S, S]``.
 
     Raises:
-        ValueError: if ``split`` is unknown.
+        ValueError: if ``split`` is unknown, or ``impossible`` out of range.
 
     Examples:
         >>> goals = GoalSpace("train")
@@ -116,20 +131,24 @@ class GoalSpace:
 
     kinds = ("grasp", "grow", "grow_then_grasp", "grow_then_grow")
 
-    def __init__(self, split: Split = "train", sequential: bool = True) -> None:
+    def __init__(
+        self, split: Split = "train", sequential: bool = True, impossible: float = 0.0
+    ) -> None:
         if split not in ("train", "test"):
             raise ValueError(f"split must be 'train' or 'test', got {split!r}.")
-        self.split = split
-        self.sequential = sequential
-        simple = simple_goals(split)
+        if not 0 <= impossible <= 1:
+            raise ValueError(f"impossible must be a share in [0, 1], got {impossible}.")
+        self.split, self.sequential, self.impossible = split, sequential, impossible
+        simple = simple_goals(split, hopeless=impossible > 0)
         self.num_simple = len(simple)
         self.num_grasp = sum(goal.verb == "Grasp" for goal in simple)
+        items = range(len(OBJECTS))
         self.reached_by = torch.tensor(
-            [
-                [[goal.reached_by(verb, item) for item in range(len(OBJECTS))] for verb in VERBS]
-                for goal in simple
-            ]
+            [[[goal.reached_by(verb, item) for item in items] for verb in VERBS] for goal in simple]
         )
+        reached = self.reached_by.any(1)
+        fits = torch.tensor([[goal.describes(item) for item in items] for goal in simple])
+        self.matches = torch.where(reached.any(1, keepdim=True), reached, fits)
         texts = [str(goal) for goal in simple]
         parts = [(index, -1) for index in range(len(simple))]
         kinds = [VERBS.index(goal.verb) for goal in simple]
@@ -138,16 +157,33 @@ class GoalSpace:
             texts += [f"{texts[a]} then g{texts[b][1:]}" for a, b in pairs]
             kinds += [2 + VERBS.index(simple[b].verb) for _, b in pairs]
             parts += pairs
+        self.first_lacking = len(texts)
+        self.parts, self.kind_ids = torch.tensor(parts), torch.tensor(kinds, dtype=torch.int8)
+        if impossible:
+            texts += self._add_impossible(texts, reached.any(1))
         self.texts = tuple(texts)
-        self.kind_ids = torch.tensor(kinds, dtype=torch.int8)
         count = self.kind_ids.long().bincount(minlength=len(self.kinds))
-        self.kind_shares = tuple((count / len(texts)).tolist())
-        self.parts = torch.tensor(parts)
+        shares = count / len(texts)
+        if impossible:
+            shares = count.double() / count[:-1].sum() * (1 - impossible)
+            shares[-1] = impossible
+            self._sums = (shares / count.clamp(min=1))[self.kind_ids.long()].cumsum(0)
+        self.kind_shares = tuple(shares.tolist())
         self.sequence_ids = torch.full((len(simple), len(simple)), -1)
-        first, second = self.parts[self.num_simple :].unbind(-1)
-        self.sequence_ids[first, second] = torch.arange(self.num_simple, len(texts))
-        self._ids = {text: index for index, text in enumerate(texts)}
+        first, second = self.parts[self.num_simple : self.first_lacking].unbind(-1)
+        self.sequence_ids[first, second] = torch.arange(self.num_simple, self.first_lacking)
+        self._ids = {text: index for index, text in enumerate(texts[: self.first_lacking])}
         self._leads_to, self._implies = _relations(self.reached_by)
+
+    def _add_impossible(self, texts: list[str], reachable: Tensor) -> list[str]:
+        """Adds the kind, and every possible goal once more; returns the texts of these."""
+        self.kinds = (*self.kinds, "impossible")
+        first, second = self.parts.unbind(-1)
+        possible = (reachable[first] & (reachable[second] | (second < 0))).nonzero().squeeze(1)
+        kinds = torch.full((len(texts) + len(possible),), len(self.kinds) - 1, dtype=torch.int8)
+        self.kind_ids = kinds.index_copy(0, possible, self.kind_ids[possible])
+        self.parts = torch.cat((self.parts, self.parts[possible]))
+        return [texts[goal] for goal in possible.tolist()]
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -161,8 +197,17 @@ class GoalSpace:
     def __repr__(self) -> str:
         return f"GoalSpace(split={self.split!r}, sequential={self.sequential}, goals={len(self)})"
 
+    def draw(self, generator: torch.Generator, count: int) -> Tensor:
+        """Draws goals uniformly, impossible ones in their share: ids, ``int64 [count]``."""
+        device = generator.device
+        if not self.impossible:
+            return torch.randint(len(self), (count,), generator=generator, device=device)
+        sums = self._sums.to(device)  # of the goals' weights
+        draw = torch.rand(count, generator=generator, device=device, dtype=torch.float64)
+        return torch.searchsorted(sums, draw * sums[-1], right=True)
+
     def id_of(self, text: str) -> int:
-        """Returns the id of a goal.
+        """Returns the id of a goal; not of one whose scene lacks something.
 
         Raises:
             ValueError: if the space has no such goal; the message names the nearest one.

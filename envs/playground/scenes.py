@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchrl_glam.envs.playground.goals import GoalSpace
-from torchrl_glam.envs.playground.vocabulary import OBJECTS, PLANTS, VERBS, type_of
+from torchrl_glam.envs.playground.vocabulary import OBJECTS, PLANTS, feeds, type_of
 
 GoalSampler = Callable[[torch.Generator, int], Tensor]
 
@@ -22,16 +22,16 @@ _NEEDS = {
 
 
 def sample_goals(
-    sampler: GoalSampler | None, num_goals: int, count: int, generator: torch.Generator
+    sampler: GoalSampler | None, goals: GoalSpace, count: int, generator: torch.Generator
 ) -> Tensor:
-    """Draws the goals of new episodes, ``int64 [count]``; uniformly without a sampler."""
+    """Draws the goals of new episodes, ``int64 [count]``, by the sampler or by ``goals.draw``."""
     if sampler is None:
-        return torch.randint(num_goals, (count,), generator=generator, device=generator.device)
+        return goals.draw(generator, count)
     goal_id = torch.as_tensor(sampler(generator, count), device=generator.device)
     valid = goal_id.shape == (count,) and not goal_id.is_floating_point()
-    if not valid or (count and not 0 <= goal_id.min() <= goal_id.max() < num_goals):
+    if not valid or (count and not 0 <= goal_id.min() <= goal_id.max() < len(goals)):
         raise ValueError(
-            f"goal_sampler must return {count} goal ids in [0, {num_goals}), "
+            f"goal_sampler must return {count} goal ids in [0, {len(goals)}), "
             f"got {goal_id.dtype} of shape {tuple(goal_id.shape)}: {goal_id}."
         )
     return goal_id.long()
@@ -42,7 +42,7 @@ class SceneSampler:
 
     A scene holds an object for each part of the goal, a supply that works for each ``Grow``, and
     random objects; all differ, in random order. One supply serves both parts: water if one of them
-    grows a plant, else water or food.
+    grows a plant, else water or food. Scenes of impossible goals are alike, but for what they lack.
 
     Examples:
         >>> goals = GoalSpace("train", sequential=False)
@@ -70,14 +70,15 @@ class SceneSampler:
                 "scene all differ."
             )
         self.num_objects = num_objects
-        matches = goals.reached_by.any(1)  # [S, 96]: a simple goal has one verb
+        self._lack = Lack(goals, num_objects, device) if goals.impossible else None
+        matches = goals.matches
         count = matches.sum(1)
         first, second = goals.parts.unbind(1)
         second = torch.where(second < 0, first, second)
         # The part that fewer objects match draws first, as in "Grow any lion then grow red lion".
         swap = count[second] < count[first]
         plant = torch.tensor([type_of(item) in PLANTS for item in range(len(OBJECTS))])
-        grow = goals.kind_ids[: goals.num_simple] == VERBS.index("Grow")
+        grow = torch.arange(goals.num_simple) >= goals.num_grasp
         narrow, wide = torch.where(swap, second, first), torch.where(swap, first, second)
         # The objects of each simple goal come first in its row; their ranks are their places.
         members = (~matches).byte().argsort(dim=1, stable=True)
@@ -105,6 +106,8 @@ class SceneSampler:
         needed = self._needed(goal_ids, draw[:, :3])
         # The needed objects get the smallest keys, the others random ones.
         keys = draw[:, 3 : 3 + len(OBJECTS)].scatter(1, needed, -1.0)
+        if self._lack is not None:
+            keys.masked_fill_(self._lack.left_out(goal_ids, generator), 2.0)
         scene = keys.topk(self.num_objects, dim=1, largest=False, sorted=False).indices
         return scene.gather(1, draw[:, 3 + len(OBJECTS) :].argsort(1))
 
@@ -124,3 +127,34 @@ class SceneSampler:
         supply = (draw[:, 2] * 6).long() + self._first_supply.take(parts + objects).amax(1)
         supply = torch.where(self._needs_supply.take(goal_ids), self._supplies.take(supply), item)
         return torch.cat((objects, supply.unsqueeze(1)), dim=1)
+
+
+class Lack:
+    """Draws what scenes lack, so that goals from ``goals.first_lacking`` on cannot be reached.
+
+    One part of the goal, drawn uniformly, lacks all objects that reach it. If the part is a
+    ``Grow``, half of the time it lacks all supplies that feed one of these objects instead.
+    """
+
+    def __init__(self, goals: GoalSpace, num_objects: int, device: torch.device | None) -> None:
+        items = range(len(OBJECTS))
+        table = torch.tensor([[feeds(supply, item) for supply in items] for item in items])
+        supplies = goals.matches.float() @ table.float() > 0
+        room = len(OBJECTS) - int(torch.cat((goals.matches, supplies)).sum(1).max())
+        if num_objects > room:
+            raise ValueError(
+                f"num_objects ({num_objects}) must be at most {room} where there are impossible "
+                "goals: a scene may have to do without all other objects."
+            )
+        self._first, self._num_grasp = goals.first_lacking, goals.num_grasp
+        self._parts = goals.parts.to(device)
+        self._objects, self._supplies = goals.matches.to(device), supplies.to(device)
+
+    def left_out(self, goal_ids: Tensor, generator: torch.Generator) -> Tensor:
+        """Objects that must not be there, for goals ``int64 [n]``: ``bool [n, 96]``."""
+        draw = torch.rand((2, len(goal_ids)), generator=generator, device=goal_ids.device) < 0.5
+        first, second = self._parts.index_select(0, goal_ids).unbind(1)
+        part = torch.where(draw[0] & (second >= 0), second, first)
+        supply = draw[1] & (part >= self._num_grasp)
+        left_out = torch.where(supply.unsqueeze(1), self._supplies[part], self._objects[part])
+        return left_out & (goal_ids >= self._first).unsqueeze(1)

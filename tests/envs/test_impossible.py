@@ -1,0 +1,150 @@
+"""Goals that cannot be reached, and that everything is as it was where there are none."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchrl.envs import check_env_specs
+
+from torchrl_glam.envs import GoalSpace, PlaygroundTextEnv
+from torchrl_glam.envs.playground.vocabulary import OBJECTS
+
+from . import reference
+
+IMPOSSIBLE = 4  # the kind
+
+
+def hopeless_goals(split, sequential):
+    """Texts of goals that ask to grow furniture or a supply, in one of their parts."""
+    names = [*reference.FURNITURE, *reference.SUPPLIES, "furniture", "supply"]
+    every = [f"Grow {colour} {name}" for name in names for colour in [*reference.COLOURS, "any"]]
+    hopeless = [goal for goal in every if reference.is_held_out(goal) == (split == "test")]
+    grasp, grow = reference.simple_goals(split)
+    pairs = [(a, b) for a in grow + hopeless for b in grasp + grow + hopeless if sequential]
+    return hopeless + [
+        f"{a} then g{b[1:]}"
+        for a, b in pairs
+        if {a, b} & {*hopeless} and a.split()[-2:] != b.split()[-2:]
+    ]
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_texts_and_kinds(split, sequential):
+    goals = GoalSpace(split, sequential, impossible=0.8)
+    possible = reference.all_goals(split, sequential)
+    of_kind = {kind: [] for kind in range(5)}
+    for text, kind in zip(goals.texts, goals.kind_ids.tolist(), strict=True):
+        of_kind[kind].append(text)
+    assert goals.kinds[:4] == GoalSpace.kinds and goals.kinds[4:] == ("impossible",)
+    assert {text: goals.kinds[k] for k in range(4) for text in of_kind[k]} == possible
+    assert Counter(of_kind[IMPOSSIBLE]) == Counter([*hopeless_goals(split, sequential), *possible])
+    assert all(goals.kind_ids[goals.id_of(text)] < IMPOSSIBLE for text in possible)
+    number = len(possible)
+    expected = [0.2 * len(of_kind[k]) / number for k in range(4)] + [0.8]
+    assert goals.kind_shares == pytest.approx(expected) and sum(goals.kind_shares) == 1
+
+
+@pytest.mark.parametrize("impossible", [0.25, 0.8, 1.0])
+def test_the_share_is_that_of_the_episodes(impossible):
+    env = PlaygroundTextEnv(20_000, 3, sequential=False, impossible=impossible, seed=0, text=False)
+    goal_id = env.reset()["goal_id"]
+    spread = (impossible * (1 - impossible) / 20_000) ** 0.5
+    chosen = env.goals.kind_ids[goal_id] == IMPOSSIBLE
+    assert abs(chosen.float().mean() - impossible) <= 5 * spread
+    for drawn_ids, number in ((goal_id[chosen], 237), (goal_id[~chosen], 182)):
+        if len(drawn_ids):  # all of them, alike
+            count = drawn_ids.bincount()
+            assert (count > 0).sum() == number and count.max() < 2 * len(drawn_ids) / number
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"num_objects": 3, "sequential": False}, {"text": False}])
+def test_specs(kwargs):
+    check_env_specs(PlaygroundTextEnv(6, impossible=0.8, **kwargs), break_when_any_done="both")
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    size=st.sampled_from([(2, False), (3, True), (4, True)]),
+    split=st.sampled_from(["train", "test"]),
+)
+def test_no_plan_leads_there(seed, size, split):
+    env = PlaygroundTextEnv(24, size[0], split, size[1], impossible=0.7, seed=seed, text=False)
+    state, oracle = env.reset(), env.make_oracle()
+    begins, steps = oracle.shortest_plans(state)
+    for row, goal_id in enumerate(state["goal_id"].tolist()):
+        objects = [OBJECTS[item] for item in state["state", "objects"][row].tolist()]
+        assert len(set(objects)) == size[0]
+        plan = reference.shortest_plan(env.goals[goal_id], objects)
+        assert (plan is None) == (state["goal_kind"][row] == IMPOSSIBLE)
+        assert steps[row] == (-1 if plan is None else plan)
+        assert begins[row].any() == (plan is not None)
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+def test_random_play_never_gets_there(sequential):
+    """In thousands of episodes; the partner names other goals, and none of these."""
+    env = PlaygroundTextEnv(400, 6, "train", sequential, impossible=1.0, seed=0, text=False)
+    steps = env.rollout(176, break_when_any_done=False)
+    assert steps["next", "done"].sum() == steps["next", "truncated"].sum() >= 4_400
+    assert not steps["next", "terminated"].any() and not steps["next", "reward"].any()
+    kinds = steps["next", "hindsight", "kind"]
+    assert (kinds >= 0).sum() > 5_000 and (kinds < IMPOSSIBLE).all()
+
+
+def test_bad_values():
+    for value in (-0.1, 1.5, float("nan")):
+        with pytest.raises(ValueError, match=rf"impossible must be a share in .*, got {value}"):
+            PlaygroundTextEnv(impossible=value)
+    with pytest.raises(ValueError, match=r"num_objects \(37\) must be at most 36 where there are"):
+        PlaygroundTextEnv(impossible=0.1, num_objects=37)
+
+
+def drawn(goals, count, size, generator):
+    """Goals and scenes once more, one at a time: the order of draws that seeds hang on."""
+    ids = torch.randint(len(goals), (count,), generator=generator)
+    draw = torch.rand((count, 3 + 96 + size), generator=generator)
+    keys = draw[:, 3:99].clone()
+    for row, goal_id in enumerate(ids.tolist()):
+        first, second, third = draw[row, :3].numpy()
+        parts = reference.parts_of(goals[goal_id])
+        fits = [[x for x in OBJECTS if is_reached(part, x)] for part in parts]
+        narrow, *wide = sorted(range(len(parts)), key=lambda i, fits=fits: len(fits[i]))
+        item = fits[narrow][int(first * np.float32(len(fits[narrow])))]
+        needs = {narrow: item}
+        for i in wide:
+            others = [x for x in fits[i] if x != item]
+            needs[i] = others[int(second * np.float32(len(others)))]
+        if parts[0].startswith("Grow"):
+            foods, waters = ([f"{c} {s}" for c in reference.COLOURS] for s in reference.SUPPLIES)
+            grown = [x for i, x in needs.items() if parts[i].startswith("Grow")]
+            dry = any(x.split()[1] in reference.PLANTS for x in grown)
+            needs["supply"] = ((waters if dry else foods) + waters)[int(third * np.float32(6))]
+        keys[row, [OBJECTS.index(x) for x in needs.values()]] = -1.0
+    scene = keys.topk(size, dim=1, largest=False, sorted=False).indices
+    return ids, scene.gather(1, draw[:, 99:].argsort(1))
+
+
+def is_reached(part, item):
+    living = reference.feeds("red water", item)
+    return reference.reaches((part.split()[0], item), part) and (living or part[:5] == "Grasp")
+
+
+@pytest.mark.parametrize("size", [(3, False), (6, True), (12, True)])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_the_default_draws_are_these(split, size):
+    seed = random.Random(repr((split, size))).getrandbits(31)
+    env = PlaygroundTextEnv(200, size[0], split, size[1], max_steps=1, seed=seed, text=False)
+    generator, state = torch.Generator().manual_seed(seed), env.reset()
+    for _ in range(3):
+        ids, scene = drawn(env.goals, 200, size[0], generator)
+        assert torch.equal(state["goal_id"], ids)
+        assert torch.equal(state["state", "objects"], scene)
+        assert torch.equal(env.get_extra_state(), generator.get_state())  # nothing else is drawn
+        env.step(env.rand_action(state))
+        state = env.reset()
