@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 import numpy as np
+import playground_reference as reference
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,8 +13,6 @@ from torchrl.envs import check_env_specs
 
 from torchrl_glam.envs import GoalSpace, PlaygroundTextEnv
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
-
-from . import reference
 
 IMPOSSIBLE = 4  # the kind
 

@@ -341,7 +341,7 @@ REFUSED = {
     "a string of kinds": (lambda: of(goal_kinds="go"), r"goal_kinds is the string 'go'"),
     "one game twice": (
         lambda: stairs.wrap([GAME, stairs.Stairs(), GAME]),
-        r"games\[2\] is games\[0\], one game cannot play two episodes",
+        r"games\[2\] is games\[0\], and one game cannot play two episodes",
     ),
     "success in words": (
         lambda: of(success=lambda observation, info: "False"),

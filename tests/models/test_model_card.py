@@ -124,7 +124,8 @@ def test_a_card_is_not_written_through_a_link(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_ends_with_a_card(tmp_path, monkeypatch):
-    monkeypatch.setattr("torchrl_glam.runs.results.play_randomly", lambda env: (3, 10))
+    chance = Result("random play", "train", 0, "all", episodes=10, successes=3, length=5.0)
+    monkeypatch.setattr("torchrl_glam.runs.results.play_randomly", lambda env: chance)
     model, tokenizer = load_language_model("tiny")
     critic = CandidateCritic(make_trunk(model, tokenizer).embedding_dim, (8,))
     config = SACGLAMConfig(eval_episodes=30, critic_hidden_sizes=[8])
