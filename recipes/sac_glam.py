@@ -155,7 +155,7 @@ def learn(run: Run, agent: SimpleNamespace, buffer: TensorDictReplayBuffer, more
         means = {"buffer_size": len(buffer) * run.ranks.size}
         means["score_error"] = score_error(agent.trunk, batch)
         for name, rows in (("batch", batch), ("buffer", buffer.storage[:])):
-            means |= of_replay(rows, run.counters["updates"], name)
+            means |= of_replay(rows, run.counters["updates"], name, run.game.goal_kinds)
         grads = {f"grad_norm/{group}": norm for group, norm in norms.items()}
         run.log({**run.total(terms), **grads, **more()}, means)
 

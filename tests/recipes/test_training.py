@@ -73,8 +73,13 @@ def test_a_run_leaves_its_results(recipe, unbroken):
         return
     assert float(last["hindsight_in_batch"]) == 0.5
     [stored] = (folder / "checkpoints" / saved[-1]).rglob("rows.tdc")
-    share = from_consolidated(stored)["is_hindsight"].float().mean().item()
+    rows = from_consolidated(stored)
+    share = rows["is_hindsight"].float().mean().item()
     assert float(last["hindsight_in_buffer"]) == pytest.approx(share, abs=1e-4)
+    for kind, name in enumerate(("grasp", "grow")):
+        share = (rows["goal_kind"] == kind).float().mean().item()
+        assert float(last[f"kinds/buffer/{name}"]) == pytest.approx(share, abs=1e-4)
+        assert 0 < float(last[f"kinds/batch/{name}"]) < 1
     for name in ("batch", "buffer"):
         mean, most = (float(last[f"policy_lag/{name}/{what}"]) for what in ("mean", "max"))
         assert 0 <= mean <= most <= int(last["updates"])

@@ -105,8 +105,10 @@ def test_coverage_counts_each_goal_once_and_survives_a_checkpoint():
 
     coverage = GoalCoverage()
     coverage.add(steps(3, 4, 3, 9))
-    assert coverage.summary() == {"goals/named": 3, "goals/new_per_1000_steps": 750.0}
+    first = {"goals/named": 3, "goals/new_per_1000_steps": 750.0, "kinds/named/goal": 1.0}
+    assert coverage.summary() == first
     coverage.add(steps(4, 5))
     other = GoalCoverage()
     other.load_state_dict(coverage.state_dict())
-    assert other.summary() == {"goals/named": 4, "goals/new_per_1000_steps": 500.0}
+    second = {"goals/named": 4, "goals/new_per_1000_steps": 500.0, "kinds/named/goal": 1.0}
+    assert other.summary() == second

@@ -141,6 +141,12 @@ SECTIONS: dict[str, list[Plan]] = {
             "Updates since the policy that played the transitions.",
             r"policy_lag/(?P<line>.+)",
         ),
+        Plan(
+            "Goal kinds: {chart}",
+            "Of goals that were named in hindsight, or of stored or drawn transitions.",
+            r"kinds/(?P<chart>[^/]+)/(?P<line>.+)",
+            _SHARE,
+        ),
         Plan("Goals named", "Different goals that were reached so far.", r"goals/named"),
         Plan("New goals named", "In 1,000 environment steps.", r"goals/new_per_1000_steps"),
         Plan("Transitions stored", "In the replay buffer.", r"buffer_size"),

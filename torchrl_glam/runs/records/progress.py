@@ -37,7 +37,7 @@ class Progress:
             "statistics": EpisodeStatistics(game.goal_kinds, success_key=game.success_key)
         }
         if getattr(config, "hindsight", None) is True:
-            self._records["coverage"] = GoalCoverage()
+            self._records["coverage"] = GoalCoverage(game.goal_kinds)
         self._row: dict[str, float] = {}
 
     @property

@@ -132,56 +132,70 @@ class EpisodeStatistics:
 
 
 class GoalCoverage:
-    """Which goals the social partner has ever named: what hindsight can teach.
+    """Which goals the social partner has ever named, and of which kinds: what hindsight can teach.
 
     It reads the entries ``("hindsight", "goal_tokens")``, ``[*B, H, T]``, and ``("hindsight",
     "kind")``, -1 in empty slots, ``[*B, H]``, of ``"next"``.
 
+    Args:
+        kinds: names of the goal kinds. Default: one kind, ``"goal"``.
+
     Examples:
         >>> from tensordict import TensorDict
         >>> tokens = torch.tensor([[[5], [6]], [[5], [0]]])
-        >>> named = {"goal_tokens": tokens, "kind": torch.tensor([[0, 0], [0, -1]])}
-        >>> coverage = GoalCoverage()
+        >>> named = {"goal_tokens": tokens, "kind": torch.tensor([[0, 1], [0, -1]])}
+        >>> coverage = GoalCoverage(["grasp", "grow"])
         >>> coverage.add(TensorDict({"next": {"hindsight": named}}, batch_size=[2]))
-        >>> coverage.summary()
-        {'goals/named': 2, 'goals/new_per_1000_steps': 1000.0}
+        >>> for metric in coverage.summary().items():
+        ...     print(*metric)
+        goals/named 2
+        goals/new_per_1000_steps 1000.0
+        kinds/named/grasp 0.6666666666666666
+        kinds/named/grow 0.3333333333333333
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Sequence[str] = EnvDescription.goal_kinds) -> None:
+        self._kinds = tuple(kinds)
         self.clear()
 
     def clear(self) -> None:
         """Forgets all of it."""
         self._seen = torch.empty(0, dtype=torch.int64)
+        self._named = torch.zeros(len(self._kinds), dtype=torch.int64)
         self._steps = self._before = 0
 
     def add(self, steps: TensorDictBase) -> None:
         """Takes note of the goals that steps of any batch shape reached."""
         tokens, kinds = (steps["next", "hindsight", key] for key in ("goal_tokens", "kind"))
-        self._take(_fingerprint(tokens[kinds >= 0]).cpu(), steps.numel())
+        named = kinds >= 0
+        counts = kinds[named].cpu().bincount(minlength=len(self._kinds))
+        self._take(_fingerprint(tokens[named]).cpu(), counts, steps.numel())
 
     def merge(self, state_dict: dict[str, Tensor | int]) -> None:
         """Takes note of what another, since it was last cleared, says by its :meth:`state_dict`."""
-        self._take(state_dict["seen"], state_dict["steps"])
+        self._take(*(state_dict[name] for name in ("seen", "named", "steps")))
 
-    def _take(self, named: Tensor, steps: int) -> None:
-        self._seen = torch.cat((self._seen, named)).unique()
+    def _take(self, seen: Tensor, named: Tensor, steps: int) -> None:
+        self._seen = torch.cat((self._seen, seen)).unique()
+        self._named = self._named + named
         self._steps += steps
 
     def summary(self) -> dict[str, float]:
-        """Number of goals ever named, and how fast new ones came since the last call."""
+        """Number of goals ever named, how fast new ones came since the last call, and shares."""
         seen = len(self._seen)
         new = 1000 * (seen - self._before) / max(self._steps, 1)
-        self._before, self._steps = seen, 0
-        return {"goals/named": seen, "goals/new_per_1000_steps": new}
+        shares = shares_of_kinds(self._named, self._kinds, "named")
+        self._before, self._steps, self._named = seen, 0, torch.zeros_like(self._named)
+        return {"goals/named": seen, "goals/new_per_1000_steps": new, **shares}
 
     def state_dict(self) -> dict[str, Tensor | int]:
         """What has been named, and the counts since the last summary."""
-        return {"seen": self._seen, "steps": self._steps, "before": self._before}
+        counts = {"named": self._named, "steps": self._steps, "before": self._before}
+        return {"seen": self._seen, **counts}
 
     def load_state_dict(self, state_dict: dict[str, Tensor | int]) -> None:
         """Restores what :meth:`state_dict` returned."""
-        self._seen = state_dict["seen"].clone()
+        self._seen, self._named = state_dict["seen"].clone(), state_dict["named"].clone()
         self._steps, self._before = state_dict["steps"], state_dict["before"]
 
 
@@ -196,10 +210,39 @@ def pace(counters: Mapping[str, float], since: Mapping[str, float]) -> dict[str,
     }
 
 
-def of_replay(rows: TensorDictBase, updates: int, of: str) -> dict[str, float]:
-    """The share of hindsight in transitions, and their :func:`policy_lag`."""
+def of_replay(
+    rows: TensorDictBase, updates: int, of: str, kinds: Sequence[str]
+) -> dict[str, float]:
+    """The shares of hindsight and of goal kinds in transitions, and their :func:`policy_lag`.
+
+    Args:
+        rows: transitions ``[*B]`` of a replay buffer.
+        updates: that the policy has had by now.
+        of: what the transitions are, to name the metrics.
+        kinds: names of the goal kinds.
+    """
     hindsight = rows["is_hindsight"].float().mean().item()
-    return {f"hindsight_in_{of}": hindsight, **policy_lag(rows["recorded_at"], updates, of)}
+    counts = rows["goal_kind"].flatten().bincount(minlength=len(kinds))
+    shares = shares_of_kinds(counts, kinds, of)
+    return {
+        f"hindsight_in_{of}": hindsight,
+        **shares,
+        **policy_lag(rows["recorded_at"], updates, of),
+    }
+
+
+def shares_of_kinds(counts: Tensor, kinds: Sequence[str], of: str) -> dict[str, float]:
+    """The share of each goal kind in counts of them, integers ``[K]``; nothing if all are 0.
+
+    Examples:
+        >>> shares_of_kinds(torch.tensor([3, 1]), ["grasp", "grow"], "batch")
+        {'kinds/batch/grasp': 0.75, 'kinds/batch/grow': 0.25}
+    """
+    total = counts.sum().item()
+    if not total:
+        return {}
+    shares = (counts.double() / total).tolist()
+    return {f"kinds/{of}/{kind}": share for kind, share in zip(kinds, shares, strict=True)}
 
 
 def policy_lag(recorded_at: torch.Tensor, updates: int, of: str) -> dict[str, float]:
