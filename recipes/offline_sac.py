@@ -89,7 +89,6 @@ def read_run(options: argparse.Namespace) -> tuple[SACGLAMConfig, SACGLAMConfig]
         total_steps=options.updates,
         update_every=1,
         num_updates=1,
-        target_entropy_end=config.target_entropy,
         loggers=[],
         **every,
     )

@@ -71,9 +71,8 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
         critic,
         num_actions=n,
         alpha_init=config.alpha_init,
+        alpha_end=config.alpha_end,
         target_entropy=config.target_entropy,
-        target_entropy_end=config.target_entropy_end,
-        target_entropy_steps=config.target_entropy_steps,
         munchausen=config.munchausen,
         critic_backprop=config.critic_backprop,
     ).to(run.device)
@@ -144,7 +143,7 @@ def make_sampler(config: SACGLAMConfig, prior: list[float] | None) -> Sampler:
 def learn(run: Run, agent: SimpleNamespace, buffer: TensorDictReplayBuffer, more: Callable = dict):
     """A round of updates; ``more`` gives further metrics for its row."""
     config = run.config
-    agent.loss.schedule(run.counters["steps"])
+    agent.loss.schedule(run.counters["steps"] / config.total_steps)
     agent.optimizer.scale_rates(run.rate)
     for _ in range(config.num_updates):
         with timeit("time/sample"):

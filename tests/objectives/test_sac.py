@@ -219,6 +219,18 @@ def test_single_terms_equal_the_whole():
     torch.testing.assert_close(loss.actor_loss(batch)[0], terms["loss_actor"])
 
 
+def test_a_coefficient_that_is_not_learned_is_scheduled_alone():
+    loss = toy.make_loss(toy.make_trunk(), alpha_init=0.4, alpha_end=0.1)
+    loss.schedule(0.25)
+    assert loss.alpha.item() == pytest.approx(0.325)
+    terms = loss(toy.make_batch())
+    terms["loss_alpha"].backward()
+    assert terms["loss_alpha"] == loss.log_alpha.grad == 0
+    learned = toy.make_loss(toy.make_trunk(), alpha_init=0.4)
+    learned.schedule(0.25)
+    assert learned.alpha.item() == pytest.approx(0.4)
+
+
 def test_importance_weights_of_prioritised_replay():
     loss, _ = loss_with_updater()
     batch = toy.make_batch()
@@ -251,6 +263,7 @@ class _ActorWithParameters(CandidateActor):
         ({"num_actions": 0}, r"num_actions \(0\) must be at least 1"),
         ({"alpha_init": 0.0}, r"alpha_init \(0.0\) must be positive"),
         ({"alpha_init": math.nan}, r"alpha_init \(nan\)"),
+        ({"alpha_end": 0.0}, r"alpha_end \(0.0\) must be positive"),
         (
             {"target_entropy": -0.1},
             r"target_entropy \(-0.1\) must lie in \[0, log\(num_actions\)\]",

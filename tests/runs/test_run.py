@@ -37,16 +37,15 @@ def train(tmp_path, look=lambda run, agent: None, fail=None, **settings):
     return agent
 
 
-def test_the_target_of_the_entropy_falls_with_environment_steps(tmp_path):
+def test_the_entropy_coefficient_falls_with_environment_steps_and_is_not_learned(tmp_path):
     seen = {}
 
     def look(run, agent):
-        seen[run.counters["steps"]] = agent.loss.target_entropy.item()
+        seen[run.counters["steps"]] = agent.loss.alpha.item()
 
-    ends = {"target_entropy": 1.0, "target_entropy_end": 0.5, "target_entropy_steps": 32}
-    train(tmp_path, look, **ends)
-    assert seen[32] == 0.5 == seen[64]
-    assert seen[16] == pytest.approx(0.75)
+    train(tmp_path, look, alpha_init=0.2, alpha_end=0.1, lr_alpha=0.5)
+    assert seen[32] == pytest.approx(0.15)
+    assert seen[64] == pytest.approx(0.1)
 
 
 def test_learning_rates_fall_with_environment_steps(tmp_path):

@@ -12,14 +12,15 @@ def check_arguments(
     actor: nn.Module,
     critics: list[nn.Module],
     num_actions: int,
-    alpha_init: float,
+    alphas: tuple[float, float],
     target_entropy: float,
     munchausen: float,
     loss_function: str,
 ) -> None:
     """Refuses arguments of SACGLAMLoss that are out of range."""
     _require(num_actions >= 1, "num_actions", num_actions, "be at least 1: the candidate slots")
-    _require(0.0 < alpha_init < math.inf, "alpha_init", alpha_init, "be positive and finite")
+    for name, alpha in zip(("alpha_init", "alpha_end"), alphas, strict=True):
+        _require(0.0 < alpha < math.inf, name, alpha, "be positive and finite")
     most = math.log(num_actions)
     _require(
         0.0 <= target_entropy <= most,

@@ -7,6 +7,7 @@ later if ``"steps_to_next_obs"`` says so. All entropies are in nats.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -62,10 +63,10 @@ class SACGLAMLoss(DiscreteSACLoss):
         num_actions: number ``A`` of candidate slots.
         alpha_init: initial entropy coefficient, above 0; 0.005 in the paper without hindsight
             (Appendix C). Default: ``0.05``.
-        target_entropy: entropy to keep, in ``[0, log(num_actions)]``; 0 in the paper without
-            hindsight. Default: ``0.01``.
-        target_entropy_end: entropy to end with, see :meth:`schedule`. Default: None, the same.
-        target_entropy_steps: environment steps until then. Default: 20,000.
+        alpha_end: coefficient to end with, above 0: :meth:`schedule` sets it, and ``loss_alpha``
+            is 0. Default: None, it is learned, as in the paper.
+        target_entropy: entropy for a learned coefficient to keep, in ``[0, log(num_actions)]``; 0
+            in the paper without hindsight. Default: ``0.01``.
         munchausen: share of ``alpha * log pi(a)`` of the action taken that is added to its reward
             (``functional.munchausen_bonus``), in ``[0, 1)``. Default: ``0.0``, as in the paper.
         critic_backprop: whether ``loss_qvalue`` trains the trunk too (Appendix B); may be changed
@@ -110,17 +111,17 @@ class SACGLAMLoss(DiscreteSACLoss):
         *,
         num_actions: int,
         alpha_init: float = 0.05,
+        alpha_end: float | None = None,
         target_entropy: float = 0.01,
-        target_entropy_end: float | None = None,
-        target_entropy_steps: int = 20_000,
         munchausen: float = 0.0,
         critic_backprop: bool = True,
         loss_function: str = "l2",
         reduction: str = "mean",
     ) -> None:
         critics = [critic] if isinstance(critic, nn.Module) else list(critic)
+        alphas = alpha_init, alpha_init if alpha_end is None else alpha_end
         check_arguments(
-            actor, critics, num_actions, alpha_init, target_entropy, munchausen, loss_function
+            actor, critics, num_actions, alphas, target_entropy, munchausen, loss_function
         )
         super().__init__(
             actor,
@@ -140,8 +141,7 @@ class SACGLAMLoss(DiscreteSACLoss):
         values = TensorDict.from_modules(*critics, expand_identical=False).data
         self.qvalue_network_params.data.update_(values)
         dict(self.named_children())["target_qvalue_network_params"].data.update_(values)
-        end = target_entropy if target_entropy_end is None else target_entropy_end
-        self._entropies = target_entropy, end, target_entropy_steps
+        self._alphas = alpha_init, alpha_end
         self.num_actions = num_actions
         self.munchausen = munchausen
         self.critic_backprop = critic_backprop
@@ -152,11 +152,15 @@ class SACGLAMLoss(DiscreteSACLoss):
         self.target_trunk_params = TensorDictParams(self.trunk_params.data.clone(), no_convert=True)
         self._has_update_associated["trunk"] = False
 
-    def schedule(self, step: int) -> None:
-        """Sets the entropy to keep after ``step`` environment steps: a line, then level."""
-        start, end, steps = self._entropies
-        share = min(1.0, step / steps)
-        self.target_entropy.fill_((1 - share) * start + share * end)
+    def schedule(self, done: float) -> None:
+        """Sets a coefficient that is not learned, on a line from ``alpha_init`` to ``alpha_end``.
+
+        Args:
+            done: share of training that is done, in ``[0, 1]``.
+        """
+        start, end = self._alphas
+        if end is not None:
+            self.log_alpha.data.fill_(math.log(start + done * (end - start)))
 
     def trunk_parameters(self) -> Iterator[nn.Parameter]:
         """The trainable parameters of the trunk: the live ones, each once."""
@@ -181,7 +185,8 @@ class SACGLAMLoss(DiscreteSACLoss):
         loss_qvalue, metrics = self._qvalue_term(tensordict, q_values, dist)
         loss_actor, entropy = self._actor_term(tensordict, q_values, dist)
         loss_alpha = functional.alpha_loss(self.log_alpha, entropy, self.target_entropy)
-        loss_alpha = self._reduce(loss_alpha, tensordict)
+        learned = self._alphas[1] is None
+        loss_alpha = self._reduce(loss_alpha, tensordict) * learned
 
         tensordict.set(self.tensor_keys.priority, metrics["td_error"])
         out = {"loss_actor": loss_actor, "loss_qvalue": loss_qvalue, "loss_alpha": loss_alpha}

@@ -43,9 +43,8 @@ class SACGLAMConfig(RecipeConfig):
     n_step: int = 3
     tau: float = 0.1
     alpha_init: float | None = None
+    alpha_end: float | None = None
     target_entropy: float | None = None
-    target_entropy_end: float | None = None
-    target_entropy_steps: int = 20_000
     munchausen: float = 0.0
     exploration: float = 0.0
     num_updates: int = 8
@@ -65,14 +64,12 @@ class SACGLAMConfig(RecipeConfig):
             self.alpha_init = 0.05 if self.hindsight else 0.005
         if self.target_entropy is None:
             self.target_entropy = 0.01 if self.hindsight else 0.0
-        if self.target_entropy_end is None:
-            self.target_entropy_end = self.target_entropy
-        at_least(self, 1, "n_step", "num_updates", "target_entropy_steps")
+        at_least(self, 1, "n_step", "num_updates")
         within(self, 1, 1_000_000_000, "capacity")
-        at_least(self, 0, "warmup_updates", "target_entropy", "target_entropy_end", "lr_alpha")
+        at_least(self, 0, "warmup_updates", "target_entropy", "lr_alpha")
         within(self, 0, 1, "hindsight_ratio", "exploration")
         require(self, "munchausen", 0 <= self.munchausen < 1, "be in [0, 1)")
-        above(self, 0, "alpha_init")
+        above(self, 0, "alpha_init", "alpha_end")
         require(self, "tau", 0 < self.tau <= 1, "be in (0, 1]")
         choice(self, "critic_input", get_args(CriticInput))
         choice(self, "sampling", SAMPLING)
@@ -84,7 +81,7 @@ class SACGLAMConfig(RecipeConfig):
 
     def check_game(self, game: EnvDescription) -> None:
         """See ``RecipeConfig.check_game``."""
-        within(self, 0, math.log(game.num_actions), "target_entropy", "target_entropy_end")
+        within(self, 0, math.log(game.num_actions), "target_entropy")
         if self.hindsight:
             names_goals(game, "true")
             by_kind = bool({"prior", "kinds"} & {*self.sampling.split("+")})
