@@ -51,7 +51,7 @@ from torchrl_glam.pretraining import (
 )
 from torchrl_glam.runs.config import read_config, register
 from torchrl_glam.runs.config.pretrain import PretrainConfig
-from torchrl_glam.runs.device import bound_kernel_caches
+from torchrl_glam.runs.device import bound_kernel_caches, keep_freed_memory
 from torchrl_glam.runs.environments import make_bare_env, make_env
 from torchrl_glam.runs.evaluation import evaluate
 from torchrl_glam.runs.files import reserved
@@ -207,6 +207,7 @@ def main(cfg: DictConfig) -> None:
 def pretrain(config: PretrainConfig, output: Path, results: Path) -> None:
     """Trains a model, exports it, and writes what it learned and can do."""
     bound_kernel_caches()
+    keep_freed_memory()
     torch.manual_seed(config.seed)
 
     # 1. Random play, turned into exercises, and a tokenizer with its words

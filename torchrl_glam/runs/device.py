@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 
 import torch
 
@@ -50,3 +52,18 @@ def bound_kernel_caches(capacity: int = 256) -> None:
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, str(capacity))
+
+
+def keep_freed_memory() -> None:
+    """Lets the allocator of glibc keep up to 1 GiB that is freed, for the blocks that follow.
+
+    An update frees some hundred blocks of a few MiB. By default most of them go back to the system,
+    which clears their pages before it gives them out again: ten times the page faults, and about an
+    eighth of a run's time on a CPU. Other allocators are left alone, and so is one that the
+    environment configures by ``MALLOC_...``.
+    """
+    if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
+        return
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD: larger blocks are the system's own
+        mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD

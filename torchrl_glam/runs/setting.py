@@ -12,7 +12,7 @@ from torchrl.envs import EnvBase, TransformedEnv
 
 from torchrl_glam.models import load_language_model
 from torchrl_glam.runs.config import RecipeConfig
-from torchrl_glam.runs.device import bound_kernel_caches, choose_autocast
+from torchrl_glam.runs.device import bound_kernel_caches, choose_autocast, keep_freed_memory
 from torchrl_glam.runs.environments import make_env, make_eval_envs
 from torchrl_glam.runs.seeds import seed_everything
 from torchrl_glam.text import EnvDescription, describe_env
@@ -47,6 +47,7 @@ class Setting:
         self.device, self._autocast = device, choose_autocast(self.config.autocast, device)
         self._slow = device.type == "cpu" and self._autocast is not None  # bfloat16 on the CPU
         bound_kernel_caches()
+        keep_freed_memory()
         seed_everything(seed)
 
     def load_model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
