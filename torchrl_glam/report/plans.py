@@ -115,6 +115,26 @@ SECTIONS: dict[str, list[Plan]] = {
             _LOG,
         ),
     ],
+    "Goals": [
+        Plan(
+            "Goals pursued",
+            "Share of the episodes that pursued goals of each kind, since the row before.",
+            r"pursued/(?P<line>.+)",
+            _SHARE,
+        ),
+        Plan(
+            "Success of goal kinds, {chart}",
+            "Mean success that the goals' sampler predicts of goals of each kind, and the share of "
+            "64 episodes that reached such goals.",
+            r"goals/(?P<chart>predicted|measured)/(?P<line>.+)",
+            _SHARE,
+        ),
+        Plan(
+            "Error of predicted success",
+            "Mean distance of predicted from measured success, over the kinds of goals.",
+            r"goals/error",
+        ),
+    ],
     "Losses and gradients": [
         Plan("Loss: {chart}", "Mean over the newest batch.", r"loss_(?P<chart>.+)", _FREE),
         Plan(
@@ -141,7 +161,8 @@ SECTIONS: dict[str, list[Plan]] = {
             "Updates since the policy that played the transitions.",
             r"policy_lag/(?P<line>.+)",
         ),
-        Plan("Goals named", "Different goals that were reached so far.", r"goals/named"),
+        Plan("Goals named", "Different goals that were named so far.", r"goals/named"),
+        Plan("Goals reached", "Different goals that episodes reached so far.", r"goals/reached"),
         Plan("New goals named", "In 1,000 environment steps.", r"goals/new_per_1000_steps"),
         Plan("Transitions stored", "In the replay buffer.", r"buffer_size"),
         Plan("Episodes", "Ended since the row before.", r"episodes"),
