@@ -125,6 +125,13 @@ class TextEnvWrapper(EnvBase):
             )
         if goal_sampler is not None and goal_texts is None:
             raise ValueError("goal_sampler needs goal_texts, the table of goals that it draws from")
+        judged = getattr(hindsight, "goals", ())  # of a GoalJudge
+        others = [] if callable(judged) or goal_texts is None else {*judged} - {*goal_texts}
+        if others:
+            raise ValueError(
+                f"hindsight names {len(others)} goals that are not in goal_texts, such as "
+                f"{min(others)!r}: give the judge goals of the table"
+            )
         if overflow not in ("error", "first", "sample"):
             raise ValueError(f'overflow ({overflow!r}) must be "error", "first" or "sample"')
         if max_steps is not None and max_steps < 1:
@@ -219,7 +226,8 @@ class TextEnvWrapper(EnvBase):
         drawn = torch.as_tensor(self.goal_sampler(generator, 1))
         whole = drawn.shape == (1,) and not drawn.is_floating_point()
         if not whole or not 0 <= int(drawn) < len(texts):
-            raise ValueError(f"goal_sampler must return 1 goal id in [0, {len(texts)}), got {drawn}")
+            expected = f"1 goal id in [0, {len(texts)})"
+            raise ValueError(f"goal_sampler must return {expected}, got {drawn}")
         return texts[int(drawn)]
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:

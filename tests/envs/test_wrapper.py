@@ -449,5 +449,11 @@ def test_bad_tables_of_goals_are_named(settings, message):
 def test_a_game_that_takes_no_goal_and_a_sampler_without_a_table_are_named():
     with pytest.raises(ValueError, match=r"reset of game 0 \(Stairs\) takes no argument goal"):
         stairs.make(2, goal=None, goal_texts=stairs.FLOORS).reset()
+    judge = partial(stairs.floors)
+    judge.goals = ["Reach floor 1", "Reach floor 7", "Fly"]
+    with pytest.raises(
+        ValueError, match=r"names 2 goals that are not in goal_texts, such as 'Fly'"
+    ):
+        stairs.make_chosen(2, hindsight=judge)
     with pytest.raises(ValueError, match="goal_sampler needs goal_texts, the table of goals"):
         stairs.make(2, goal_sampler=lambda _, n: torch.zeros(n).long())

@@ -77,6 +77,17 @@ def test_a_sampler_draws_uniformly_what_the_environment_does(language):
     assert abs(share - 1 / 3) <= 5 * (2 / 9 / 4000) ** 0.5  # each of three kinds as often
 
 
+def test_predictions_take_their_share_of_a_large_table(language, monkeypatch):
+    """Of 32,450 goals 384 an update take 85 updates."""
+    small = made(language, "learned_progress", lr_heads=0.25).sampler
+    config = configured("learned_progress", batch_size=7)
+    config.env = {"num_objects": 6, "impossible": 0.8}
+    monkeypatch.setattr(runs_goals, "prompt_embeddings", lambda *_: torch.zeros(32_450, 2))
+    large = PursuedGoals(config, language.tokenizer, language.trunk).sampler
+    assert (small.every, small.lag, small.optimizer.param_groups[0]["lr"]) == (32, 96, 0.25)
+    assert (large.every, large.lag, large.batch_size) == (85, 85, 7)
+
+
 def test_training_pursues_what_the_sampler_draws(language):
     env, chosen = training_env(language, configured("progress"))
     drawn, plain = [], chosen.sampler.sample

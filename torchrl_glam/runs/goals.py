@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 KIND_EPISODES = 64
 """Episodes of each kind of goals that predictions are compared with."""
 
+_READ = 384  # goals that are read for an update's share of predictions, at most
 _NAMED = ("hindsight", "goal_id")
 
 
@@ -41,7 +43,9 @@ class PursuedGoals:
 
     With ``goals=uniform`` there is no sampler: the environment draws its goals itself, and nothing
     is told or saved. With ``+hindsight`` goals named in hindsight count as episodes that reached
-    them. The sampler is updated after every step of all instances.
+    them. The sampler is updated after every step of all instances. The head of ``learned_progress``
+    learns at the rate ``lr_heads`` from ``batch_size`` episodes an update, and predicts less often
+    the more goals there are.
 
     Args:
         config: the run's configuration.
@@ -106,8 +110,11 @@ class PursuedGoals:
             settings["shares"] = (prior / prior.sum()).tolist()
         if self._kind == "progress":
             return ProgressGoals(table, **settings)
+        settings |= {"lr": self._config.lr_heads, "batch_size": self._config.batch_size}
+        every = max(32, math.ceil(len(table) / _READ))
         embed = prompt_embeddings(trunk, self._tokenizer, table)
-        return LearnedProgressGoals(table, embed, **settings)
+        lag = every * max(1, round(96 / every))
+        return LearnedProgressGoals(table, embed, every=every, lag=lag, **settings)
 
     def update(self, steps: TensorDictBase) -> None:
         """Tells the sampler of the episodes that end in steps ``[num_envs, T]``."""
