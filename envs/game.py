@@ -48,18 +48,27 @@ class PlayedGame:
         """Whether there is no unfinished episode."""
         return self.seed is None or self.terminated or self.truncated
 
-    def begin(self, seed: int) -> None:
-        """Starts an episode."""
+    def begin(self, seed: int, goal: str | None = None) -> None:
+        """Starts an episode, in which the game is to pursue a goal if one is given."""
         parameters = inspect.signature(self.game.reset).parameters.values()
-        if any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters):
-            result = self.game.reset(seed=seed)
-        else:
-            if callable(getattr(self.game, "seed", None)):
-                self.game.seed(seed)
-            result = self.game.reset()
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        taken = {p.name for p in parameters}
+        told: dict[str, Any] = {}
+        if "seed" in taken or takes_any:
+            told["seed"] = seed
+        elif callable(getattr(self.game, "seed", None)):
+            self.game.seed(seed)
+        if goal is not None:
+            if "goal" not in taken and not takes_any:
+                raise ValueError(
+                    f"reset of game {self.index} ({self.name}) takes no argument goal: with "
+                    "goal_texts it is given the text of the goal to pursue"
+                )
+            told["goal"] = goal
+        result = self.game.reset(**told)
         pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
         observation, info = result if pair else (result, {})
-        self.seed, self.steps = seed, [GameStep(observation, info)]
+        self.seed, self.pursued, self.steps = seed, goal, [GameStep(observation, info)]
         self.actions: list[str] = []
         self.hindsight: list[str] = []
         self.reward, self.terminated, self.truncated, self.success = 0.0, False, False, False
@@ -86,6 +95,7 @@ class PlayedGame:
             return None
         return {
             "seed": self.seed,
+            "goal": self.pursued,
             "chosen": [step.action for step in self.steps[1:]],
             "observation": self.observation,
             "actions": list(self.actions),
@@ -98,7 +108,7 @@ class PlayedGame:
         """
         if saved is None:
             return
-        self.begin(saved["seed"])
+        self.begin(saved["seed"], saved["goal"])
         for action in saved["chosen"]:
             self._take(action, max_steps)
         same_actions = self.is_over or set(saved["actions"]) <= set(self._listed)
@@ -142,8 +152,8 @@ class PlayedGame:
     def _read(self) -> None:
         """Takes what is to be written from the last step."""
         rules, index = self.rules, self.index
-        goal = rules.goal_text if rules.goal_text is not None else self._find("goal")
-        self.goal = _text(goal, f"goal[{index}]")
+        goal = rules.goal_text if self.pursued is None else self.pursued
+        self.goal = _text(self._find("goal") if goal is None else goal, f"goal[{index}]")
         self.observation = _text(self._find("observation"), f"observation[{index}]")
         told = max(1, len(self.steps) - rules.history)  # the first step is a reset
         if last := [step.action for step in self.steps[told:]]:

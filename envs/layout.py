@@ -31,6 +31,8 @@ class TextLayout:
         success: whether to write ``"success"``, for rewards that are positive on other steps too.
             Default: False.
         goal_kinds: names of the kinds of goals, for statistics. Default: one, ``"goal"``.
+        goal_texts: table of goals, all of which differ. Their ids are then written, too:
+            ``"goal_id"``, and ``("hindsight", "goal_id")``, -1 for other goals. Default: None.
         kind_of: index into ``goal_kinds`` of a goal's text. Default: 0 for all.
         goal_bytes, observation_bytes, action_bytes: widths. Defaults: 128, 1024, 64.
         keep: which end of a longer text is kept, in whole words: ``"head"`` or ``"tail"``.
@@ -75,6 +77,7 @@ class TextLayout:
         max_hindsight: int = 0,
         success: bool = False,
         goal_kinds: Sequence[str] = ("goal",),
+        goal_texts: Sequence[str] | None = None,
         kind_of: Callable[[str], int] | None = None,
         goal_bytes: int = 128,
         observation_bytes: int = 1024,
@@ -101,6 +104,10 @@ class TextLayout:
         self._kind_of = kind_of if kind_of is not None else lambda goal: 0
         self._sizes = sizes
         env.goal_kinds = self.goal_kinds  # what the contract asks of the environment itself
+        self._ids: dict[str, int] | None = None  # of the goals in the table
+        if goal_texts is not None:
+            self._ids = _number_goals(goal_texts)
+            env.goal_texts, env.goal_kind_ids = tuple(goal_texts), [*map(self._kind, goal_texts)]
         if success:
             env.success_key = "success"
         self._set_specs(env)
@@ -128,9 +135,14 @@ class TextLayout:
             "actions": text("action", self.max_actions),
             "action_mask": flag(self.max_actions),
         }
+        if self._ids is not None:
+            spec["goal_id"] = entry(Bounded, 0, len(self._ids) - 1, dtype=torch.int64)
         if self.max_hindsight:
             slots = self.max_hindsight
             named = {"goal": text("goal", slots), "kind": kind(-1, slots)}
+            if self._ids is not None:
+                last = len(self._ids) - 1
+                named["goal_id"] = entry(Bounded, -1, last, shape=(slots,), dtype=torch.int64)
             spec["hindsight"] = Composite(named, shape=batch)
         if self.success:
             spec["success"] = flag(1)
@@ -155,7 +167,8 @@ class TextLayout:
         """What ``_reset`` or ``_step`` returns.
 
         Args:
-            goal, observation: a text for each environment, so one where there is no batch.
+            goal, observation: a text for each environment, so one where there is no batch; goals
+                of the table, if there is one.
             actions: for each, a list of at most A admissible actions.
             hindsight: for each, a list of at most H goals that the step reached. Default: none.
             reward: numbers. Default: None, for a reset.
@@ -179,10 +192,19 @@ class TextLayout:
             "action_mask": torch.tensor([[i < len(row) for i in range(width)] for row in rows]),
         }
         self._check_actions(rows, out["actions"])
+        if self._ids is not None:
+            for text in goal:
+                if text not in self._ids:
+                    raise ValueError(f"goal is {text!r}, which is not in goal_texts")
+            out["goal_id"] = torch.tensor([self._ids[text] for text in goal])
         if slots:
             kinds = [[*map(self._kind, row), *[-1] * (slots - len(row))] for row in named]
             goals = self._encode_rows("hindsight", named, slots)
             out["hindsight"] = {"goal": goals, "kind": torch.tensor(kinds, dtype=torch.int8)}
+            if self._ids is not None:
+                row_of = [[*row, *[""] * (slots - len(row))] for row in named]
+                ids = [[self._ids.get(text, -1) for text in row] for row in row_of]
+                out["hindsight"]["goal_id"] = torch.tensor(ids)
         if self.success:
             out["success"] = self._column(success, torch.bool)
         if reward is not None:
@@ -270,3 +292,11 @@ class TextLayout:
                         f"{row[place]!r}: leave one out, or raise action_bytes "
                         f"({self._sizes['action']}) if they were cut"
                     )
+
+
+def _number_goals(texts: Sequence[str]) -> dict[str, int]:
+    """The ids of goals, their places in the table."""
+    ids = {text: number for number, text in enumerate(texts)}
+    if isinstance(texts, str) or not ids or len(ids) < len(texts) or "" in ids:
+        raise ValueError(f"goal_texts ({texts!r}) must be a list of goals, none empty or twice")
+    return ids

@@ -41,6 +41,11 @@ class TextEnvWrapper(EnvBase):
         observation: source of the observation's text. Default: None, the observation itself.
         goal: source of the goal's text. Default: None, it is ``goal_text``.
         goal_text: the goal, where there is only one. Default: None, ``goal`` tells it.
+        goal_texts: table of goals, one of which each episode pursues: the game's ``reset`` takes
+            its text as ``goal``. Default: None, ``goal`` or ``goal_text`` tells the goal.
+        goal_sampler: function of a generator and a number ``n`` that returns the ids of goals of
+            the table for ``n`` new episodes, ``int64 [n]``; see :mod:`torchrl_glam.goals`. Default:
+            uniform sampling, by the episode's seed.
         success: source of whether the goal is reached (True or False), which ends the episode;
             written as ``"success"``. Default: None, the reward tells it: it is positive on that
             step alone.
@@ -99,6 +104,8 @@ class TextEnvWrapper(EnvBase):
         observation: Source | None = None,
         goal: Source | None = None,
         goal_text: str | None = None,
+        goal_texts: Sequence[str] | None = None,
+        goal_sampler: Callable[[torch.Generator, int], torch.Tensor] | None = None,
         success: Source | None = None,
         reward: Callable[[GameStep], float] | None = None,
         act: Callable[[str], Any] | None = None,
@@ -111,10 +118,19 @@ class TextEnvWrapper(EnvBase):
         device: torch.device | str | None = None,
         **sizes: Any,
     ) -> None:
-        if (goal is None) == (goal_text is None):
+        if [goal, goal_text, goal_texts].count(None) != 2:
             raise ValueError(
-                f"goal ({goal!r}) and goal_text ({goal_text!r}): give one of them, the source of "
-                "the goal's text or the only goal there is"
+                f"goal ({goal!r}), goal_text ({goal_text!r}) and goal_texts ({goal_texts!r}): give "
+                "one of them, the source of the goal's text, the only goal there is, or a table"
+            )
+        if goal_sampler is not None and goal_texts is None:
+            raise ValueError("goal_sampler needs goal_texts, the table of goals that it draws from")
+        judged = getattr(hindsight, "goals", ())  # of a GoalJudge
+        others = [] if callable(judged) or goal_texts is None else {*judged} - {*goal_texts}
+        if others:
+            raise ValueError(
+                f"hindsight names {len(others)} goals that are not in goal_texts, such as "
+                f"{min(others)!r}: give the judge goals of the table"
             )
         if overflow not in ("error", "first", "sample"):
             raise ValueError(f'overflow ({overflow!r}) must be "error", "first" or "sample"')
@@ -139,8 +155,12 @@ class TextEnvWrapper(EnvBase):
             max_actions=max_actions,
             max_hindsight=max_hindsight if hindsight is not None else 0,
             success=success is not None,
+            goal_texts=goal_texts,
             **sizes,
         )
+        self.goal_sampler = goal_sampler
+        if goal_texts is not None and goal_sampler is None:
+            self.goal_kind_prior = [*map(self.goal_kind_ids.count, range(len(self.goal_kinds)))]
         self.num_cut = self.layout.num_cut
         rules = Rules(
             actions=actions,
@@ -191,8 +211,24 @@ class TextEnvWrapper(EnvBase):
             if reset is None or reset.view(-1)[index] or played.seed is None:
                 stream = self._streams[index]
                 stream[1] += 1
-                played.begin(random.Random(repr(stream)).getrandbits(31))
+                seed = random.Random(repr(stream)).getrandbits(31)
+                played.begin(seed, self._choose_goal(seed))
         return self._pack()
+
+    def _choose_goal(self, seed: int) -> str | None:
+        """The goal of a new episode, where there is a table."""
+        texts = getattr(self, "goal_texts", None)
+        if texts is None:
+            return None
+        generator = torch.Generator().manual_seed(seed)
+        if self.goal_sampler is None:
+            return texts[int(torch.randint(len(texts), (1,), generator=generator))]
+        drawn = torch.as_tensor(self.goal_sampler(generator, 1))
+        whole = drawn.shape == (1,) and not drawn.is_floating_point()
+        if not whole or not 0 <= int(drawn) < len(texts):
+            expected = f"1 goal id in [0, {len(texts)})"
+            raise ValueError(f"goal_sampler must return {expected}, got {drawn}")
+        return texts[int(drawn)]
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         chosen, moves = tensordict["action"].view(-1).tolist(), tensordict.get("_step", None)

@@ -51,11 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     with Run(config, "offline_sac", unit="updates", record=RunRecord, resumable=False) as run:
         agent = make_agent(run, config)
-        buffer = make_buffer(saved, run.game.goal_kind_prior)
+        buffer = make_buffer(saved, run.game)
         step = CheckpointManager(options.run).load({"buffer": buffer}, config=None)
         if not len(buffer):
             raise ValueError(f"run ({str(options.run)!r}) has stored no transitions yet")
-        buffer.set_sampler(make_sampler(config, run.game.goal_kind_prior))
+        buffer.set_sampler(make_sampler(config, run.game))
         buffer.set_rng(torch.Generator().manual_seed(config.seed))
         print(f"{len(buffer):,} transitions, stored by step {step}")
         run.keeps(**agent.kept)

@@ -3,6 +3,7 @@
     python recipes/ppo_glam.py                              # two cores, embedded model, minutes
     python recipes/ppo_glam.py --config-name paper          # the paper's configuration
     python recipes/ppo_glam.py hindsight=aligned seed=1     # any key of the configuration
+    python recipes/ppo_glam.py goals=learned_progress       # goals by where success changes
     python recipes/ppo_glam.py env=my_module:MyEnv          # any game; env.key=value, its arguments
     python recipes/ppo_glam.py resume=runs/ppo_glam/...     # resume a run
     torchrun --nproc-per-node=2 recipes/ppo_glam.py         # two processes, or two GPUs
@@ -35,6 +36,7 @@ from torchrl_glam.objectives import ClippedAdam, PPOGLAMLoss
 from torchrl_glam.replay import HindsightTransform, SubgoalFilter, close_rollout
 from torchrl_glam.report.record import RunRecord
 from torchrl_glam.runs.config import PPOGLAMConfig, read_config, register
+from torchrl_glam.runs.goals import PursuedGoals
 from torchrl_glam.runs.processes.rows import minibatches, standardise
 from torchrl_glam.runs.program import program
 from torchrl_glam.runs.run import Run
@@ -51,7 +53,8 @@ def main(cfg: PPOGLAMConfig) -> None:
         scores = make_trunk(model, tokenizer, **run.scoring(tokenizer))
         trunk = ScoresOnly(scores)
         goal_ids = ("goal_id", ("hindsight", "goal_id")) if config.hindsight == "aligned" else ()
-        env = run.make_envs(tokenizer, keep=goal_ids)
+        goals = PursuedGoals(run.mine, tokenizer, scores)
+        env = run.make_envs(tokenizer, goals, keep=goal_ids)
         actor = CandidateActor(return_log_prob=True)
         value = ValueHead(scores.embedding_dim, config.critic_hidden_sizes).to(run.device)
         recorded = ["log_likelihood", "action", "action_log_prob", "state_value"]
@@ -81,7 +84,7 @@ def main(cfg: PPOGLAMConfig) -> None:
         to_rows = Compose(HindsightTransform("none" if config.hindsight == "none" else "all"))
         if config.hindsight == "aligned":  # inverse transforms run last to first
             to_rows.append(SubgoalFilter(run.game.is_subgoal))
-        run.keeps(loss=loss, optimizer=optimizer, collector=collector)
+        run.keeps(loss=loss, optimizer=optimizer, collector=collector, goals=goals)
 
         @run.update
         def update(rows: TensorDict, size: int) -> TensorDict:
@@ -92,6 +95,7 @@ def main(cfg: PPOGLAMConfig) -> None:
 
         # 4. Training
         for rollout in run.rounds(collector, policy):
+            goals.update(rollout)
             with timeit("time/prepare"):
                 rows = loss.prepare(to_rows.inv(close_rollout(rollout)).to(run.device))
                 if config.normalize_advantage:

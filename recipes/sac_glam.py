@@ -3,6 +3,7 @@
     python recipes/sac_glam.py                              # two cores, embedded model, minutes
     python recipes/sac_glam.py --config-name paper          # the paper's configuration
     python recipes/sac_glam.py replay=uniform seed=1        # any group or key of the configuration
+    python recipes/sac_glam.py goals=learned_progress       # goals by where success changes
     python recipes/sac_glam.py env=my_module:MyEnv          # any game; env.key=value, its arguments
     python recipes/sac_glam.py resume=runs/sac_glam/...     # resume a run
     torchrun --nproc-per-node=2 recipes/sac_glam.py         # two processes, or two GPUs
@@ -47,9 +48,11 @@ from torchrl_glam.replay import (
 )
 from torchrl_glam.report.record import RunRecord
 from torchrl_glam.runs.config import SACGLAMConfig, read_config, register
+from torchrl_glam.runs.goals import PursuedGoals
 from torchrl_glam.runs.program import program
 from torchrl_glam.runs.records.statistics import of_replay
 from torchrl_glam.runs.run import Run
+from torchrl_glam.text import EnvDescription
 
 register("sac_glam", SACGLAMConfig, Path(__file__).parent / "config")
 
@@ -57,10 +60,11 @@ register("sac_glam", SACGLAMConfig, Path(__file__).parent / "config")
 def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
     """Model, environment, policy, loss, target weights and optimizer."""
     model, tokenizer = run.load_model()
-    env = run.make_envs(tokenizer)
-    n, sizes = run.game.num_actions, config.critic_hidden_sizes
     # One pass of the language model a state: scores for the actor, embeddings for the critic
     trunk = make_trunk(model, tokenizer, **run.scoring(tokenizer))
+    goals = PursuedGoals(run.mine, tokenizer, trunk)
+    env = run.make_envs(tokenizer, goals)
+    n, sizes = run.game.num_actions, config.critic_hidden_sizes
     trunk, critic = make_critic(trunk, config.critic_input, num_actions=n, hidden_sizes=sizes)
     actor = CandidateActor()
     acting = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
@@ -102,6 +106,7 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
     return SimpleNamespace(
         model=model,
         env=env,
+        goals=goals,
         trunk=trunk,
         policy=policy,
         explorer=explorer,
@@ -112,14 +117,14 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
     )
 
 
-def make_buffer(config: SACGLAMConfig, prior: list[float] | None) -> TensorDictReplayBuffer:
-    """The replay buffer; ``prior`` is how often the environment pursues each kind of goal."""
+def make_buffer(config: SACGLAMConfig, game: EnvDescription) -> TensorDictReplayBuffer:
+    """The replay buffer, for what the environment says of its goals."""
     hindsight = HindsightTransform(
         "all" if config.hindsight else "none", seed=config.seed, capacity=config.capacity
     )
     return TensorDictReplayBuffer(
         storage=LazyTensorStorage(config.capacity),
-        sampler=make_sampler(config, prior),
+        sampler=make_sampler(config, game),
         # inverse transforms run last to first: episodes are relabelled, then cut into n steps
         transform=Compose(SegmentMultiStepTransform(config.n_step, config.gamma), hindsight),
         batch_size=config.batch_size,
@@ -127,7 +132,7 @@ def make_buffer(config: SACGLAMConfig, prior: list[float] | None) -> TensorDictR
     )
 
 
-def make_sampler(config: SACGLAMConfig, prior: list[float] | None) -> Sampler:
+def make_sampler(config: SACGLAMConfig, game: EnvDescription) -> Sampler:
     """Draws batches as ``sampling`` says."""
     if config.sampling == "uniform" or not config.hindsight:
         return RandomSampler()
@@ -135,7 +140,7 @@ def make_sampler(config: SACGLAMConfig, prior: list[float] | None) -> Sampler:
         return HindsightRatioSampler(config.hindsight_ratio)
     ratio = config.hindsight_ratio if "ratio" in config.sampling else None
     alike = "kinds" in config.sampling  # in hindsight; what was pursued, as it was
-    prior = [1.0] * len(prior) if alike else prior
+    prior = [1.0] * len(game.goal_kinds) if alike else game.goal_kind_prior
     kind = GoalBalancedSampler if "goals" in config.sampling else GoalKindSampler
     return kind(prior, ratio, hindsight_only=alike)
 
@@ -164,12 +169,13 @@ def main(cfg: SACGLAMConfig) -> None:
     config = read_config(SACGLAMConfig, cfg)
     with Run(config, "sac_glam", record=RunRecord) as run:
         agent = make_agent(run, config)
-        buffer = make_buffer(run.mine, run.game.goal_kind_prior)
+        buffer = make_buffer(run.mine, run.game)
         collector = run.collect(agent.env, agent.explorer)
-        run.keeps(**agent.kept, buffer=buffer, collector=collector)
+        run.keeps(**agent.kept, buffer=buffer, collector=collector, goals=agent.goals)
 
         heads, full = agent.loss.policy_and_values, False
         for steps in run.rounds(collector, agent.policy, heads=heads):
+            agent.goals.update(steps)
             with timeit("time/store"):
                 buffer.extend(steps)
             full = full or run.ranks.all(len(buffer) >= run.mine.batch_size)

@@ -36,7 +36,7 @@ def main(cfg: SACGLAMRayConfig) -> None:
     import_ray()
     with Run(config, "sac_glam_ray", record=RunRecord) as run:
         agent = make_agent(run, config)
-        buffer = make_buffer(config, run.game.goal_kind_prior)
+        buffer = make_buffer(config, run.game)
         hindsight = buffer.transform[-1]
         pool = RayPool(
             partial(make_collector, config),

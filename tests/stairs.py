@@ -42,6 +42,23 @@ class Unruly(Stairs):
         return f"{observation} of house {self.drawn}", info
 
 
+class Chosen(Stairs):
+    """It is told which floor to reach."""
+
+    def reset(self, *, seed=None, goal=None):
+        super().reset(seed=seed)
+        self.goal = int(goal.split()[-1])
+        return self.look()
+
+
+FLOORS = [f"Reach floor {floor}" for floor in (-1, 1, -2, 2)]
+
+
+def is_far(goal):
+    """The kind of a goal: 1 for two floors away."""
+    return int(goal.endswith("2"))
+
+
 def floors(steps):
     """The goals that the last step of an episode on the stairs reached."""
     return [f"Reach floor {steps[-1].observation.split()[-1]}"]
@@ -61,6 +78,12 @@ wrap = partial(
 def make(num_envs=3, **kwargs):
     """``num_envs`` stairs in one environment, or one without a batch for None."""
     return wrap(Stairs() if num_envs is None else [Stairs() for _ in range(num_envs)], **kwargs)
+
+
+def make_chosen(num_envs=3, **kwargs):
+    """The same of stairs that are told their goal."""
+    games = Chosen() if num_envs is None else [Chosen() for _ in range(num_envs)]
+    return wrap(games, **{"goal": None, "goal_texts": FLOORS, **kwargs})
 
 
 alone = partial(make, None)

@@ -15,7 +15,7 @@ from torchrl_glam.envs.playground.goals import GoalSpace, Split
 from torchrl_glam.envs.playground.oracle import OraclePolicy
 from torchrl_glam.envs.playground.partner import SocialPartner
 from torchrl_glam.envs.playground.rendering import Rendering, render_refusal
-from torchrl_glam.envs.playground.scenes import GoalSampler, SceneSampler, sample_goals
+from torchrl_glam.envs.playground.scenes import GoalFunction, SceneSampler, sample_goals
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.text import decode_text, encode_text
 
@@ -120,7 +120,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         sequential: bool = True,
         max_steps: int = 16,
         seed: int | None = None,
-        goal_sampler: GoalSampler | None = None,
+        goal_sampler: GoalFunction | None = None,
         text: bool = True,
         device: torch.device | str | None = None,
         impossible: float = 0.0,
@@ -142,7 +142,7 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         self.goal_kinds, self.longest_texts = self.goals.kinds, self.describer.longest_texts
         self.goal_kind_prior = self.goals.kind_shares if goal_sampler is None else None
         self.is_subgoal = self.goals.is_subgoal
-        self.goal_texts = self.goals.texts
+        self.goal_texts, self.goal_kind_ids = self.goals.texts, self.goals.kind_ids
         self._make_goal_tables()
         self._register_state()
         super(EnvBase, self).to(device)

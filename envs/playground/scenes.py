@@ -10,7 +10,7 @@ from torch import Tensor
 from torchrl_glam.envs.playground.goals import GoalSpace
 from torchrl_glam.envs.playground.vocabulary import OBJECTS, PLANTS, feeds, type_of
 
-GoalSampler = Callable[[torch.Generator, int], Tensor]
+GoalFunction = Callable[[torch.Generator, int], Tensor]
 
 _FOODS = [item for item in range(len(OBJECTS)) if type_of(item) == "food"]
 _WATERS = [item for item in range(len(OBJECTS)) if type_of(item) == "water"]
@@ -22,7 +22,7 @@ _NEEDS = {
 
 
 def sample_goals(
-    sampler: GoalSampler | None, goals: GoalSpace, count: int, generator: torch.Generator
+    sampler: GoalFunction | None, goals: GoalSpace, count: int, generator: torch.Generator
 ) -> Tensor:
     """Draws the goals of new episodes, ``int64 [count]``, by the sampler or by ``goals.draw``."""
     if sampler is None:

@@ -12,7 +12,7 @@ from torchrl.envs.utils import step_mdp
 
 from torchrl_glam.envs import CandidateMask, TextEnvWrapper
 from torchrl_glam.models import load_tokenizer
-from torchrl_glam.text import TokenizeText, decode_text
+from torchrl_glam.text import TokenizeText, decode_text, describe_env
 
 
 def texts(state, key):
@@ -314,8 +314,11 @@ class Odd(stairs.Stairs):
 
 GAME = stairs.Stairs()
 REFUSED = {
-    "no goal": (lambda: of(goal=None), r"goal \(None\) and goal_text \(None\): give one"),
-    "two goals": (lambda: of(goal_text="Go"), r"goal \('goal'\) and goal_text \('Go'\): give one"),
+    "no goal": (lambda: of(goal=None), r"goal \(None\), goal_text \(None\) and .*: give one"),
+    "two goals": (
+        lambda: of(goal_text="Go"),
+        r"goal \('goal'\), goal_text \('Go'\) and .*: give one",
+    ),
     "overflow": (lambda: of(overflow="last"), r"overflow \('last'\) must be"),
     "max_steps": (lambda: of(max_steps=0), r"max_steps \(0\) must be at least 1"),
     "history": (lambda: of(history=-1), r"history \(-1\) must be 0, for none, or more"),
@@ -379,3 +382,78 @@ def test_it_says_its_settings():
         "TextEnvWrapper(2 x Stairs, max_actions=4, max_hindsight=2, overflow='error', keep='head', "
         "max_steps=None, history=0)"
     )
+
+
+@pytest.mark.parametrize("number", [None, 3])
+def test_games_pursue_goals_of_a_table(number):
+    """Uniformly, by the stream of each game; and their ids are written with the texts."""
+    env = stairs.make_chosen(
+        number, seed=0, max_hindsight=2, goal_kinds=("near", "far"), kind_of=stairs.is_far
+    )
+    check_env_specs(env, break_when_any_done="both")
+    described = describe_env(env)
+    assert described.goal_texts == tuple(stairs.FLOORS)
+    assert (described.goal_kind_ids, described.goal_kind_prior) == ([0, 0, 1, 1], [2, 2])
+    env.set_seed(1)
+    steps = env.rollout(60, break_when_any_done=False)
+    ids, goals = steps["goal_id"].flatten(), texts(steps.reshape(-1), "goal")
+    assert goals == [stairs.FLOORS[i] for i in ids] and set(ids.tolist()) == {0, 1, 2, 3}
+    named = steps["next", "hindsight", "goal_id"]
+    on = [int(text.split()[-1]) for text in texts(steps["next"].reshape(-1), "observation")]
+    places = {-1: 0, 1: 1, -2: 2, 2: 3}  # floor 0, and those beyond, are in no table
+    assert named[..., 0].flatten().tolist() == [places.get(floor, -1) for floor in on]
+    assert (named[..., 1] == -1).all()
+    after = steps["next"]
+    assert torch.equal(after["success"].flatten(), named[..., 0].flatten() == ids)
+
+
+def test_games_pursue_what_a_sampler_draws_and_go_on_with_it():
+    asked = []
+    draw = lambda generator, n: asked.append((generator, n)) or torch.tensor([len(asked) % 4])  # noqa: E731
+    env = stairs.make_chosen(2, seed=0, goal_sampler=draw)
+    assert describe_env(env).goal_kind_prior is None
+    state = env.reset()
+    assert state["goal_id"].tolist() == [1, 2] and [n for _, n in asked] == [1, 1]
+    state = env.reset(state.set("_reset", torch.tensor([[False], [True]])))
+    assert state["goal_id"].tolist() == [1, 3]
+    other = stairs.make_chosen(2, seed=5, goal_sampler=draw)
+    other.load_state_dict(env.state_dict())
+    assert len(asked) == 3
+    kept = other.step(state.set("action", torch.tensor([0, 1])))["next"]
+    assert kept["goal_id"].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"goal": "goal"}, r"goal \('goal'\), goal_text \(None\) and goal_texts .*: give one of"),
+        ({"goal_texts": None}, r"goal \(None\), goal_text \(None\) and goal_texts \(None\)"),
+        ({"goal_texts": ["a", "a"]}, r"goal_texts \(\['a', 'a'\]\) must be .* none empty or twice"),
+        ({"goal_texts": []}, r"goal_texts \(\[\]\) must be a list of goals"),
+        (
+            {"goal_sampler": lambda _, n: torch.tensor([4])},
+            r"return 1 goal id in \[0, 4\), got ten",
+        ),
+        (
+            {"goal_sampler": lambda _, n: torch.tensor([0, 1])},
+            r"goal_sampler must return 1 goal id",
+        ),
+        ({"goal_sampler": lambda _, n: torch.tensor([0.5])}, r"goal_sampler must return 1 goal id"),
+    ],
+)
+def test_bad_tables_of_goals_are_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        stairs.make_chosen(2, **settings).reset()
+
+
+def test_a_game_that_takes_no_goal_and_a_sampler_without_a_table_are_named():
+    with pytest.raises(ValueError, match=r"reset of game 0 \(Stairs\) takes no argument goal"):
+        stairs.make(2, goal=None, goal_texts=stairs.FLOORS).reset()
+    judge = partial(stairs.floors)
+    judge.goals = ["Reach floor 1", "Reach floor 7", "Fly"]
+    with pytest.raises(
+        ValueError, match=r"names 2 goals that are not in goal_texts, such as 'Fly'"
+    ):
+        stairs.make_chosen(2, hindsight=judge)
+    with pytest.raises(ValueError, match="goal_sampler needs goal_texts, the table of goals"):
+        stairs.make(2, goal_sampler=lambda _, n: torch.zeros(n).long())

@@ -36,9 +36,12 @@ SHARED = [
     *("device=cpu:5", "num_envs=10000000000000", "eval_episodes=10000000000000"),
     *("capacity=10000000000000", "goal_length=10000000000000", "env.sequential=maybe"),
     *("critic_hidden_sizes=[10000000000000]", "model=no/such-model"),
+    *("goals=learning", "goals=progress env=corridor:Corridor", "goal_sampler=progress"),
+    *("env.goal_sampler=progress", "env.impossible=2"),
 ]
 OF_PPO = [
     *("seed=-1", "output=FILE", "resume=EMPTY", "num_envs=three", "+foo=1", "env=nowhere:Env"),
+    *("goals=kind_progress env=corridor:Corridor",),
     *("normalize_advantage=2", "hindsight=true", "clip_center=behaviour hindsight=none"),
 ]
 # Of the other recipes: "recipe settings", and what the message must hold if that is not the first

@@ -93,6 +93,31 @@ def test_a_resumed_run_has_the_metrics_of_an_unbroken_one(recipe, unbroken, tmp_
     assert metrics(run) == metrics(unbroken[0])
 
 
+GOALS = {"sac_glam": "kind_progress", "ppo_glam": "learned_progress+hindsight"}
+
+
+def test_a_resumed_run_chooses_the_goals_of_an_unbroken_one(recipe, tmp_path):
+    half, total = STEPS[recipe.name]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    chosen = [f"goals={GOALS[recipe.name]}", "env.impossible=0.5"]
+    for steps, where, run in (
+        (total, "output", whole),
+        (half, "output", parts),
+        (total, "resume", parts),
+    ):
+        options = [*recipe.small, *chosen, f"total_steps={steps}", f"{where}={run}"]
+        recipe.succeed(*options, log=tmp_path / "log")
+    assert metrics(parts) == metrics(whole)
+    saved = f"checkpoints/step-{total:012d}/components/*-goals/*"
+    states = [{path.name: path.read_bytes() for path in run.glob(saved)} for run in (whole, parts)]
+    assert states[0] == states[1] and len(states[0]) > 0
+    rows = metrics(whole)
+    assert max(float(row["kinds/pursued/impossible"] or 0) for row in rows) > 0
+    assert rows[-1]["goals/reached"] and ("goals/error" in rows[-1]) == (
+        "learned" in GOALS[recipe.name]
+    )
+
+
 def test_the_paper_configuration_trains_adapters_in_4_bits(recipe, tmp_path):
     """Real steps on Flan-T5's architecture, small: LoRA on NF4 weights, goals of two parts."""
     model, run = make_flan_t5(tmp_path / "flan"), tmp_path / "run"

@@ -3,6 +3,7 @@
 import math
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -199,7 +200,7 @@ def test_hindsight_needs_goals_that_are_named():
         (
             {"sampling": "prior"},
             {"goal_kind_prior": None},
-            r"sampling \(prior\) must be uniform or ratio, as the environment does not say",
+            r"sampling \(prior\) must be uniform, ratio or .*, as the environment does not say",
         ),
     ],
 )
@@ -271,6 +272,7 @@ BAD_PPO = [
     ("lr_trunk", -1.0, r"lr_trunk \(-1.0\) must be"),
 ]
 BAD_RAY = [
+    ("goals", "progress", r"goals \(progress\) must be uniform: collectors end"),
     ("num_collectors", 0, r"num_collectors \(0\) must be at least 1"),
     ("max_policy_lag", 3, r"max_policy_lag \(3\) must be at least num_collectors times"),
     ("collector_cpus", 0.0, r"collector_cpus \(0.0\) must be above 0"),
@@ -309,7 +311,8 @@ def test_values_out_of_range_are_named(kind, key, value, message):
     ],
 )
 def test_sampler_is_the_one_asked_for(overrides, kind, settings):
-    sampler = make_sampler(SACGLAMConfig(**overrides), prior=[3, 1])
+    game = SimpleNamespace(goal_kinds=("a", "b"), goal_kind_prior=(3, 1))
+    sampler = make_sampler(SACGLAMConfig(**overrides), game)
     assert type(sampler) is kind
     assert {name: getattr(sampler, name) for name in settings} == settings
 
@@ -318,7 +321,7 @@ def test_prior_is_the_environments():
     """Every goal is as likely, so the shares are those of the goals drawn by many resets."""
     env = PlaygroundTextEnv(num_envs=4096, num_objects=4, seed=0, text=False)
     share = torch.bincount(env.reset()["goal_kind"].long(), minlength=4) / 4096
-    sampler = make_sampler(SACGLAMConfig(sampling="prior"), describe_env(env).goal_kind_prior)
+    sampler = make_sampler(SACGLAMConfig(sampling="prior"), describe_env(env))
     prior = torch.tensor(sampler.prior)
     assert ((share - prior).abs() <= 5 * (prior * (1 - prior) / 4096).sqrt()).all()
 

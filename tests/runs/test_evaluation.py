@@ -231,7 +231,26 @@ def test_episode_statistics_survive_a_checkpoint():
     summary = second.summary()
     assert summary == whole.summary()
     assert summary["episodes"] == int(steps["next", "done"].sum())
+    assert summary["kinds/pursued/grasp"] + summary["kinds/pursued/grow"] == 1
     assert second.summary() == {"episodes": 0}
+
+
+def test_different_goals_that_were_reached_are_counted():
+    """Of two processes: 5 and 6 were reached, and 7 was not."""
+    first, second = (EpisodeStatistics(["a", "b"]) for _ in range(2))
+    for record, tokens, kinds in (
+        (first, [[5, 0], [6, 1], [5, 0]], [0, 1, 0]),
+        (second, [[6, 1], [7, 1]], [1, 1]),
+    ):
+        done = torch.ones((len(tokens), 1), dtype=torch.bool)
+        reward = torch.tensor([[float(row[0] < 7)] for row in tokens])
+        steps = {"goal_tokens": torch.tensor(tokens), "goal_kind": torch.tensor(kinds)}
+        record.add(TensorDict({**steps, "next": {"done": done, "reward": reward}}, [len(tokens)]))
+    first.merge(second.state_dict())
+    expected = {"episodes": 5, "success": 0.8, "success/a": 1.0, "kinds/pursued/a": 0.4}
+    expected |= {"success/b": 2 / 3, "kinds/pursued/b": 0.6, "goals/reached": 2}
+    assert first.summary() == pytest.approx(expected)
+    assert first.summary() == {"episodes": 0, "goals/reached": 2}
 
 
 def test_kinds_that_nobody_named_are_refused():

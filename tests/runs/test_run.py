@@ -26,7 +26,7 @@ def train(tmp_path, look=lambda run, agent: None, fail=None, **settings):
         if fail is not None:
             plain = agent.optimizer.step
             agent.optimizer.step = lambda: fail(run) or plain()
-        buffer = sac_glam.make_buffer(config, run.game.goal_kind_prior)
+        buffer = sac_glam.make_buffer(config, run.game)
         collector = run.collect(agent.env, agent.policy)
         run.keeps(loss=agent.loss, optimizer=agent.optimizer)
         for steps in run.rounds(collector, agent.policy):
@@ -107,7 +107,7 @@ def test_every_setting_arrives_at_its_component(tmp_path):
     config.check()
     with Run(config, "test") as run:
         agent = sac_glam.make_agent(run, config)
-        buffer = sac_glam.make_buffer(config, run.game.goal_kind_prior)
+        buffer = sac_glam.make_buffer(config, run.game)
     for key, (value, arrived) in ARRIVALS.items():
         if key in settings:
             assert arrived(agent, buffer) == pytest.approx(value), key

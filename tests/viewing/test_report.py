@@ -76,6 +76,26 @@ def test_charts_have_the_lines_that_belong_together():
     assert found["Entropy"].references == {}
 
 
+def test_the_page_shows_which_kinds_were_pursued_and_what_was_predicted_of_them():
+    rows = [
+        {
+            "step": 32,
+            "kinds/pursued/grasp": 0.25,
+            "kinds/pursued/impossible": 0.75,
+            "goals/error": 0.5,
+        }
+    ]
+    rows += [
+        {"step": 64, "kinds/pursued/grasp": 1.0, "goals/predicted/grasp": 0.5, "goals/reached": 3}
+    ]
+    found = charts(rows)
+    pursued = {line.label: (line.x, line.y) for line in found["Goal kinds: pursued"].lines}
+    assert pursued == {"grasp": ([32, 64], [0.25, 1.0]), "impossible": ([32], [0.75])}
+    assert found["Goal kinds: pursued"].limits == (0, 1)
+    assert found["Success of goal kinds, predicted"].lines[0].y == [0.5]
+    assert {"Error of predicted success", "Goals reached"} < found.keys()
+
+
 def test_a_goal_kind_has_one_style_wherever_it_occurs():
     rows = [{"step": 0, "success/grow": 0.5}]
     rows.append({"step": 8, "eval/a/b/success/grasp": 1, "eval/a/b/success/grow": 1})

@@ -15,7 +15,7 @@ Examples:
     >>> sampler.update(steps["goal_id"][ended], reached)
 """
 
-from torchrl_glam.goals.learned import LearnedProgressGoals
+from torchrl_glam.goals.learned import LearnedProgressGoals, prompt_embeddings
 from torchrl_glam.goals.progress import KindProgressGoals, ProgressGoals
 from torchrl_glam.goals.sampler import GoalSampler, UniformGoals
 
@@ -25,4 +25,5 @@ __all__ = [
     "LearnedProgressGoals",
     "ProgressGoals",
     "UniformGoals",
+    "prompt_embeddings",
 ]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.utils.rnn import pad_sequence
 
 from torchrl_glam.goals.sampler import GoalSampler
+from torchrl_glam.models import CandidateTrunk
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _CHUNK = 4096  # goals whose embeddings are in memory at a time
+_PASS = 256  # goals that a language model reads at a time
 
 
 class LearnedProgressGoals(GoalSampler):
@@ -29,7 +35,8 @@ class LearnedProgressGoals(GoalSampler):
     Args:
         goal_texts: table of goals, such as ``env.goal_texts``.
         embeddings: of every goal, float ``[G, D]``; or a function from ids, ``int64 [n]``, to
-            float ``[n, D]``, asked for at most 4,096 at a time.
+            float ``[n, D]``, asked for at most 4,096 at a time, such as
+            :func:`~torchrl_glam.goals.prompt_embeddings`.
         window: last episodes to learn from. Default: 5,000.
         batch_size: of a step. Default: 256.
         lr: learning rate of Adam. Default: 1e-4.
@@ -123,3 +130,45 @@ class LearnedProgressGoals(GoalSampler):
         self.competence = self._past[-1]
         progress = (self.competence - self._past[0]).abs().double()
         self._set_progress(progress.masked_fill(progress < self.threshold, 0.0))
+
+
+def prompt_embeddings(
+    trunk: CandidateTrunk, tokenizer: PreTrainedTokenizerBase, goal_texts: Sequence[str]
+) -> Callable[[Tensor], Tensor]:
+    """Embeds goals by a language model that reads their prompts, with an empty observation.
+
+    Args:
+        trunk: reads prompts. While it is trained, embeddings change.
+        tokenizer: of the language model.
+        goal_texts: table of goals.
+
+    Returns:
+        A function from ids, ``int64 [n]``, to embeddings ``[n, D]``, without gradient.
+
+    Examples:
+        >>> from torchrl_glam.models import load_language_model, make_trunk
+        >>> model, tokenizer = load_language_model("tiny")
+        >>> texts = ["Grasp red lion", "Grow red lion"]
+        >>> embed = prompt_embeddings(make_trunk(model, tokenizer), tokenizer, texts)
+        >>> embed(torch.tensor([1, 0, 1])).shape
+        torch.Size([3, 128])
+    """
+
+    def tokens(slot: str, texts: Sequence[str]) -> Tensor:
+        lead = trunk.prompt.template.lead(slot)
+        rows = tokenizer([lead + text for text in texts], add_special_tokens=False).input_ids
+        rows = [torch.tensor(row, dtype=torch.int64) for row in rows]
+        return pad_sequence(rows, batch_first=True, padding_value=trunk.prompt.pad_id)
+
+    goals, nothing = tokens("goal", goal_texts), tokens("observation", [""])
+
+    @torch.no_grad()
+    def embed(goal_ids: Tensor) -> Tensor:
+        device, parts = next(trunk.parameters()).device, []
+        ids, back = goal_ids.cpu().unique(return_inverse=True)
+        for part in goals[ids].split(_PASS):
+            empty = nothing.expand(len(part), -1)
+            parts.append(trunk.read_prompts(*trunk.prompt(part.to(device), empty.to(device))))
+        return torch.cat(parts)[back.to(device)]
+
+    return embed

@@ -59,7 +59,7 @@ class ProgressGoals(GoalSampler):
             raise ValueError("kinds is missing: an expert must give the kind of each goal")
         self.window = window
         # goals of a group share their results
-        self._groups = self._kinds if self._by_kind else torch.arange(len(goal_texts))
+        self._groups = self.kinds if self._by_kind else torch.arange(len(goal_texts))
         self._sizes = self._groups.bincount()
         if self._by_kind and self._even is None:
             self._even = (1 / self._sizes.double())[self._groups].cumsum(0)

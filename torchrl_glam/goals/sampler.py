@@ -31,6 +31,7 @@ class GoalSampler:
         seed: of the generator. Default: 0.
 
     Attributes:
+        kinds: kind of every goal, ``int64 [G]``.
         progress: of every goal, at least 0, ``float64 [G]``.
 
     Raises:
@@ -58,9 +59,9 @@ class GoalSampler:
             raise ValueError(f"exploration {exploration} must be in [0, 1], decay {decay} above 0")
         self.goal_texts, self.hindsight, self.updates = goal_texts, hindsight, 0
         self._schedule = (*exploration, decay)
-        self._kinds, weights = _check_kinds(kinds, shares, len(goal_texts))
+        self.kinds, weights = _check_kinds(kinds, shares, len(goal_texts))
         self._even = None if weights is None else weights.cumsum(0)
-        table = repr((list(goal_texts), self._kinds.tolist()))
+        table = repr((list(goal_texts), self.kinds.tolist()))
         self._table = f"{len(goal_texts)} goals, {hashlib.sha256(table.encode()).hexdigest()[:16]}"
         self._generator = torch.Generator().manual_seed(seed)
         self._set_progress(torch.zeros(len(goal_texts), dtype=torch.float64))

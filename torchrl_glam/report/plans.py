@@ -115,6 +115,27 @@ SECTIONS: dict[str, list[Plan]] = {
             _LOG,
         ),
     ],
+    "Goals": [
+        Plan(
+            "Goal kinds: {chart}",
+            "Share of each kind in goals pursued or named in hindsight since the row before, in "
+            "the newest batch or in the replay buffer.",
+            r"kinds/(?P<chart>[^/]+)/(?P<line>.+)",
+            _SHARE,
+        ),
+        Plan(
+            "Success of goal kinds, {chart}",
+            "Mean success that the goals' sampler predicts of goals of each kind, and the share of "
+            "64 episodes that reached such goals.",
+            r"goals/(?P<chart>predicted|measured)/(?P<line>.+)",
+            _SHARE,
+        ),
+        Plan(
+            "Error of predicted success",
+            "Mean distance of predicted from measured success, over the kinds of goals.",
+            r"goals/error",
+        ),
+    ],
     "Losses and gradients": [
         Plan("Loss: {chart}", "Mean over the newest batch.", r"loss_(?P<chart>.+)", _FREE),
         Plan(
@@ -141,13 +162,8 @@ SECTIONS: dict[str, list[Plan]] = {
             "Updates since the policy that played the transitions.",
             r"policy_lag/(?P<line>.+)",
         ),
-        Plan(
-            "Goal kinds: {chart}",
-            "Of goals that were named in hindsight, or of stored or drawn transitions.",
-            r"kinds/(?P<chart>[^/]+)/(?P<line>.+)",
-            _SHARE,
-        ),
-        Plan("Goals named", "Different goals that were reached so far.", r"goals/named"),
+        Plan("Goals named", "Different goals that were named so far.", r"goals/named"),
+        Plan("Goals reached", "Different goals that episodes reached so far.", r"goals/reached"),
         Plan("New goals named", "In 1,000 environment steps.", r"goals/new_per_1000_steps"),
         Plan("Transitions stored", "In the replay buffer.", r"buffer_size"),
         Plan("Episodes", "Ended since the row before.", r"episodes"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from tensordict import NestedKey
+from torch import Tensor
 from torchrl.envs import EnvBase, SelectTransform, SerialEnv, TransformedEnv
 
 from torchrl_glam.runs.config import LENGTHS, RecipeConfig
@@ -97,7 +98,13 @@ def import_env(path: str) -> Callable[..., EnvBase]:
     return make
 
 
-def make_bare_env(config: RecipeConfig, num_envs: int, seed: int, split: str = "train") -> EnvBase:
+def make_bare_env(
+    config: RecipeConfig,
+    num_envs: int,
+    seed: int,
+    split: str = "train",
+    goal_sampler: Callable[[torch.Generator, int], Tensor] | None = None,
+) -> EnvBase:
     """The environment that a configuration names, as it writes text, in main memory.
 
     What takes an argument ``num_envs`` is made once. Anything else makes one instance at a time,
@@ -108,6 +115,7 @@ def make_bare_env(config: RecipeConfig, num_envs: int, seed: int, split: str = "
         num_envs: instances.
         seed: of the environment.
         split: a key of the configuration's ``eval_splits``. Default: ``"train"``.
+        goal_sampler: draws the goals of all instances. Default: None, the environment draws them.
 
     Raises:
         ValueError: if the configuration gives arguments that it does not take, or it is of
@@ -118,10 +126,12 @@ def make_bare_env(config: RecipeConfig, num_envs: int, seed: int, split: str = "
     taken, given = signature.parameters, {**config.env, **config.eval_splits[split]}
     own = {"num_envs": num_envs, "seed": seed, "device": CPU}
     for name, value in given.items():
-        if name in own:
+        if name in (*own, "goal_sampler"):
             raise ValueError(f"env.{name} cannot be given: recipes choose it, see --help")
         if name in taken and isinstance(taken[name].default, bool) and not isinstance(value, bool):
             raise ValueError(f"env.{name} ({value}) must be true or false")
+    if goal_sampler is not None:
+        given["goal_sampler"] = goal_sampler
     whole = "num_envs" in taken
     own = {name: value for name, value in own.items() if whole and name in taken}
     try:
@@ -152,6 +162,7 @@ def make_env(
     split: str = "train",
     seed: int | None = None,
     keep: Sequence[NestedKey] = (),
+    goal_sampler: Callable[[torch.Generator, int], Tensor] | None = None,
 ) -> TransformedEnv:
     """The configuration's environment as collectors want it: token tensors, and no text.
 
@@ -165,12 +176,13 @@ def make_env(
         split: a key of the configuration's ``eval_splits``. Default ``"train"``.
         seed: of the environment. Default: the configuration's.
         keep: entries to keep besides those that every recipe reads. Default: none.
+        goal_sampler: as of :func:`make_bare_env`.
     """
     num_envs = config.num_envs if num_envs is None else num_envs
     seed = config.seed if seed is None else seed
     template = config.template(tokenizer)
     with seeded(seed):  # how much environments draw here depends on how many there are
-        env = make_bare_env(config, num_envs, seed, split)
+        env = make_bare_env(config, num_envs, seed, split, goal_sampler)
         lengths = token_lengths(env, tokenizer, template)
     for name in LENGTHS:
         if getattr(config, name) is not None:
@@ -182,10 +194,22 @@ def make_env(
     return env.append_transform(SelectTransform(*(wanted & game.entries)))
 
 
+def of_evaluations(config: RecipeConfig) -> RecipeConfig:
+    """The configuration of evaluations: of Playground-Text, without impossible goals.
+
+    An entry ``impossible`` of ``eval_splits`` has them evaluated too.
+    """
+    if config.env_class != OWN_ENV:
+        return config
+    env = {name: value for name, value in config.env.items() if name != "impossible"}
+    return replace(config, env=env)
+
+
 def make_eval_envs(
     config: RecipeConfig, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, TransformedEnv]:
     """:func:`make_env` for evaluations, by split of goals: an instance for each episode."""
+    config = of_evaluations(config)
     return {
         split: make_env(config, tokenizer, num_envs=config.eval_episodes, split=split)
         for split in config.eval_splits
@@ -193,10 +217,11 @@ def make_eval_envs(
 
 
 def make_reference_env(config: RecipeConfig) -> EnvBase:
-    """The environment of training for policies that read no text, as random play and the oracle.
+    """The environment of evaluations for policies that read no text, as random play and the oracle.
 
     Playground-Text plays thousands of episodes side by side; other games are slow and large.
     """
+    config = of_evaluations(config)
     if config.env_class != OWN_ENV:
         return make_bare_env(config, 100, config.seed)
     return make_bare_env(replace(config, env={**config.env, "text": False}), 2_000, config.seed)
@@ -204,6 +229,7 @@ def make_reference_env(config: RecipeConfig) -> EnvBase:
 
 def make_probe(config: RecipeConfig, tokenizer: PreTrainedTokenizerBase) -> PlanProbe | None:
     """Instruments for policy and critic; None where there is no oracle or no time limit."""
+    config = of_evaluations(config)
     game = describe_env(make_bare_env(config, 1, config.seed))
     if game.make_oracle is None or game.max_steps is None:
         return None

@@ -11,7 +11,7 @@ from torchrl.envs import EnvBase
 
 from torchrl_glam.models import AgentCard, export_agent, write_model_card
 from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
-from torchrl_glam.runs.environments import OWN_ENV, make_reference_env
+from torchrl_glam.runs.environments import OWN_ENV, make_reference_env, of_evaluations
 from torchrl_glam.runs.evaluation import play_randomly
 from torchrl_glam.runs.records.metrics import MetricsTable
 from torchrl_glam.runs.records.process import describe_process
@@ -47,6 +47,7 @@ def save_results(
     Returns:
         Success of the sampled policy at the end, by split of goals.
     """
+    config = of_evaluations(config)
     card = AgentCard(
         environment={name: getattr(config, name) for name in ENVIRONMENT},
         template=config.template(tokenizer),

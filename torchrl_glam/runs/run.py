@@ -119,13 +119,13 @@ class Run(Setting):
         Args:
             **objects: of the kinds that
                 :class:`~torchrl_glam.runs.checkpoints.manager.CheckpointManager` saves; ``loss``
-                and ``optimizer`` must be among them.
+                and ``optimizer`` must be among them. ``goals`` are measured at evaluations.
 
         Raises:
             ValueError: if a weight that is to be trained gets no gradient.
         """
         config, loss = self.config, objects["loss"]
-        self._optimizer = objects["optimizer"]
+        self._optimizer, self._goals = objects["optimizer"], objects.get("goals")
         trunk = getattr(loss.trunk, "trunk", loss.trunk)  # of PPO's scores alone
         check_gradients(trunk)
         self.ranks.align(loss, self.mine.seed)
@@ -277,7 +277,8 @@ class Run(Setting):
             self._save()
 
     def _evaluate(self) -> dict[str, float]:
-        return evaluate_splits(self._policy, self._eval_envs, seed=EVAL_SEED, ranks=self.ranks)
+        row = evaluate_splits(self._policy, self._eval_envs, seed=EVAL_SEED, ranks=self.ranks)
+        return row | (self._goals.measure(self._policy) if self._goals else {})
 
     @property
     def rate(self) -> float:

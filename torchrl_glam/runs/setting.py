@@ -14,6 +14,7 @@ from torchrl_glam.models import load_language_model
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.device import bound_kernel_caches, choose_autocast, keep_freed_memory
 from torchrl_glam.runs.environments import make_env, make_eval_envs
+from torchrl_glam.runs.goals import PursuedGoals
 from torchrl_glam.runs.seeds import seed_everything
 from torchrl_glam.text import EnvDescription, describe_env
 
@@ -74,18 +75,23 @@ class Setting:
         }
 
     def make_envs(
-        self, tokenizer: PreTrainedTokenizerBase, keep: Sequence[NestedKey] = ()
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        goals: PursuedGoals | None = None,
+        keep: Sequence[NestedKey] = (),
     ) -> TransformedEnv:
         """Makes the environments of training, which are returned, and of evaluations.
 
         Args:
             tokenizer: of the language model.
+            goals: chooses the goals of training. Default: None, the environment draws them.
             keep: entries to keep besides those that every recipe reads. Default: none.
 
         Raises:
             ValueError: if the configuration does not fit the environment.
         """
-        env = make_env(self.mine, tokenizer, keep=keep)
+        sampler, keys = (None, ()) if goals is None else (goals.sampler, goals.keys)
+        env = make_env(self.mine, tokenizer, keep=(*keys, *keep), goal_sampler=sampler)
         self.game = describe_env(env)
         self.config.check_game(self.game)
         self._tokenizer = tokenizer

@@ -74,8 +74,10 @@ class EnvDescription:
             need not sum to 1. Default: None, unknown.
         success_key: entry of a step that is positive, or True, on the step that reaches the goal,
             which ends the episode, and on no other. Default: ``"reward"``.
-        goal_texts: the texts that ``("hindsight", "goal_id")`` indexes. Default: None, goals are
-            written as text.
+        goal_texts: the texts that ``("hindsight", "goal_id")`` and ``"goal_id"`` index. Default:
+            None, goals are written as text.
+        goal_kind_ids: index into ``goal_kinds`` of each of ``goal_texts``, integers. Default: None,
+            unknown.
         max_steps: steps after which an episode is cut off. Default: None, unknown.
         longest_texts: texts for ``"goal"``, ``"observation"`` and ``"action"``, where known, among
             which is the longest one for any tokenizer; see :func:`token_lengths`. Default: None.
@@ -90,6 +92,7 @@ class EnvDescription:
     goal_kind_prior: tuple[float, ...] | None = None
     success_key: NestedKey = "reward"
     goal_texts: Sequence[str] | None = field(default=None, repr=False)
+    goal_kind_ids: Tensor | Sequence[int] | None = field(default=None, repr=False, compare=False)
     max_steps: int | None = None
     longest_texts: Mapping[str, Sequence[str]] | None = field(default=None, repr=False)
     is_subgoal: Callable[[Tensor, Tensor], Tensor] | None = None
@@ -203,3 +206,8 @@ def _check(said: Mapping[str, Any], env: str) -> None:
     require(lists, "longest_texts", "be lists of texts")
     if "goal_texts" in said:
         require(not isinstance(said["goal_texts"], str), "goal_texts", "be a list of texts")
+    ids = said.get("goal_kind_ids")
+    if ids is not None:
+        fit = len(ids) == len(said.get("goal_texts") or ())
+        fit = fit and 0 <= min(ids) <= max(ids) < len(kinds)
+        require(fit, "goal_kind_ids", "be an index into goal_kinds for each of goal_texts")

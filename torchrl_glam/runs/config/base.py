@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import PreTrainedTokenizerBase
 
+_SAMPLERS = ("progress", "kind_progress", "learned_progress")
+GOALS = ("uniform", *_SAMPLERS, *(f"{name}+hindsight" for name in _SAMPLERS))
 # TorchRL's loggers, each named after the module that it needs.
 LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
 
@@ -73,6 +75,7 @@ class RecipeConfig(EnvironmentConfig):
     total_steps: int = 6_400
 
     num_envs: int = 32
+    goals: str = "uniform"
 
     language_model: str = "tiny"
     lora_rank: int | None = None
@@ -121,6 +124,7 @@ class RecipeConfig(EnvironmentConfig):
         self.autocast = self.autocast.lower()  # Hydra reads autocast=true as a truth value: "True"
         choice(self, "autocast", ("auto", "true", "false"))
         choice(self, "normalisation", get_args(Normalisation))
+        choice(self, "goals", GOALS)
         choice(self, "long_texts", ("error", "head", "tail"))
         multiple(self, "num_envs", "update_every")
         multiple(self, "update_every", "total_steps", "log_every", "eval_every", "checkpoint_every")

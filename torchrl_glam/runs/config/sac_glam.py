@@ -84,10 +84,10 @@ class SACGLAMConfig(RecipeConfig):
         within(self, 0, math.log(game.num_actions), "target_entropy")
         if self.hindsight:
             names_goals(game, "true")
-            by_kind = bool({"prior", "kinds"} & {*self.sampling.split("+")})
+            by_kind = "prior" in self.sampling.split("+")
             expected = (
-                "be uniform or ratio, as the environment does not say how often it pursues each "
-                "kind of goals (goal_kind_prior)"
+                "be uniform, ratio or ratio+kinds+goals, as the environment does not say how often "
+                "it pursues each kind of goals (goal_kind_prior)"
             )
             require(self, "sampling", not by_kind or game.goal_kind_prior is not None, expected)
         # All instances begin together, so the episodes that no goal ends end together too.

@@ -49,6 +49,8 @@ class SACGLAMRayConfig(SACGLAMConfig):
     def check(self) -> None:
         """Fills in what depends on other keys; see ``RecipeConfig.check``."""
         super().check()
+        expected = "be uniform: collectors end episodes that no sampler here is told of"
+        require(self, "goals", self.goals == "uniform", expected)
         at_least(self, 1, "num_collectors")
         at_least(self, 0, "collector_gpus")
         above(self, 0, "collector_cpus")

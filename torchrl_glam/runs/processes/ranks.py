@@ -99,7 +99,8 @@ class Ranks:
         rows are relabelled, and processes differ by one where that does not divide.
 
         Raises:
-            ValueError: if environments, batch or capacity do not divide by the processes.
+            ValueError: if environments, batch or capacity do not divide by the processes, or goals
+                are not drawn uniformly.
 
         Examples:
             >>> mine = Ranks(rank=1, size=4).share(RecipeConfig())
@@ -108,6 +109,11 @@ class Ranks:
         """
         if self.size == 1:
             return config
+        if config.goals != "uniform":
+            raise ValueError(
+                f"goals ({config.goals}) must be uniform with {self.size} processes: each would "
+                "choose by its own episodes alone"
+            )
         shares: dict[str, Any] = {"seed": self.seed(config.seed)}
         for key in _DIVIDED:
             value = getattr(config, key, None)

@@ -51,7 +51,10 @@ def goals_reached(after: TensorDictBase, success_key: NestedKey = "reward") -> T
 
 
 class EpisodeStatistics:
-    """Success of the episodes that ended since the last call of :meth:`summary`.
+    """Goals and success of the episodes that ended since the last call of :meth:`summary`.
+
+    ``kinds/pursued/<kind>`` is the share of episodes that pursued a kind. Where steps hold
+    ``"goal_tokens"``, ``goals/reached`` counts the different goals that were reached so far.
 
     Args:
         kinds: names of the goal kinds, as :func:`~torchrl_glam.text.describe_env` tells them.
@@ -66,7 +69,8 @@ class EpisodeStatistics:
         >>> statistics = EpisodeStatistics(["grasp", "grow"])
         >>> statistics.add(TensorDict({"goal_kind": torch.tensor([0, 1]), "next": after}, [2]))
         >>> statistics.summary()
-        {'episodes': 2, 'success': 0.5, 'success/grasp': 1.0, 'success/grow': 0.0}
+        {'episodes': 2, 'success': 0.5, 'success/grasp': 1.0, 'kinds/pursued/grasp': 0.5,
+        'success/grow': 0.0, 'kinds/pursued/grow': 0.5}
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class EpisodeStatistics:
         self._success_key = success_key
         self._ended: defaultdict[str, int] = defaultdict(int)
         self._reached: defaultdict[str, int] = defaultdict(int)
+        self._goals = torch.empty(0, dtype=torch.int64)  # that were reached
 
     def add(self, steps: TensorDictBase) -> None:
         """Counts the episodes that end in a batch of steps of any batch shape.
@@ -97,9 +102,15 @@ class EpisodeStatistics:
         for kind, reached in zip(kinds, reached_now[done].tolist(), strict=True):
             self._ended[self._kinds[kind]] += 1
             self._reached[self._kinds[kind]] += reached
+        tokens = steps.get("goal_tokens", None)
+        if tokens is not None:
+            self._take(_fingerprint(tokens[reached_now]))
+
+    def _take(self, goals: Tensor) -> None:
+        self._goals = torch.cat((self._goals, goals)).unique()
 
     def summary(self) -> dict[str, float]:
-        """Number of episodes, success over all and by kind; then starts anew."""
+        """Number of episodes, success over all and by kind; then counts anew."""
         ended = sum(self._ended.values())
         out: dict[str, float] = {"episodes": ended}
         if ended:
@@ -107,28 +118,37 @@ class EpisodeStatistics:
         for kind in self._kinds:
             if self._ended[kind]:
                 out[f"success/{kind}"] = self._reached[kind] / self._ended[kind]
-        self.clear()
+            if ended and len(self._kinds) > 1:
+                out[f"kinds/pursued/{kind}"] = self._ended[kind] / ended
+        if len(self._goals):
+            out["goals/reached"] = len(self._goals)
+        self._ended.clear()
+        self._reached.clear()
         return out
 
     def clear(self) -> None:
         """Starts anew."""
         self._ended.clear()
         self._reached.clear()
+        self._goals = self._goals[:0]
 
     def merge(self, state_dict: dict[str, Any]) -> None:
         """Adds the counts of another's :meth:`state_dict`."""
         for counts, name in ((self._ended, "ended"), (self._reached, "reached")):
             for kind, count in state_dict[name].items():
                 counts[kind] += count
+        self._take(state_dict["goals"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Counts since the last summary."""
-        return {"ended": dict(self._ended), "reached": dict(self._reached)}
+        """Counts since the last summary, and the goals reached so far."""
+        counts = {"ended": dict(self._ended), "reached": dict(self._reached)}
+        return {**counts, "goals": self._goals}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the counts."""
         self._ended = defaultdict(int, state_dict["ended"])
         self._reached = defaultdict(int, state_dict["reached"])
+        self._goals = state_dict["goals"].clone()
 
 
 class GoalCoverage:

@@ -1,0 +1,239 @@
+"""The goals that training pursues, by the key `goals` of a configuration."""
+
+from types import SimpleNamespace
+
+import pytest
+import stairs
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torchrl.envs import TransformedEnv
+
+from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.goals import prompt_embeddings
+from torchrl_glam.models import load_language_model, make_trunk
+from torchrl_glam.runs import goals as runs_goals
+from torchrl_glam.runs.config import RecipeConfig, SACGLAMConfig
+from torchrl_glam.runs.config.base import GOALS
+from torchrl_glam.runs.environments import make_eval_envs, make_reference_env
+from torchrl_glam.runs.goals import PursuedGoals
+from torchrl_glam.runs.setting import Setting
+from torchrl_glam.text import TokenizeText, describe_env, token_lengths
+
+SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
+
+
+@pytest.fixture(scope="module")
+def language():
+    model, tokenizer = load_language_model("tiny")
+    return SimpleNamespace(
+        model=model, tokenizer=tokenizer, trunk=make_trunk(model, tokenizer).eval()
+    )
+
+
+def configured(goals="uniform", impossible=0.5, **settings):
+    env = {**SIMPLE, "impossible": impossible} if impossible else SIMPLE
+    return RecipeConfig(**{"num_envs": 4, "env": env, "goals": goals, **settings})
+
+
+def made(language, *args, **kwargs):
+    return PursuedGoals(configured(*args, **kwargs), language.tokenizer, language.trunk)
+
+
+def training_env(language, config):
+    setting = Setting(config)
+    setting.settle(torch.device("cpu"), config.seed)
+    chosen = PursuedGoals(config, language.tokenizer, language.trunk)
+    return setting.make_envs(language.tokenizer, chosen), chosen
+
+
+def played(env, steps=40, policy=None):
+    torch.manual_seed(0)
+    return env.rollout(steps, policy, break_when_any_done=False)
+
+
+@pytest.mark.parametrize("impossible", [0.0, 0.8])
+def test_uniform_goals_are_those_that_the_environment_draws_alone(language, impossible):
+    env, chosen = training_env(language, configured("uniform", impossible, seed=3))
+    alone = PlaygroundTextEnv(4, **SIMPLE, impossible=impossible, seed=3)
+    tokens = TokenizeText(language.tokenizer, **token_lengths(alone, language.tokenizer))
+    steps, expected = played(env), played(TransformedEnv(alone, tokens))
+    for key in ("goal_kind", "goal_tokens", "observation_tokens"):
+        assert torch.equal(steps[key], expected[key])
+    assert "goal_id" not in steps.keys() and chosen.sampler is None
+    before = chosen.state_dict()
+    chosen.update(steps)
+    assert chosen.state_dict() == before == {"sampler": None}
+
+
+def test_a_sampler_draws_uniformly_what_the_environment_does(language):
+    """By kind, in the share of impossible goals that is asked for."""
+    for name in ("progress", "learned_progress"):
+        sampler = made(language, name, 0.8).sampler
+        share = (sampler.kinds[sampler.sample(4000)] == 4).float().mean()
+        assert abs(share - 0.8) <= 5 * (0.8 * 0.2 / 4000) ** 0.5
+    sampler = made(language, "kind_progress", 0.8).sampler
+    share = (sampler.kinds[sampler.sample(4000)] == 4).float().mean()
+    assert abs(share - 1 / 3) <= 5 * (2 / 9 / 4000) ** 0.5  # each of three kinds as often
+
+
+def test_predictions_take_their_share_of_a_large_table(language, monkeypatch):
+    """Of 32,450 goals 384 an update take 85 updates."""
+    small = made(language, "learned_progress", lr_heads=0.25).sampler
+    config = configured("learned_progress", batch_size=7)
+    config.env = {"num_objects": 6, "impossible": 0.8}
+    monkeypatch.setattr(runs_goals, "prompt_embeddings", lambda *_: torch.zeros(32_450, 2))
+    large = PursuedGoals(config, language.tokenizer, language.trunk).sampler
+    assert (small.every, small.lag, small.optimizer.param_groups[0]["lr"]) == (32, 96, 0.25)
+    assert (large.every, large.lag, large.batch_size) == (85, 85, 7)
+
+
+def test_training_pursues_what_the_sampler_draws(language):
+    env, chosen = training_env(language, configured("progress"))
+    drawn, plain = [], chosen.sampler.sample
+    chosen.sampler.sample = lambda n: drawn.append(plain(n)) or drawn[-1]
+    steps = played(env)
+    begins = torch.cat((torch.ones(4, 1, dtype=torch.bool), steps["next", "done"][:, :-1, 0]), 1)
+    pursued = [steps["goal_id"][:, t][begins[:, t]] for t in range(steps.shape[1])]
+    assert torch.equal(torch.cat(pursued), torch.cat(drawn)[: begins.sum()])
+
+
+def test_the_sampler_is_told_of_the_episodes_that_end_step_by_step(language):
+    """Two instances, three steps: 7 is reached, 8 is not, and then 9 is."""
+    told = []
+    for name, hindsight in (("progress", False), ("progress+hindsight", True)):
+        chosen = made(language, name)
+        assert chosen.sampler.hindsight == hindsight
+        chosen.sampler.update = lambda *given: told.append(
+            [None if part is None else part.tolist() for part in given]
+        )
+        done = torch.tensor([[0, 1, 0], [0, 1, 1]]).bool().unsqueeze(-1)
+        reward = torch.tensor([[0.0, 1, 0], [0, 0, 1]]).unsqueeze(-1)
+        named = torch.full((2, 3, 2), -1)
+        named[0, 1], named[1, 0, 0] = torch.tensor([7, 5]), 6
+        after = {"done": done, "reward": reward, "hindsight": {"goal_id": named}}
+        pursued = torch.tensor([[7, 7, 3], [8, 8, 9]])
+        chosen.update(TensorDict({"goal_id": pursued, "next": after}, [2, 3]))
+    ended = [([], []), ([7, 8], [True, False]), ([9], [True])]
+    assert told[:3] == [[*episodes, None] for episodes in ended]
+    reached = [[[-1, -1], [6, -1]], [[-1, 5], [-1, -1]], [[-1, -1], [-1, -1]]]  # 7 is told already
+    assert told[3:] == [[*episodes, n] for episodes, n in zip(ended, reached, strict=True)]
+
+
+def test_embeddings_are_the_models_own_after_the_prompt(language):
+    """The decoder's state before any action, by the model itself."""
+    texts = ["Grasp red lion", "Grow any plant", "Grasp red lion"]
+    embed = prompt_embeddings(language.trunk, language.tokenizer, texts)
+    model, start = language.model.eval(), torch.tensor([[0]])
+    expected = []
+    for text in texts[:2]:
+        ids = language.tokenizer(f"Goal: {text}\n\nAction:", return_tensors="pt").input_ids
+        with torch.no_grad():
+            out = model(input_ids=ids, decoder_input_ids=start, output_hidden_states=True)
+        expected.append(out.decoder_hidden_states[-1][0, 0])
+    found = embed(torch.tensor([2, 1, 0]))
+    torch.testing.assert_close(found, torch.stack([expected[i] for i in (0, 1, 0)]))
+    assert not found.requires_grad
+
+
+def test_predictions_are_compared_with_episodes_of_each_kind(language, monkeypatch):
+    chosen = made(language, "learned_progress", eval_episodes=5)
+    env, ids, kinds = chosen._kind_env()
+    assert kinds.bincount().tolist() == [5, 5, 0, 0, 5]
+    for _ in range(2):
+        assert torch.equal(env.reset()["goal_kind"].long(), kinds)
+    chosen.sampler.competence = torch.arange(len(chosen.sampler.kinds)) / 1000
+    success = {"success/grasp": 1.0, "success/grow": 0.5, "success/impossible": 0.0}
+    monkeypatch.setattr(runs_goals, "evaluate", lambda *args, **kwargs: success)
+    found = chosen.measure(None)
+    told = [ids[kinds == kind].float().mean().item() / 1000 for kind in (0, 1, 4)]
+    error = (abs(told[0] - 1) + abs(told[1] - 0.5) + told[2]) / 3
+    assert found.pop("goals/error") == pytest.approx(error)
+    names = ("grasp", "grow", "impossible")
+    expected = {f"goals/predicted/{n}": t for n, t in zip(names, told, strict=True)}
+    measured = {f"goals/measured/{n}": success[f"success/{n}"] for n in names}
+    assert found == pytest.approx(expected | measured)
+    assert made(language, "kind_progress").measure(None) == {}
+
+
+def test_evaluations_have_no_impossible_goals_unless_they_are_asked_for(language):
+    config = configured("progress", eval_episodes=3)
+    config.eval_splits = {"train": {"split": "train"}, "all": {"split": "train", "impossible": 0.5}}
+    kinds = {
+        n: describe_env(e).goal_kinds for n, e in make_eval_envs(config, language.tokenizer).items()
+    }
+    assert "impossible" not in kinds["train"] and kinds["all"][-1] == "impossible"
+    assert "impossible" not in make_reference_env(config).goal_kinds
+    assert config.env["impossible"] == 0.5
+
+
+def test_bad_goals_are_refused_by_name(language):
+    for name in (*GOALS, "learning", "uniform+hindsight"):
+        if name in GOALS:
+            configured(name).check()
+            continue
+        with pytest.raises(
+            ValueError, match=rf"goals \({name}\) must be one of".replace("+", r"\+")
+        ):
+            configured(name).check()
+    given = SACGLAMConfig(env={**SIMPLE, "goal_sampler": "progress"})
+    with pytest.raises(ValueError, match=r"env.goal_sampler cannot be given"):
+        training_env(language, given)
+    config = SACGLAMConfig(goals="progress", sampling="ratio+prior")
+    with pytest.raises(ValueError, match=r"sampling \(ratio\+prior\) must be uniform, ratio or"):
+        training_env(language, config)
+
+
+def table_of_floors(goal_sampler=None):
+    """One game, without a batch, that is told which floor to reach."""
+    given = {"goal_texts": stairs.FLOORS, "goal_kinds": ("near", "far"), "kind_of": stairs.is_far}
+    return stairs.make_chosen(None, goal_sampler=goal_sampler, **given)
+
+
+@pytest.mark.parametrize("goals", ["kind_progress+hindsight", "learned_progress"])
+def test_single_instances_of_another_game_share_a_sampler(language, goals):
+    config = configured(goals, 0.0, env_class=f"{__name__}:table_of_floors", eval_episodes=2)
+    config.env, config.eval_splits = {}, {"train": {}}
+    env, chosen = training_env(language, config)
+    chosen.sampler.sample = lambda n: torch.full((n,), 3)
+    first = TensorDictModule(lambda mask: mask.byte().argmax(-1), ["action_mask"], ["action"])
+    steps = played(env, 12, first)
+    assert steps.shape == (4, 12) and (steps["goal_id"] == 3).all() and steps["goal_kind"].all()
+    chosen.update(steps)
+    assert chosen.sampler.updates == 12
+    if goals == "learned_progress":
+        env, ids, kinds = chosen._kind_env()
+        assert kinds.tolist() == [0, 0, 1, 1]
+        assert torch.equal(env.reset()["goal_kind"].long(), kinds)
+        found = chosen.measure(None)
+        assert 0 <= found["goals/measured/near"] <= 1 and 0 < found["goals/predicted/far"] < 1
+
+
+class Told(PlaygroundTextEnv):
+    """It keeps to itself what `lacks` names."""
+
+    def __init__(self, lacks, num_envs, **kwargs):
+        super().__init__(num_envs, **kwargs)
+        if lacks in ("goal_texts", "goal_kind_ids"):
+            setattr(self, lacks, None)
+            self.goal_kind_ids = None
+        else:
+            del self.observation_spec[eval(lacks)]
+
+
+@pytest.mark.parametrize(
+    ("goals", "lacks", "message"),
+    [
+        ("progress", "goal_texts", "has goal_texts, a table of goals, and .*:Told has none"),
+        ("kind_progress", "goal_kind_ids", "has goal_kind_ids, the kinds of its goals"),
+        ("progress", "'goal_id'", "has goal_id, and"),
+        ("progress+hindsight", "('hindsight', 'goal_id')", "has .'hindsight', 'goal_id'., and"),
+    ],
+)
+def test_an_environment_that_cannot_be_chosen_for_is_named(language, goals, lacks, message):
+    config = configured(goals, 0.0, env_class=f"{__name__}:Told")
+    config.env = {**SIMPLE, "lacks": lacks}
+    with pytest.raises(
+        ValueError, match=rf"goals \({goals}\) needs .*".replace("+", r"\+") + message
+    ):
+        PursuedGoals(config, language.tokenizer, language.trunk)

@@ -1,0 +1,181 @@
+"""The goals that training pursues, as the key ``goals`` of a configuration says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from torch import Tensor
+from torchrl._utils import timeit
+from torchrl.envs import EnvBase
+
+from torchrl_glam.goals import (
+    GoalSampler,
+    KindProgressGoals,
+    LearnedProgressGoals,
+    ProgressGoals,
+    prompt_embeddings,
+)
+from torchrl_glam.models import CandidateTrunk
+from torchrl_glam.runs.config import RecipeConfig
+from torchrl_glam.runs.environments import make_bare_env, make_env
+from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate
+from torchrl_glam.runs.records.statistics import goals_reached
+from torchrl_glam.runs.seeds import seeded
+from torchrl_glam.text import EnvDescription, describe_env
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+KIND_EPISODES = 64
+"""Episodes of each kind of goals that predictions are compared with."""
+
+_READ = 384  # goals that are read for an update's share of predictions, at most
+_NAMED = ("hindsight", "goal_id")
+
+
+class PursuedGoals:
+    """Chooses the goals of training by a sampler, which is told of the episodes that end.
+
+    With ``goals=uniform`` there is no sampler: the environment draws its goals itself, and nothing
+    is told or saved. With ``+hindsight`` goals named in hindsight count as episodes that reached
+    them. The sampler is updated after every step of all instances. The head of ``learned_progress``
+    learns at the rate ``lr_heads`` from ``batch_size`` episodes an update, and predicts less often
+    the more goals there are.
+
+    Args:
+        config: the run's configuration.
+        tokenizer: of the language model.
+        trunk: the language model, whose embeddings ``learned_progress`` predicts from.
+
+    Attributes:
+        sampler: draws the goals, for the argument ``goal_sampler`` of the environment; or None.
+        keys: entries of steps that :meth:`update` reads.
+
+    Raises:
+        ValueError: if the environment has no table of goals, or does not say what the sampler
+            needs: the goal pursued, the kinds of goals, or the goals reached.
+
+    Examples:
+        >>> from torchrl_glam.models import load_language_model, make_trunk
+        >>> model, tokenizer = load_language_model("tiny")
+        >>> config, trunk = RecipeConfig(goals="kind_progress"), make_trunk(model, tokenizer)
+        >>> PursuedGoals(config, tokenizer, trunk).sampler
+        KindProgressGoals(window=100)
+    """
+
+    def __init__(
+        self, config: RecipeConfig, tokenizer: PreTrainedTokenizerBase, trunk: CandidateTrunk
+    ) -> None:
+        self.sampler: GoalSampler | None = None
+        self.keys: tuple[NestedKey, ...] = ()
+        if config.goals == "uniform":
+            return
+        with seeded(config.seed):
+            env = make_bare_env(config, 1, config.seed)
+            game = describe_env(env)
+            env.close(raise_if_closed=False)
+        self._kind, _, hindsight = config.goals.partition("+")
+        self.keys = ("goal_id", _NAMED) if hindsight else ("goal_id",)
+        self._check(config, game)
+        self._game, self._config, self._tokenizer = game, config, tokenizer
+        self._kinds_played: tuple[EnvBase, Tensor, Tensor] | None = None
+        self.sampler = self._make(bool(hindsight), trunk)
+
+    def _check(self, config: RecipeConfig, game: EnvDescription) -> None:
+        needs = {"goal_texts, a table of goals": game.goal_texts}
+        needs |= {str(key): key in game.entries for key in self.keys}
+        if self._kind == "kind_progress":
+            needs["goal_kind_ids, the kinds of its goals"] = game.goal_kind_ids is not None
+        for need, met in needs.items():
+            if not met:
+                raise ValueError(
+                    f"goals ({config.goals}) needs an environment that has {need}, and "
+                    f"{config.env_class} has none: use another environment, or goals=uniform"
+                )
+
+    def _make(self, hindsight: bool, trunk: CandidateTrunk) -> GoalSampler:
+        """The sampler; what it draws uniformly, it draws as the environment alone does."""
+        game, table = self._game, self._game.goal_texts
+        settings: dict[str, Any] = {"seed": self._config.seed, "hindsight": hindsight}
+        settings["kinds"] = game.goal_kind_ids
+        if self._kind == "kind_progress":
+            return KindProgressGoals(table, **settings)
+        if game.goal_kind_ids is not None and game.goal_kind_prior is not None:
+            prior = torch.tensor(game.goal_kind_prior, dtype=torch.float64)
+            settings["shares"] = (prior / prior.sum()).tolist()
+        if self._kind == "progress":
+            return ProgressGoals(table, **settings)
+        settings |= {"lr": self._config.lr_heads, "batch_size": self._config.batch_size}
+        every = max(32, math.ceil(len(table) / _READ))
+        embed = prompt_embeddings(trunk, self._tokenizer, table)
+        lag = every * max(1, round(96 / every))
+        return LearnedProgressGoals(table, embed, every=every, lag=lag, **settings)
+
+    def update(self, steps: TensorDictBase) -> None:
+        """Tells the sampler of the episodes that end in steps ``[num_envs, T]``."""
+        if self.sampler is None:
+            return
+        with timeit("time/goals"):
+            for step in steps.unbind(1):  # the earliest episodes first
+                after, pursued = step["next"], step["goal_id"]
+                ended, named = after["done"].view(-1), None
+                reached = goals_reached(after, self._game.success_key)[ended]
+                if self.sampler.hindsight:  # the goal pursued is told already
+                    named = after[_NAMED]
+                    named = named.masked_fill(named == pursued.unsqueeze(-1), -1)
+                self.sampler.update(pursued[ended], reached, named)
+
+    def measure(self, policy: Callable[[TensorDictBase], TensorDictBase]) -> dict[str, float]:
+        """Compares predicted success with that of 64 episodes of each kind of goals.
+
+        Returns:
+            ``goals/predicted/<kind>``, ``goals/measured/<kind>``, and ``goals/error``, the mean
+            over the kinds of their distance. Nothing if the sampler does not predict.
+        """
+        if not hasattr(self.sampler, "competence"):
+            return {}
+        env, chosen, kinds = self._kind_env()
+        measured = evaluate(policy, env, seed=EVAL_SEED)
+        out, distances = {}, []
+        for index, kind in enumerate(self._game.goal_kinds):
+            if (rows := chosen[kinds == index]).numel():
+                told, true = (
+                    self.sampler.competence[rows].mean().item(),
+                    measured[f"success/{kind}"],
+                )
+                out |= {f"goals/predicted/{kind}": told, f"goals/measured/{kind}": true}
+                distances.append(abs(told - true))
+        return out | {"goals/error": sum(distances) / len(distances)}
+
+    def _kind_env(self) -> tuple[EnvBase, Tensor, Tensor]:
+        """Instances that pursue as many goals of each kind, these goals, and their kinds."""
+        if self._kinds_played is None:
+            kinds = torch.as_tensor(self.sampler.kinds)
+            count = min(KIND_EPISODES, self._config.eval_episodes)
+            generator = torch.Generator().manual_seed(EVAL_SEED)
+            rows = [(kinds == kind).nonzero().flatten() for kind in kinds.unique()]
+            drawn = [row[torch.randint(len(row), (count,), generator=generator)] for row in rows]
+            chosen = torch.cat(drawn)
+            order = cycle(chosen.tolist())
+            env = make_env(
+                self._config,
+                self._tokenizer,
+                num_envs=len(chosen),
+                goal_sampler=lambda _, n: torch.tensor([next(order) for _ in range(n)]),
+            )
+            self._kinds_played = env, chosen, kinds[chosen]
+        return self._kinds_played
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sampler's state."""
+        return {"sampler": self.sampler and self.sampler.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores the sampler; a ValueError names another sampler or another table of goals."""
+        if self.sampler is not None:
+            self.sampler.load_state_dict(state_dict["sampler"])
