@@ -19,7 +19,6 @@ from torchrl.envs import (
 )
 
 from torchrl_glam.envs import CandidateActions, CandidateMask, PlaygroundTextEnv
-from torchrl_glam.models import load_tokenizer
 from torchrl_glam.text import TokenizeText
 
 SIZE = {"num_envs": 4, "num_objects": 3, "sequential": False, "max_steps": 5}
@@ -30,9 +29,6 @@ def of_another_make():
     env = make(seed=0)
     env.action_spec = Categorical(5, shape=(4,))
     return TransformedEnv(env, CandidateMask())
-
-
-# Random play
 
 
 def test_draws_are_uniform_over_what_is_admissible():
@@ -74,14 +70,6 @@ def collect_at_random(env, steps=30):
 )
 def test_random_play_without_a_policy(env):
     collect_at_random(env())
-
-
-# Transforms around batched environments
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer("tiny")
 
 
 TOKENS = ("goal_tokens", "observation_tokens", "action_tokens")

@@ -27,7 +27,6 @@ from torchrl_glam.models import (
     ScoresOnly,
     make_trunk,
 )
-from torchrl_glam.text import PromptBuilder
 
 
 @pytest.fixture(params=FAMILIES)
@@ -190,16 +189,6 @@ def test_keys_and_settings_arrive(tokenizer):
         torch.testing.assert_close(nested[new], states[old])
 
 
-@pytest.mark.parametrize("family", ["t5", "llama"])
-def test_states_of_any_batch_shape(family, tokenizer):
-    trunk, states = trunk_of(family, tokenizer), make_states(tokenizer)
-    expected, one = trunk(states.clone()), trunk(states[1].clone())
-    four = trunk(states[[0, 1, 2, 0]].view(2, 2))
-    for key in trunk.out_keys:
-        torch.testing.assert_close(one[key], expected[key][1], atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(four[key][1, 0], expected[key][2], atol=1e-4, rtol=1e-4)
-
-
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "bart"])
 def test_more_tokens_than_positions_are_refused(family, tokenizer):
     model = make_model(family, tokenizer, **({"max_position_embeddings": 8}))
@@ -234,34 +223,6 @@ def test_under_vmap_the_remedy_is_named(tokenizer):
     steps["next"] = make_states(tokenizer).update(after)
     with pytest.raises(RuntimeError, match="under vmap.*deactivate_vmap=True"):
         loss(steps)
-
-
-@pytest.mark.parametrize("family", ["t5", "bart"])
-def test_candidates_read_apart(family, tokenizer):
-    """The slower way, of models that take a trie: it must work too."""
-    trunk = RepeatedTrunk(make_model(family, tokenizer), tokenizer)
-    states = trunk(make_states(tokenizer, ((0, 0), (1, 4), (2, 1))))
-    assert_plain(trunk, tokenizer, states)
-
-
-def test_what_takes_no_trie_is_read_apart(tokenizer, monkeypatch):
-    """A decoder of BART's kind whose positions cannot be told: no hook sees them."""
-    model = make_model("bart", tokenizer)
-    decoder = model.get_decoder()
-    monkeypatch.setattr(decoder, "embed_positions", _Unhookable(decoder.embed_positions))
-    with pytest.warns(UserWarning, match="takes no token trie: every candidate is read apart"):
-        trunk = make_trunk(model, tokenizer)
-    assert type(trunk) is RepeatedTrunk
-    assert_plain(trunk, tokenizer, trunk(make_states(tokenizer)))
-
-
-class _Unhookable(torch.nn.Module):
-    def __init__(self, table):
-        super().__init__()
-        self.table = table
-
-    def __call__(self, *args, **kwargs):
-        return self.table(*args, **kwargs)
 
 
 def test_models_that_trunks_cannot_read_are_refused(tokenizer):
@@ -310,13 +271,3 @@ def test_an_attention_without_masks_of_its_own_is_refused(tokenizer):
 def test_wrong_options_are_refused(tokenizer, options, message):
     with pytest.raises(ValueError, match=message):
         EncoderDecoderTrunk(make_model("t5", tokenizer), tokenizer, **options)
-
-
-def test_a_prompt_that_the_action_continues_has_no_end_token(tokenizer):
-    ids = [
-        torch.tensor([tokenizer(t, add_special_tokens=False).input_ids])
-        for t in (" Grasp red lion", "\nYou see: red lion")
-    ]
-    whole = PromptBuilder(tokenizer)(*ids)[0]
-    assert whole[0, -1] == tokenizer.eos_token_id
-    torch.testing.assert_close(PromptBuilder(tokenizer, closed=False)(*ids)[0], whole[:, :-1])

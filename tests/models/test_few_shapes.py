@@ -66,9 +66,3 @@ def test_states_of_any_number_have_few_shapes(trunks, states, monkeypatch):
         monkeypatch.undo()
     assert len(shapes[1]) > 10
     assert len(shapes[4]) <= 2
-
-
-def test_no_states_are_added_to_none_or_to_whole_multiples(trunks):
-    numbers = (0, 8, 9, 64, 65, 96)
-    assert [trunks[1]._spare_states(number) for number in numbers] == [0, 0, 7, 0, 31, 0]
-    assert [trunks[0]._spare_states(number) for number in numbers] == [0] * 6

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from families import FAMILIES, make_model, make_states
-from flan_t5 import make_flan_t5
 from peft import LoraConfig
 
 from torchrl_glam.models import load_language_model, make_trunk
@@ -55,12 +54,12 @@ def test_a_copy_computes_with_its_own_weights(tokenizer):
 
 
 @pytest.mark.parametrize("in_4bit", [False, True], ids=["float32", "4-bit"])
-def test_adapters_get_their_gradients(in_4bit, tmp_path):
-    folder, trunks = make_flan_t5(tmp_path), []
+def test_adapters_get_their_gradients(in_4bit, flan_t5):
+    trunks = []
     for gradient_checkpointing in (False, True):
         torch.manual_seed(0)
         model, tokenizer = load_language_model(
-            folder,
+            flan_t5,
             lora=LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False),
             load_in_4bit=in_4bit,
             compute_dtype=torch.float32,

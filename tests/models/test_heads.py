@@ -18,9 +18,6 @@ def state(scores, mask, **entries):
     )
 
 
-# Actor
-
-
 def test_divergences_are_finite_where_probabilities_round_to_zero():
     """By hand: a candidate of probability e^-90, whose logarithm fell by another 40 nats."""
     mask = [[True, True, False]]
@@ -99,22 +96,6 @@ def test_half_precision_is_scored_in_float32(dtype):
     assert dist.logits.isfinite().all()
 
 
-def test_nested_keys_and_log_probability():
-    actor = CandidateActor(
-        log_likelihood_key=("model", "score"),
-        action_mask_key=("agent", "mask"),
-        action_key=("agent", "action"),
-        return_log_prob=True,
-    )
-    inputs = state([[0.0, 0.0]], [[True, True]])
-    inputs.rename_key_("log_likelihood", ("model", "score"))
-    inputs.rename_key_("action_mask", ("agent", "mask"))
-    out = actor(inputs)
-    assert out["agent", "action"].shape == (1,)
-    assert out["agent", "action_log_prob"].item() == pytest.approx(math.log(0.5))
-    assert not list(actor.parameters())
-
-
 def test_bad_scores_are_named():
     actor = CandidateActor(log_likelihood_key="score")
     good = state([[0.0, 1.0], [2.0, 3.0]], [[True, True], [True, False]])
@@ -134,9 +115,6 @@ def test_bad_scores_are_named():
         actor.get_dist(short)
     with pytest.raises(KeyError, match="score"):
         actor.get_dist(good.exclude("score"))
-
-
-# Critics
 
 
 def by_hand(mlp, embedding):

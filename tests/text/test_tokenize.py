@@ -10,14 +10,8 @@ from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
 from torchrl_glam.envs import PlaygroundTextEnv
-from torchrl_glam.models import load_tokenizer
 from torchrl_glam.text import TokenizeText, decode_text, encode_text, token_cache
 from torchrl_glam.text.encoding import cut_text
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer("tiny")
 
 
 def make_env(tokenizer, **lengths):
