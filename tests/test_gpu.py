@@ -187,8 +187,7 @@ def test_scores_losses_and_gradients_are_those_of_the_cpu(device, kind, family):
     compare(kind(device, fresh_trunk(family)), kind("cpu", fresh_trunk(family)))
 
 
-def test_a_trunk_is_where_its_model_is(device):
-    tokenizer = load_tokenizer("tiny")
+def test_a_trunk_is_where_its_model_is(device, tokenizer):
     model = make_model("qwen2", tokenizer)
     states = make_nine_states(tokenizer)
     expected = make_trunk(copy.deepcopy(model), tokenizer)(states)
@@ -203,9 +202,8 @@ def test_replay_gives_the_batches_of_the_cpu(device):
     compare(replay(device), replay("cpu"), 0.0)
 
 
-def test_a_policy_on_a_card_acts_for_environments_in_main_memory(device):
+def test_a_policy_on_a_card_acts_for_environments_in_main_memory(device, tokenizer):
     """Only what it reads goes up, and only what it writes comes down."""
-    tokenizer = load_tokenizer("tiny")
     trunk, states = make_trunk(make_model("t5", tokenizer), tokenizer), make_nine_states(tokenizer)
     policy = OnDevice(TensorDictSequential(ScoresOnly(trunk), CandidateActor()))
     with set_exploration_type(ExplorationType.DETERMINISTIC), torch.no_grad():

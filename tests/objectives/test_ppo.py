@@ -58,9 +58,6 @@ def gradients(terms, loss):
     return torch.autograd.grad(total, list(loss.parameters()), allow_unused=True)
 
 
-# Against the reference
-
-
 @pytest.mark.parametrize("backprop", [True, False])
 @pytest.mark.parametrize("center", ["one", "behaviour"])
 @pytest.mark.parametrize("hindsight", [False, True])
@@ -117,9 +114,6 @@ def test_the_clip_bites_on_both_sides():
     assert loss.heads(batch)["clip_fraction"] == 1
 
 
-# The first epoch
-
-
 @pytest.mark.parametrize("center", ["one", "behaviour"])
 def test_the_ratio_begins_at_one_without_hindsight_and_elsewhere_with_it(center):
     loss = make_loss(clip_center=center)
@@ -155,9 +149,6 @@ def test_the_kl_coefficient_moves_when_it_is_told_to_only():
     for kl, expected in ((0.02, 1.0), (0.014, 1.0), (0.006, 0.5), (0.007, 0.5)):
         loss.adapt_kl_coeff(kl, target=0.01)
         assert loss.heads.beta == expected
-
-
-# Advantages
 
 
 def test_advantages_of_terminated_truncated_and_cut_runs():
@@ -214,9 +205,6 @@ def test_normalised_advantages():
     assert advantage.std().item() == pytest.approx(1)
 
 
-# Passes through the trunk
-
-
 def test_one_pass_a_call_and_none_for_what_was_recorded():
     loss = make_loss(clip_center="behaviour")
     rollout = make_rollout(loss)
@@ -230,9 +218,6 @@ def test_one_pass_a_call_and_none_for_what_was_recorded():
     calls.clear()
     loss(batch)
     assert calls == [7]
-
-
-# Masked actions, batches, keys, parameters
 
 
 @pytest.mark.parametrize("objective", ["clip", "kl"])
@@ -309,9 +294,6 @@ def test_a_state_is_restored_and_holds_no_frozen_weight():
     assert other.heads.beta == 2
     for got, want in zip(other.parameters(), loss.parameters(), strict=True):
         assert torch.equal(got, want)
-
-
-# Refusals
 
 
 @pytest.mark.parametrize(
