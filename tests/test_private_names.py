@@ -38,7 +38,6 @@ import torchrl_glam.envs
 
 
 def sac_loss():
-    """A discrete SAC of TorchRL's own."""
     module = TensorDictModule(nn.Linear(2, 3), ["observation"], ["logits"])
     actor = ProbabilisticActor(
         module, ["logits"], distribution_class=torch.distributions.Categorical

@@ -45,7 +45,6 @@ def test_draws_are_uniform_over_what_is_admissible():
 
 
 def collect_at_random(env, steps=30):
-    """Batches of an environment's random play, and that its actions were admissible."""
     frames = steps * env.batch_size.numel()
     collector = Collector(env, None, frames_per_batch=frames, total_frames=2 * frames)
     batches = [batch.clone() for batch in collector]
@@ -106,8 +105,6 @@ def test_transforms_around_a_batch_do_what_they_do_around_each_and_it_plays_at_r
 
 
 class Renumbered(PlaygroundTextEnv):
-    """The same goals, in another order."""
-
     def __init__(self, **size):
         super().__init__(**size)
         self.goal_texts = self.goals.texts[::-1]

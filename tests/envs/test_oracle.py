@@ -51,7 +51,6 @@ def transitions(goal, objects):
 
 
 def steps_left(found):
-    """Steps from each of the states to the goal, infinite where it is out of reach."""
     left, before = {"end": 0} | dict.fromkeys(found, math.inf), None
     while left != before:
         before = dict(left)

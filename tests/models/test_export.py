@@ -40,7 +40,6 @@ NF4 = BitsAndBytesConfig(
 
 @pytest.fixture(scope="module")
 def folders(flan_t5, tmp_path_factory):
-    """Base models of both families, in folders of their own."""
     root = tmp_path_factory.mktemp("bases")
     found, tokenizer = {"flan-t5": flan_t5}, load_tokenizer(flan_t5)
     wide = {"hidden_size": 64, "intermediate_size": 128, "num_key_value_heads": 4}

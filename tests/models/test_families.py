@@ -13,10 +13,12 @@ from families import (
     make_model,
     make_nine_states,
     make_states,
+    make_transitions,
     plain_score,
 )
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictSequential
 from torchrl.objectives import DiscreteSACLoss
+from transformers import GPT2Model, T5EncoderModel
 
 from torchrl_glam.models import (
     CandidateActor,
@@ -26,7 +28,9 @@ from torchrl_glam.models import (
     RepeatedTrunk,
     ScoresOnly,
     make_trunk,
+    split_by_tokens,
 )
+from torchrl_glam.models.trunks.passes import token_passes
 
 
 @pytest.fixture(params=FAMILIES)
@@ -233,11 +237,6 @@ def test_models_that_trunks_cannot_read_are_refused(tokenizer):
             kind(make_model("gpt2", tokenizer), tokenizer)
     with pytest.raises(ValueError, match="cannot be read by EncoderDecoderTrunk"):
         EncoderDecoderTrunk(make_model("umt5", tokenizer), tokenizer)
-
-
-def test_models_without_a_language_model_head_are_refused(tokenizer):
-    from transformers import GPT2Model, T5EncoderModel
-
     t5, gpt2 = make_model("t5", tokenizer).config, make_model("gpt2", tokenizer).config
     with pytest.raises(ValueError, match="T5EncoderModel.*language-model head"):
         make_trunk(T5EncoderModel(t5), tokenizer)
@@ -271,3 +270,36 @@ def test_an_attention_without_masks_of_its_own_is_refused(tokenizer):
 def test_wrong_options_are_refused(tokenizer, options, message):
     with pytest.raises(ValueError, match=message):
         EncoderDecoderTrunk(make_model("t5", tokenizer), tokenizer, **options)
+
+
+def test_passes_by_hand():
+    """Sorted: prompts 10, 10, 11, 20, 21, 90 with nodes 5, 4, 5, 5, 6, 3; at most 48 tokens.
+
+    Three rows of 11 + 5 are 48; two of 21 + 6 would be 54, so 20 and 21 stand alone; 90 + 3 is too
+    long and stands alone too.
+    """
+    prompts, nodes = torch.tensor([21, 10, 90, 11, 10, 20]), torch.tensor([6, 5, 3, 5, 4, 5])
+    passes = [rows.tolist() for rows in token_passes(prompts, nodes, 48)]
+    assert passes == [[1, 4, 3], [5], [0], [2]]
+    assert [rows.tolist() for rows in token_passes(prompts, nodes, 10_000)] == [[1, 4, 3, 5, 0, 2]]
+
+
+def test_parts_hold_every_row_once_and_fit(tokenizer):
+    trunk, batch = make_trunk(make_model("t5", tokenizer), tokenizer), make_transitions()
+    batch["row"] = torch.arange(len(batch))
+    parts = split_by_tokens(batch, trunk, 90)
+    assert sorted(torch.cat([part["row"] for part in parts]).tolist()) == list(range(len(batch)))
+    assert len(parts) > 2
+    for part in parts:
+        for states in (part, part["next"]):
+            prompts, nodes = trunk.count_tokens(states)
+            assert len(part) * (prompts.max() + nodes.max()) <= 90 or len(part) == 1
+    assert split_by_tokens(batch, trunk, None)[0] is batch
+
+
+def test_bad_arguments_of_passes_are_refused(tokenizer):
+    trunk, batch = make_trunk(make_model("t5", tokenizer), tokenizer), make_transitions()
+    with pytest.raises(ValueError, match=r"max_tokens \(0\) must be at least 1"):
+        split_by_tokens(batch, trunk, 0)
+    with pytest.raises(ValueError, match=r"batch has the shape \(3, 3\)"):
+        split_by_tokens(batch.view(3, 3), trunk, 100)

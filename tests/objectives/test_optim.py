@@ -31,7 +31,6 @@ def snapshot(loss):
 
 
 def moved(loss, before):
-    """Names of the parameters that are not what they were."""
     return {name for name, value in snapshot(loss).items() if not value.equal(before[name])}
 
 
@@ -210,18 +209,6 @@ def test_an_update_in_unequal_parts_is_that_of_the_whole_batch(separate):
         norms.append(optimizer.step())
     assert norms[1] == pytest.approx(norms[0])
     assert_same(snapshot(theirs), snapshot(ours))
-
-
-def test_discarded_gradients_leave_no_trace():
-    ours, theirs = make_pair()
-    batch = toy.make_batch()
-    optimizers = [SharedTrunkOptimizer(loss) for loss in (ours, theirs)]
-    optimizers[0].backward(ours(toy.make_batch()))
-    optimizers[0].discard()
-    for optimizer, loss in zip(optimizers, (ours, theirs), strict=True):
-        optimizer.backward(loss(batch))
-        optimizer.step()
-    assert not moved(ours, snapshot(theirs))
 
 
 def test_rates_are_scaled_from_those_at_the_start_and_restored():

@@ -128,7 +128,6 @@ def batches(streams, splits, goal_dtype=torch.int16):
 def reference_rows(
     stream, relabel="all", n_steps=1, gamma=1.0, strategy="future", scale=(0.0, 1.0)
 ):
-    """Rows that one environment's steps must give."""
     rows = []
     for episode in episodes_of(stream):
         rows += [plain_row(episode, t, n_steps, gamma) for t in range(len(episode))]
@@ -142,7 +141,6 @@ def reference_rows(
 
 
 def episodes_of(stream):
-    """The finished episodes of one environment, lists of steps."""
     episode = []
     for step in stream:
         episode.append(step)

@@ -85,8 +85,6 @@ def test_a_file_that_was_taken_away_is_written_whole(tmp_path):
 
 
 class Broken:
-    """A logger that fails at some calls."""
-
     def __init__(self, fails):
         self.fails, self.calls, self.logged = fails, 0, []
 

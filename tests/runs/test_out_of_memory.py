@@ -50,7 +50,6 @@ def same(ours, expected):
 
 
 def whole_pass(batch):
-    """Tokens of a batch in one pass."""
     prompts, nodes = fresh_trunk("flan-t5").count_tokens(batch)
     return len(batch) * int(prompts.max() + nodes.max())
 
