@@ -1,6 +1,5 @@
 """The page "Your own environment" shows parts of tests/stranger.py, and what it trains learns."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -17,17 +16,6 @@ def test_the_page_shows_parts_of_the_file():
     page = FILE.parents[1] / "recipes" / "docs" / "environment.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
     assert blocks and all(block in FILE.read_text(encoding="utf-8") for block in blocks)
-
-
-def test_the_environment_takes_less_than_forty_lines_and_no_recipe():
-    tree = ast.parse(FILE.read_text(encoding="utf-8"))
-    names = ("Room", "grasped", "make_env")
-    parts = [node for node in tree.body if getattr(node, "name", None) in names]
-    assert len(parts) == 3 and sum(part.end_lineno - part.lineno + 1 for part in parts) < 40
-    imports = [
-        ast.unparse(n) for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))
-    ]
-    assert not any("recipe" in line or "training" in line for line in imports)
 
 
 def test_the_environment_keeps_the_contract():
