@@ -45,7 +45,6 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    """The embedded model's."""
     from torchrl_glam.models import load_tokenizer  # slow to import
 
     return load_tokenizer("tiny")

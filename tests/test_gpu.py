@@ -53,7 +53,6 @@ NEEDS_CARD = [
 
 @pytest.fixture(params=[pytest.param("card", marks=NEEDS_CARD), "pretended card"])
 def device(request):
-    """A card, or one that is pretended."""
     if request.param == "card":
         yield "cuda"
     else:
@@ -79,7 +78,6 @@ def compare(ours, expected, tolerance=1e-4):
 
 
 def scoring(device, trunk):
-    """Log-likelihoods and embeddings of nine states."""
     states = make_nine_states(load_tokenizer("tiny"))
     with torch.no_grad():
         out = trunk.to(device)(states.to(device))

@@ -194,8 +194,6 @@ def test_it_can_be_trained():
 
 
 class Shelf:
-    """Holds a lion and a cat, of which one is to be grasped."""
-
     def reset(self):
         return "You see: red lion, blue cat", {"goal": "Grasp blue cat"}
 

@@ -85,12 +85,6 @@ def by_hand(loss, adams, batch, update_actor, max_norm, separate):
     return {name: adams[name].step(parameters, g, max_norm) for name, g in wanted.items()}
 
 
-def hand_adams():
-    rates = {"trunk_actor": "lr_trunk_actor", "trunk_critic": "lr_trunk_critic"}
-    rates |= {"trunk": "lr_trunk_actor", "critic": "lr_heads", "alpha": "lr_alpha"}
-    return {name: HandAdam(RATES[rate]) for name, rate in rates.items()}
-
-
 @pytest.mark.parametrize("separate", [True, False], ids=["two Adams", "one Adam"])
 @pytest.mark.parametrize("max_norm", [math.inf, 0.05])
 @pytest.mark.parametrize("kind", ["plain", "tied", "partly frozen"])
@@ -98,7 +92,9 @@ def test_steps_equal_adams_by_hand(kind, max_norm, separate):
     ours, theirs = make_pair(kind)
     rates = RATES if separate else RATES | {"lr_trunk_critic": RATES["lr_trunk_actor"]}
     optimizer = SharedTrunkOptimizer(ours, max_grad_norm=max_norm, separate=separate, **rates)
-    adams = hand_adams()
+    rate_of = {"trunk_actor": "lr_trunk_actor", "trunk_critic": "lr_trunk_critic"}
+    rate_of |= {"trunk": "lr_trunk_actor", "critic": "lr_heads", "alpha": "lr_alpha"}
+    adams = {name: HandAdam(RATES[rate]) for name, rate in rate_of.items()}
     for update_actor in (False, True, True, False, True):
         batch = toy.make_batch()
         optimizer.backward(ours(batch), update_actor=update_actor)

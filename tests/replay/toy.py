@@ -118,7 +118,6 @@ def to_batch(columns, goal_dtype=torch.int16):
 
 
 def batches(streams, splits, goal_dtype=torch.int16):
-    """Cuts equally long streams [N][T] into the batches of successive ``extend`` calls."""
     start = 0
     for size in splits:
         yield to_batch([line[start : start + size] for line in streams], goal_dtype)

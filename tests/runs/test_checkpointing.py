@@ -201,6 +201,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_checkpoint_is_passed_over(tmp_path, damage):
     buffer = replay_buffer()

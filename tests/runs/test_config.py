@@ -1,5 +1,6 @@
 """Configurations of the recipes: files, types and ranges."""
 
+import inspect
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from omegaconf import OmegaConf
 from sac_glam import make_sampler
 from torchrl.data import RandomSampler
 
-from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.envs import PlaygroundTextEnv, TextEnvWrapper
 from torchrl_glam.models import load_language_model, load_tokenizer
 from torchrl_glam.replay import GoalBalancedSampler, GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.runs.config import (
@@ -22,7 +23,7 @@ from torchrl_glam.runs.config import (
     register,
 )
 from torchrl_glam.runs.config.pretrain import PretrainConfig
-from torchrl_glam.runs.environments import make_env
+from torchrl_glam.runs.environments import import_env, make_env
 from torchrl_glam.text import describe_env
 
 FILES = Path(__file__).parents[2] / "recipes" / "config"
@@ -336,3 +337,27 @@ def test_the_file_of_a_configuration_has_the_last_word():
     assert load("quickstart", "env=tested", "gamma=0.6").gamma == 0.6
     config = load("paper", "env=tested")
     assert (config.gamma, config.eval_episodes) == (0.99, 7)
+
+
+GAMES = [f for f in sorted((FILES / "env").glob("*.yaml")) if "envs.games" in f.read_text()]
+
+
+@pytest.mark.parametrize("file", GAMES, ids=lambda file: file.stem)
+def test_keys_of_a_game_are_arguments(file):
+    config = OmegaConf.to_container(OmegaConf.load(file))
+    assert config.keys() <= {field.name for field in fields(RecipeConfig)}
+    try:
+        make = import_env(config["env_class"])
+    except ImportError as error:
+        pytest.skip(str(error))
+    taken = {
+        *inspect.signature(make).parameters,
+        *inspect.signature(TextEnvWrapper.__init__).parameters,
+    }
+    for given in (config["env"], *config["eval_splits"].values()):
+        assert given.keys() <= taken - {"num_envs", "seed", "device"}
+
+
+def test_every_game_has_a_configuration():
+    names = ["babyai", "scienceworld", "textworld", "textworld_express"]
+    assert [file.stem for file in GAMES] == names

@@ -83,17 +83,6 @@ def test_a_kind_of_prompt_that_does_not_compose_is_refused_when_it_comes():
         transform._reset(masks[1], states.clone())
 
 
-def test_empty_actions_and_hindsight_goals_stay_empty(tokenizer):
-    one = state()
-    one["actions"] = encode_text([["Grasp", ""]])
-    one["hindsight", "goal"] = encode_text([["Sing", ""]])
-    out = TokenizeText(tokenizer)(one)
-    pad = tokenizer.pad_token_id
-    assert (out["action_tokens"][0, 1] == pad).all()
-    assert (out["hindsight", "goal_tokens"][0, 1] == pad).all()
-    assert torch.equal(out["action_tokens"][0, 0] != pad, out["action_tokens"][0, 0] > 0)
-
-
 def test_a_template_of_white_space_is_read_at_once():
     """In time that grows with its length, not with the square."""
     with pytest.raises(ValueError, match="has the slots"):
