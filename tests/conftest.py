@@ -43,6 +43,13 @@ def pytest_terminal_summary(terminalreporter):
         )
 
 
+@pytest.fixture(scope="session")
+def tokenizer():
+    from torchrl_glam.models import load_tokenizer  # slow to import
+
+    return load_tokenizer("tiny")
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch, capfd):
     """Runs a recipe in this process and an empty folder: its exit status, output and errors."""

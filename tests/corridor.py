@@ -91,5 +91,4 @@ class Corridor(EnvBase):
 
 
 def alone(**options):
-    """One corridor; the recipes play several side by side."""
     return Corridor(**options)

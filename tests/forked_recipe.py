@@ -32,11 +32,7 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 class Recipe:
-    """A recipe, imported and ready to be run; a context manager.
-
-    Args:
-        name: its file in ``recipes``.
-    """
+    """A recipe of the folder ``recipes``, imported and ready to be run; a context manager."""
 
     def __init__(self, name: str = "sac_glam.py") -> None:
         self._path = str(RECIPES / name)
@@ -57,13 +53,7 @@ class Recipe:
         self._process.stdout.close()
 
     def start(self, *overrides, log, file_size=None, ranks=None, card=False) -> int:
-        """Begins a run and returns its process id.
-
-        Args:
-            file_size: limit of the files it can write.
-            ranks: overrides of each process, for several.
-            card: whether there is a card, which is pretended.
-        """
+        """Begins a run and returns its process id; see the module."""
         run = {"overrides": [str(o) for o in overrides], "log": str(log), "file_size": file_size}
         run |= {"ranks": ranks, "card": card}
         self._process.stdin.write(json.dumps(run) + "\n")
@@ -114,7 +104,6 @@ def serve(recipe: str) -> None:
 
 
 def play(recipe: str, overrides: list[str]) -> None:
-    """The recipe as a program."""
     sys.argv = [recipe, *overrides]
     runpy.run_path(recipe, run_name="__main__")
 

@@ -58,8 +58,6 @@ def tensors(*values) -> Iterator[torch.Tensor]:
 
 
 class PretendCard(TorchFunctionMode):
-    """See the module."""
-
     def __enter__(self):
         super().__enter__()
         self._dispatch = _Dispatch()

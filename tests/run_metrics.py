@@ -1,14 +1,18 @@
-"""What two runs of the recipe must share to count as the same run."""
+"""Tables that runs leave, and what two runs of a recipe must share to count as the same run."""
 
 import csv
 
 CLOCK = ("seconds", "steps_per_second", "updates_per_second", "time/")
 
 
+def read_csv(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def metrics(folder):
     """The metrics file of a run without the columns that tell the time."""
-    with open(folder / "metrics.csv", newline="") as file:
-        return [
-            {name: value for name, value in row.items() if not name.startswith(CLOCK)}
-            for row in csv.DictReader(file)
-        ]
+    return [
+        {name: value for name, value in row.items() if not name.startswith(CLOCK)}
+        for row in read_csv(folder / "metrics.csv")
+    ]

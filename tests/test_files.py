@@ -7,6 +7,7 @@ import pytest
 from torchrl_glam._files import open_below, path_below, read_json, read_text, shorten
 
 
+@pytest.mark.hostile
 def test_what_is_written_stays_in_its_folder(tmp_path):
     outside, folder = tmp_path / "outside", tmp_path / "run"
     outside.mkdir()

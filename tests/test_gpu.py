@@ -53,7 +53,6 @@ NEEDS_CARD = [
 
 @pytest.fixture(params=[pytest.param("card", marks=NEEDS_CARD), "pretended card"])
 def device(request):
-    """A card, or one that is pretended."""
     if request.param == "card":
         yield "cuda"
     else:
@@ -79,7 +78,6 @@ def compare(ours, expected, tolerance=1e-4):
 
 
 def scoring(device, trunk):
-    """Log-likelihoods and embeddings of nine states."""
     states = make_nine_states(load_tokenizer("tiny"))
     with torch.no_grad():
         out = trunk.to(device)(states.to(device))
@@ -187,8 +185,7 @@ def test_scores_losses_and_gradients_are_those_of_the_cpu(device, kind, family):
     compare(kind(device, fresh_trunk(family)), kind("cpu", fresh_trunk(family)))
 
 
-def test_a_trunk_is_where_its_model_is(device):
-    tokenizer = load_tokenizer("tiny")
+def test_a_trunk_is_where_its_model_is(device, tokenizer):
     model = make_model("qwen2", tokenizer)
     states = make_nine_states(tokenizer)
     expected = make_trunk(copy.deepcopy(model), tokenizer)(states)
@@ -203,9 +200,8 @@ def test_replay_gives_the_batches_of_the_cpu(device):
     compare(replay(device), replay("cpu"), 0.0)
 
 
-def test_a_policy_on_a_card_acts_for_environments_in_main_memory(device):
+def test_a_policy_on_a_card_acts_for_environments_in_main_memory(device, tokenizer):
     """Only what it reads goes up, and only what it writes comes down."""
-    tokenizer = load_tokenizer("tiny")
     trunk, states = make_trunk(make_model("t5", tokenizer), tokenizer), make_nine_states(tokenizer)
     policy = OnDevice(TensorDictSequential(ScoresOnly(trunk), CandidateActor()))
     with set_exploration_type(ExplorationType.DETERMINISTIC), torch.no_grad():

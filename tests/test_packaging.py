@@ -1,5 +1,6 @@
 """What is installed, from a wheel, from a source distribution or in place, is the whole package."""
 
+import importlib
 import os
 import re
 import shutil
@@ -12,8 +13,6 @@ from pathlib import Path
 import pytest
 
 import torchrl_glam
-import torchrl_glam.envs
-import torchrl_glam.text
 
 ROOT = Path(__file__).parents[1]
 
@@ -112,10 +111,8 @@ def test_the_package_is_whole_in_its_folder_too():
 
 @pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")
 def test_a_type_checker_finds_every_name(tmp_path):
-    lines = [
-        f"from {package.__name__} import {', '.join(package.__all__)}\n"
-        for package in (torchrl_glam.envs, torchrl_glam.text)
-    ]
+    packages = [importlib.import_module(f"torchrl_glam.{name}") for name in COMPONENTS]
+    lines = [f"from {each.__name__} import {', '.join(each.__all__)}\n" for each in packages]
     (tmp_path / "script.py").write_text("".join(lines))
     command = ["pyright", "--pythonpath", sys.executable, "script.py"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

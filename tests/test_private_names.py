@@ -38,7 +38,6 @@ import torchrl_glam.envs
 
 
 def sac_loss():
-    """A discrete SAC of TorchRL's own."""
     module = TensorDictModule(nn.Linear(2, 3), ["observation"], ["logits"])
     actor = ProbabilisticActor(
         module, ["logits"], distribution_class=torch.distributions.Categorical
@@ -57,10 +56,6 @@ def made_by(module, kind):
     return names
 
 
-def collector():
-    return Collector(PendulumEnv(), None, frames_per_batch=1, total_frames=1)
-
-
 # Names, with something that has them.
 OWNERS = [
     # torchrl: losses
@@ -74,7 +69,7 @@ OWNERS = [
     (TensorStorage, "_mutation_revision"),
     (lambda: LazyTensorStorage(1), "_init _storage"),
     (Sampler, "_empty _rng"),
-    (collector, "_traj_pool"),
+    (lambda: Collector(PendulumEnv(), None, frames_per_batch=1, total_frames=1), "_traj_pool"),
     (torchrl, "_utils"),
     (lambda: torchrl._utils, "BATCHED_PIPE_TIMEOUT"),
     # torchrl: what its documentation asks to override

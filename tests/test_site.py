@@ -17,7 +17,6 @@ FOLDERS = "envs goals models objectives pretraining replay report text viewing".
 
 
 def find(name):
-    """The object of a dotted name."""
     parts = name.split(".")
     for end in range(len(parts) - 1, 0, -1):
         try:
@@ -41,7 +40,6 @@ def test_what_the_paper_s_page_names_is_there():
 
 
 def made(folder, names):
-    """What runs and builds have made there."""
     outputs = set() if Path(folder) == ROOT / "torchrl_glam" else {"runs"}
     return {"__pycache__", *outputs, *(["tutorials"] if Path(folder) == DOCS else [])} & {*names}
 

@@ -19,7 +19,6 @@ from torchrl.envs import (
 )
 
 from torchrl_glam.envs import CandidateActions, CandidateMask, PlaygroundTextEnv
-from torchrl_glam.models import load_tokenizer
 from torchrl_glam.text import TokenizeText
 
 SIZE = {"num_envs": 4, "num_objects": 3, "sequential": False, "max_steps": 5}
@@ -30,9 +29,6 @@ def of_another_make():
     env = make(seed=0)
     env.action_spec = Categorical(5, shape=(4,))
     return TransformedEnv(env, CandidateMask())
-
-
-# Random play
 
 
 def test_draws_are_uniform_over_what_is_admissible():
@@ -49,7 +45,6 @@ def test_draws_are_uniform_over_what_is_admissible():
 
 
 def collect_at_random(env, steps=30):
-    """Batches of an environment's random play, and that its actions were admissible."""
     frames = steps * env.batch_size.numel()
     collector = Collector(env, None, frames_per_batch=frames, total_frames=2 * frames)
     batches = [batch.clone() for batch in collector]
@@ -74,14 +69,6 @@ def collect_at_random(env, steps=30):
 )
 def test_random_play_without_a_policy(env):
     collect_at_random(env())
-
-
-# Transforms around batched environments
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer("tiny")
 
 
 TOKENS = ("goal_tokens", "observation_tokens", "action_tokens")
@@ -118,8 +105,6 @@ def test_transforms_around_a_batch_do_what_they_do_around_each_and_it_plays_at_r
 
 
 class Renumbered(PlaygroundTextEnv):
-    """The same goals, in another order."""
-
     def __init__(self, **size):
         super().__init__(**size)
         self.goal_texts = self.goals.texts[::-1]

@@ -7,7 +7,6 @@ from tensordict import TensorDict
 from torchrl.envs import SerialEnv, TransformedEnv
 
 from torchrl_glam.envs import PlaygroundTextEnv, check_text_env
-from torchrl_glam.models import load_tokenizer
 from torchrl_glam.text import TokenizeText, encode_text
 
 
@@ -27,8 +26,6 @@ class Faulty(PlaygroundTextEnv):
 
 
 def put(key, value):
-    """Writes ``value(old)`` under a key."""
-
     def spoil(state):
         return state.set(key, value(state[key]) if callable(value) else value)
 
@@ -190,8 +187,7 @@ def test_an_environment_without_partial_steps_is_named():
     check_text_env(Hasty(num_envs=1, num_objects=3, sequential=False, seed=0))
 
 
-def test_environments_that_keep_the_contract_pass():
-    tokenizer = load_tokenizer("tiny")
+def test_environments_that_keep_the_contract_pass(tokenizer):
     check_text_env(PlaygroundTextEnv(num_envs=3, seed=0))
     for number in (None, 2):
         check_text_env(stairs.make(number))

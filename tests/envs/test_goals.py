@@ -46,9 +46,6 @@ def test_goals_that_an_event_reaches(split):
         assert goals.reached_by[:, verb, item].tolist() == reached
 
 
-# Sub-goals
-
-
 def is_subgoal(a, b):
     """The definition on texts: what reaches a simple goal is a step of one of b's parts."""
     (first, *second), (b_first, *b_second) = reference.parts_of(a), reference.parts_of(b)

@@ -51,7 +51,6 @@ def transitions(goal, objects):
 
 
 def steps_left(found):
-    """Steps from each of the states to the goal, infinite where it is out of reach."""
     left, before = {"end": 0} | dict.fromkeys(found, math.inf), None
     while left != before:
         before = dict(left)
@@ -61,7 +60,6 @@ def steps_left(found):
 
 
 def tensors_of(nodes, goal_id, objects):
-    """The symbolic state that the environment writes for nodes of :func:`transitions`."""
     slots = {None: -1} | {item: slot for slot, item in enumerate(objects)}
     columns = {
         "objects": [[OBJECTS.index(item) for item in objects] for _ in nodes],

@@ -1,5 +1,7 @@
 """Playground-Text as pictures: what is drawn where, and TorchRL's recorders on it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -83,26 +85,17 @@ def test_what_cannot_be_drawn_is_refused(options, error, message):
         env.render(**options)
 
 
-class Kept:
-    """A logger that keeps its videos."""
-
-    def __init__(self):
-        self.videos = {}
-
-    def log_video(self, name, video, **_):
-        self.videos[name] = video
-
-
 def test_torchrls_recorders_take_the_pictures_of_a_rollout():
-    logger = Kept()
+    videos = {}
+    logger = SimpleNamespace(log_video=lambda name, video, **_: videos.update({name: video}))
     transforms = Compose(PixelRenderTransform(mode="rgb_array"), VideoRecorder(logger, "play"))
     env = TransformedEnv(PlaygroundTextEnv(num_envs=2, num_objects=3, seed=0), transforms)
     check_env_specs(env)
     env.transform.dump()
-    logger.videos.clear()
+    videos.clear()
     steps = env.rollout(3)
     env.transform.dump()
-    video = logger.videos["play"]  # both environments side by side, after reset and each step
+    video = videos["play"]  # both environments side by side, after reset and each step
     assert video.shape == (1, 4, 3, 220, 2 * 312)
     last = torch.cat(steps["next", "pixels"][:, -1].unbind(), 1)
     assert torch.equal(video[0, -1].permute(1, 2, 0), last)

@@ -22,7 +22,6 @@ def make(**kwargs):
 
 
 def only(text, split="train"):
-    """A goal sampler that always draws the same goal."""
     goal = GoalSpace(split).id_of(text)
     return lambda generator, n: torch.full((n,), goal)
 
@@ -124,7 +123,6 @@ def test_partial_reset():
 
 
 def test_partial_steps():
-    """Environments that ``_step`` leaves out stand still."""
     env = make()
     torch.manual_seed(0)
     state = env.rollout(3)[:, -1]["next"].exclude("reward")

@@ -16,7 +16,6 @@ from torchrl_glam.text import TokenizeText, decode_text, describe_env
 
 
 def texts(state, key):
-    """The strings of a key, without empty slots."""
     found = decode_text(state[key])
     return [[text for text in row if text] if isinstance(row, list) else row for row in found]
 
@@ -32,7 +31,6 @@ def test_specs_hold_with_and_without_a_batch(number):
 
 
 def test_it_stands_in_batched_environments_with_tokens():
-    """In processes of their own, and in this one."""
     makers = [partial(stairs.make, seed=seed) for seed in (3, 4)]
     transforms = Compose(
         TokenizeText(load_tokenizer("tiny"), observation_length=40), CandidateMask()
@@ -75,15 +73,11 @@ def test_what_the_game_says_is_what_is_written():
     assert state["hindsight", "kind"].tolist() == [[0, -1], [0, -1]]
 
 
-def solve(game):
-    """The actions to the goal."""
-    return [0 if game.goal > 0 else 1] * abs(game.goal)
-
-
 def test_an_episode_ends_at_the_goal_or_out_of_time():
     env = stairs.make(None, seed=1)
     env.reset()
-    solution = solve(env.games[0])
+    [game] = env.games
+    solution = [0 if game.goal > 0 else 1] * abs(game.goal)
     won, late = [1.0, True, False, True, True], [0.0, False, True, True, False]
     for max_steps, actions, ends in (
         *((None, solution, won), (len(solution), solution, won)),
@@ -205,9 +199,6 @@ def test_a_game_that_follows_no_seed_cannot_go_on():
         env.load_state_dict(env.state_dict())
 
 
-# Older interfaces
-
-
 class Plain:
     """Reset gives an observation alone, step four values, and a method takes the seed."""
 
@@ -242,9 +233,6 @@ def test_plain_objects_and_the_older_interface():
         assert [step[end].item() for end in ("terminated", "truncated", "done")] == ends
         assert decode_text(step["observation"]) == str(action)
     assert "success" not in step.keys() and "hindsight" not in step.keys()
-
-
-# Sizes
 
 
 class Wide(stairs.Stairs):
@@ -294,9 +282,6 @@ def test_actions_that_a_cut_makes_alike_are_refused():
     env = stairs.wrap([Wide()], max_actions=6, action_bytes=8, keep="head")
     with pytest.raises(ValueError, match=r"actions\[0\] has two .* 'walk way 0' and 'walk way 1'"):
         env.reset()
-
-
-# What is refused
 
 
 def of(game=None, **kwargs):
@@ -375,13 +360,6 @@ def test_what_is_refused_is_named(case):
     call, message = REFUSED[case]
     with pytest.raises((ValueError, KeyError), match=message):
         call()
-
-
-def test_it_says_its_settings():
-    assert repr(stairs.make(2, keep="head")) == (
-        "TextEnvWrapper(2 x Stairs, max_actions=4, max_hindsight=2, overflow='error', keep='head', "
-        "max_steps=None, history=0)"
-    )
 
 
 @pytest.mark.parametrize("number", [None, 3])

@@ -143,11 +143,6 @@ def test_what_is_missing_is_named_with_the_remedy(export, tmp_path):
             load_agent(folder)
 
 
-def edit(folder, **changes):
-    path = folder / CARD
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 @pytest.mark.hostile
 @pytest.mark.parametrize(
     "changes, message",
@@ -179,7 +174,8 @@ def edit(folder, **changes):
     ],
 )
 def test_a_card_that_does_not_fit_is_refused(changes, message, export):
-    edit(export, **changes)
+    path = export / CARD
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(ValueError, match=message):
         load_agent(export)
 
@@ -214,6 +210,7 @@ def test_adapters_come_with_their_base_model(adapters):
         load_language_model(adapters, lora=LORA)
 
 
+@pytest.mark.hostile
 def test_adapters_of_another_model_are_refused(adapters, tmp_path):
     make_model("gpt2", load_tokenizer("tiny")).save_pretrained(tmp_path / "other")
     config = json.loads((adapters / "adapter_config.json").read_text())

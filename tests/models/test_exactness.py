@@ -1,4 +1,4 @@
-"""Checks that a trunk reads its model as the model does: what they see and what they leave."""
+"""Checks that a trunk reads its model as the model does, and passes gradients on as it does."""
 
 import copy
 import warnings
@@ -6,8 +6,7 @@ import warnings
 import pytest
 import torch
 from architectures import make_architecture
-from families import make_model, make_states
-from flan_t5 import make_flan_t5
+from families import FAMILIES, make_model, make_states
 from peft import LoraConfig
 from torch import nn
 
@@ -15,6 +14,7 @@ from torchrl_glam.models import (
     DecoderOnlyTrunk,
     InexactTrunkError,
     RepeatedDecoderOnlyTrunk,
+    RepeatedTrunk,
     check_gradients,
     load_language_model,
     make_trunk,
@@ -23,14 +23,17 @@ from torchrl_glam.models import (
 from torchrl_glam.models.trunks.gradients import checkpoint_layers
 
 
-def test_a_decoder_that_takes_no_trie_falls_back_and_says_so_once(tokenizer):
-    model = make_architecture("mpt", tokenizer, dtype=torch.bfloat16)
+@pytest.mark.parametrize(
+    ("name", "kind"), [("mpt", RepeatedDecoderOnlyTrunk), ("umt5", RepeatedTrunk)]
+)
+def test_a_decoder_that_takes_no_trie_falls_back_and_says_so_once(name, kind, tokenizer):
+    model = make_architecture(name, tokenizer, dtype=torch.bfloat16)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         trunk = make_trunk(model, tokenizer)
-    assert type(trunk) is RepeatedDecoderOnlyTrunk
+    assert type(trunk) is kind
     said = [str(w.message) for w in said if "takes no token trie" in str(w.message)]
-    assert len(said) == 1 and said[0].startswith("MptForCausalLM takes no token trie: every")
+    assert len(said) == 1 and said[0].startswith(f"{type(model).__name__} takes no")
 
 
 class _Slight(nn.Module):
@@ -155,21 +158,6 @@ def test_gradients_of_a_repeated_decoder_are_those_of_a_trie(tokenizer):
         torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
 
 
-# Gradients
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_flan_t5(tmp_path_factory.mktemp("models") / "flan")
-
-
-@pytest.mark.parametrize("in_4bit", [False, True], ids=["float32", "4-bit"])
-def test_adapters_that_get_gradients_pass(folder, in_4bit):
-    lora = LoraConfig(r=2, target_modules=["q", "v"])
-    model, tokenizer = load_language_model(folder, lora=lora, load_in_4bit=in_4bit)
-    check_gradients(make_trunk(model, tokenizer))
-
-
 def test_weights_that_get_no_gradient_are_named(tokenizer):
     model = make_model("gpt2", tokenizer)
     model.unused = nn.Linear(2, 2)
@@ -183,13 +171,77 @@ def test_weights_that_get_no_gradient_are_named(tokenizer):
         check_gradients(make_trunk(model, tokenizer))
 
 
-def test_4_bit_weights_that_pass_no_gradient_on_are_named(folder, monkeypatch):
+def test_4_bit_weights_that_pass_no_gradient_on_are_named(flan_t5, monkeypatch):
     """As bitsandbytes' kernel for repacked weights does, if nothing keeps it from repacking."""
     from bitsandbytes.nn import Linear4bit
 
     lora = LoraConfig(r=2, target_modules=["q", "v"])
-    model, tokenizer = load_language_model(folder, lora=lora, load_in_4bit=True)
+    model, tokenizer = load_language_model(flan_t5, lora=lora, load_in_4bit=True)
     trunk, forward = make_trunk(model, tokenizer), Linear4bit.forward
     monkeypatch.setattr(Linear4bit, "forward", lambda self, x: forward(self, x).detach())
     with pytest.raises(ValueError, match="get no gradient|pass on no right gradient"):
         check_gradients(trunk)
+
+
+def backward(trunk, states):
+    """Gradients of all trained weights, and bytes of the tensors kept for them."""
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.append(t.nbytes) or t, lambda t: t
+    ):
+        out = trunk(states.clone())
+        value = out["log_likelihood"].sin().sum() + out["action_embedding"].sin().sum()
+    value.backward()
+    gradients = {n: p.grad.clone() for n, p in trunk.named_parameters() if p.grad is not None}
+    trunk.zero_grad()
+    return gradients, sum(kept)
+
+
+def compare(plain, checkpointed, states):
+    expected, held = backward(plain, states)
+    gradients, kept = backward(checkpointed, states)
+    assert gradients.keys() == expected.keys() and expected
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-4)
+    assert kept < 0.6 * held
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.filterwarnings("ignore:BartForConditionalGeneration takes no token trie")
+def test_checkpointed_gradients_are_the_same(family, tokenizer):
+    plain = make_trunk(make_model(family, tokenizer), tokenizer)
+    model = make_model(family, tokenizer)
+    checkpoint_layers(model)
+    compare(plain, make_trunk(model, tokenizer), make_states(tokenizer))
+
+
+def test_a_copy_computes_with_its_own_weights(tokenizer):
+    model = make_model("t5", tokenizer)
+    checkpoint_layers(model)
+    copied = copy.deepcopy(model)
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    plain = make_trunk(make_model("t5", tokenizer), tokenizer)
+    compare(plain, make_trunk(copied, tokenizer), make_states(tokenizer))
+
+
+@pytest.mark.parametrize("in_4bit", [False, True], ids=["float32", "4-bit"])
+def test_adapters_get_their_gradients(in_4bit, flan_t5):
+    trunks = []
+    for gradient_checkpointing in (False, True):
+        torch.manual_seed(0)
+        model, tokenizer = load_language_model(
+            flan_t5,
+            lora=LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False),
+            load_in_4bit=in_4bit,
+            compute_dtype=torch.float32,
+            gradient_checkpointing=gradient_checkpointing,
+        )
+        assert not model.training
+        trunks.append(make_trunk(model, tokenizer))
+    compare(*trunks, make_states(tokenizer))
+
+
+def test_a_model_without_layers_is_refused():
+    with pytest.raises(ValueError, match="gradient_checkpointing .* for Linear"):
+        checkpoint_layers(torch.nn.Linear(2, 2))

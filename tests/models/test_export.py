@@ -6,7 +6,6 @@ import json
 import pytest
 import torch
 from families import make_model
-from flan_t5 import make_flan_t5
 from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file
 from tensordict import TensorDict
@@ -40,11 +39,9 @@ NF4 = BitsAndBytesConfig(
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """Base models of both families, in folders of their own."""
+def folders(flan_t5, tmp_path_factory):
     root = tmp_path_factory.mktemp("bases")
-    found = {"flan-t5": make_flan_t5(root / "flan-t5")}
-    tokenizer = load_tokenizer(found["flan-t5"])
+    found, tokenizer = {"flan-t5": flan_t5}, load_tokenizer(flan_t5)
     wide = {"hidden_size": 64, "intermediate_size": 128, "num_key_value_heads": 4}
     for family, sizes in {"qwen2": wide, "gpt2": {}}.items():
         make_model(family, tokenizer, **sizes).save_pretrained(root / family)

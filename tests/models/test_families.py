@@ -13,11 +13,15 @@ from families import (
     make_model,
     make_nine_states,
     make_states,
+    make_transitions,
     plain_score,
 )
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictSequential
+from torchrl.envs import TransformedEnv
 from torchrl.objectives import DiscreteSACLoss
+from transformers import GPT2Model, T5EncoderModel
 
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import (
     CandidateActor,
     CandidateCritic,
@@ -25,9 +29,12 @@ from torchrl_glam.models import (
     EncoderDecoderTrunk,
     RepeatedTrunk,
     ScoresOnly,
+    load_language_model,
     make_trunk,
+    split_by_tokens,
 )
-from torchrl_glam.text import PromptBuilder
+from torchrl_glam.models.trunks.passes import token_passes
+from torchrl_glam.text import TokenizeText
 
 
 @pytest.fixture(params=FAMILIES)
@@ -190,16 +197,6 @@ def test_keys_and_settings_arrive(tokenizer):
         torch.testing.assert_close(nested[new], states[old])
 
 
-@pytest.mark.parametrize("family", ["t5", "llama"])
-def test_states_of_any_batch_shape(family, tokenizer):
-    trunk, states = trunk_of(family, tokenizer), make_states(tokenizer)
-    expected, one = trunk(states.clone()), trunk(states[1].clone())
-    four = trunk(states[[0, 1, 2, 0]].view(2, 2))
-    for key in trunk.out_keys:
-        torch.testing.assert_close(one[key], expected[key][1], atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(four[key][1, 0], expected[key][2], atol=1e-4, rtol=1e-4)
-
-
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "bart"])
 def test_more_tokens_than_positions_are_refused(family, tokenizer):
     model = make_model(family, tokenizer, **({"max_position_embeddings": 8}))
@@ -236,34 +233,6 @@ def test_under_vmap_the_remedy_is_named(tokenizer):
         loss(steps)
 
 
-@pytest.mark.parametrize("family", ["t5", "bart"])
-def test_candidates_read_apart(family, tokenizer):
-    """The slower way, of models that take a trie: it must work too."""
-    trunk = RepeatedTrunk(make_model(family, tokenizer), tokenizer)
-    states = trunk(make_states(tokenizer, ((0, 0), (1, 4), (2, 1))))
-    assert_plain(trunk, tokenizer, states)
-
-
-def test_what_takes_no_trie_is_read_apart(tokenizer, monkeypatch):
-    """A decoder of BART's kind whose positions cannot be told: no hook sees them."""
-    model = make_model("bart", tokenizer)
-    decoder = model.get_decoder()
-    monkeypatch.setattr(decoder, "embed_positions", _Unhookable(decoder.embed_positions))
-    with pytest.warns(UserWarning, match="takes no token trie: every candidate is read apart"):
-        trunk = make_trunk(model, tokenizer)
-    assert type(trunk) is RepeatedTrunk
-    assert_plain(trunk, tokenizer, trunk(make_states(tokenizer)))
-
-
-class _Unhookable(torch.nn.Module):
-    def __init__(self, table):
-        super().__init__()
-        self.table = table
-
-    def __call__(self, *args, **kwargs):
-        return self.table(*args, **kwargs)
-
-
 def test_models_that_trunks_cannot_read_are_refused(tokenizer):
     with pytest.raises(ValueError, match="not a decoder-only language model"):
         DecoderOnlyTrunk(make_model("t5", tokenizer), tokenizer)
@@ -272,11 +241,6 @@ def test_models_that_trunks_cannot_read_are_refused(tokenizer):
             kind(make_model("gpt2", tokenizer), tokenizer)
     with pytest.raises(ValueError, match="cannot be read by EncoderDecoderTrunk"):
         EncoderDecoderTrunk(make_model("umt5", tokenizer), tokenizer)
-
-
-def test_models_without_a_language_model_head_are_refused(tokenizer):
-    from transformers import GPT2Model, T5EncoderModel
-
     t5, gpt2 = make_model("t5", tokenizer).config, make_model("gpt2", tokenizer).config
     with pytest.raises(ValueError, match="T5EncoderModel.*language-model head"):
         make_trunk(T5EncoderModel(t5), tokenizer)
@@ -312,11 +276,93 @@ def test_wrong_options_are_refused(tokenizer, options, message):
         EncoderDecoderTrunk(make_model("t5", tokenizer), tokenizer, **options)
 
 
-def test_a_prompt_that_the_action_continues_has_no_end_token(tokenizer):
-    ids = [
-        torch.tensor([tokenizer(t, add_special_tokens=False).input_ids])
-        for t in (" Grasp red lion", "\nYou see: red lion")
-    ]
-    whole = PromptBuilder(tokenizer)(*ids)[0]
-    assert whole[0, -1] == tokenizer.eos_token_id
-    torch.testing.assert_close(PromptBuilder(tokenizer, closed=False)(*ids)[0], whole[:, :-1])
+def test_passes_by_hand():
+    """Sorted: prompts 10, 10, 11, 20, 21, 90 with nodes 5, 4, 5, 5, 6, 3; at most 48 tokens.
+
+    Three rows of 11 + 5 are 48; two of 21 + 6 would be 54, so 20 and 21 stand alone; 90 + 3 is too
+    long and stands alone too.
+    """
+    prompts, nodes = torch.tensor([21, 10, 90, 11, 10, 20]), torch.tensor([6, 5, 3, 5, 4, 5])
+    passes = [rows.tolist() for rows in token_passes(prompts, nodes, 48)]
+    assert passes == [[1, 4, 3], [5], [0], [2]]
+    assert [rows.tolist() for rows in token_passes(prompts, nodes, 10_000)] == [[1, 4, 3, 5, 0, 2]]
+
+
+def test_parts_hold_every_row_once_and_fit(tokenizer):
+    trunk, batch = make_trunk(make_model("t5", tokenizer), tokenizer), make_transitions()
+    batch["row"] = torch.arange(len(batch))
+    parts = split_by_tokens(batch, trunk, 90)
+    assert sorted(torch.cat([part["row"] for part in parts]).tolist()) == list(range(len(batch)))
+    assert len(parts) > 2
+    for part in parts:
+        for states in (part, part["next"]):
+            prompts, nodes = trunk.count_tokens(states)
+            assert len(part) * (prompts.max() + nodes.max()) <= 90 or len(part) == 1
+    assert split_by_tokens(batch, trunk, None)[0] is batch
+
+
+def test_bad_arguments_of_passes_are_refused(tokenizer):
+    trunk, batch = make_trunk(make_model("t5", tokenizer), tokenizer), make_transitions()
+    with pytest.raises(ValueError, match=r"max_tokens \(0\) must be at least 1"):
+        split_by_tokens(batch, trunk, 0)
+    with pytest.raises(ValueError, match=r"batch has the shape \(3, 3\)"):
+        split_by_tokens(batch.view(3, 3), trunk, 100)
+
+
+@pytest.fixture(scope="module")
+def played():
+    _, tokenizer = load_language_model("tiny")
+    env = TransformedEnv(PlaygroundTextEnv(num_envs=75, seed=0), TokenizeText(tokenizer))
+    return env.rollout(6, break_when_any_done=False)
+
+
+@pytest.fixture(scope="module")
+def trunks():
+    model, tokenizer = load_language_model("tiny")
+    return [make_trunk(model, tokenizer, pad_to_multiple_of=multiple) for multiple in (1, 4)]
+
+
+def read(trunk, states, only=None):
+    """Outputs, and the gradient of a number that hangs on all of them."""
+    trunk.zero_grad(set_to_none=True)
+    out = trunk(states.clone(), only=only).select(*trunk.written_keys(only))
+    mask = states["action_mask"]
+    weights = {"log_likelihood": mask, "action_embedding": mask.unsqueeze(-1)}
+    total = sum((value.square() * weights.get(key, 1)).sum() for key, value in out.items())
+    total.backward()
+    grads = [p.grad.clone() for p in trunk.parameters() if p.grad is not None]
+    return out.detach(), grads
+
+
+@pytest.mark.parametrize("only", [None, "scores", "embeddings", "prompt"])
+@pytest.mark.parametrize("number", [1, 13, 75])
+def test_rounding_up_changes_no_output_nor_gradient(trunks, played, only, number):
+    states = played[:number, -1]
+    plain, rounded = (read(trunk, states, only) for trunk in trunks)
+    mask = states["action_mask"]
+    for key, value in plain[0].items():
+        other = rounded[0][key]
+        if key == "action_embedding":
+            value, other = value[mask], other[mask]
+        torch.testing.assert_close(other, value, rtol=1e-4, atol=1e-4)
+    for one, other in zip(plain[1], rounded[1], strict=True):
+        scale = one.abs().max().clamp_min(1e-6)
+        torch.testing.assert_close(other / scale, one / scale, rtol=1e-3, atol=1e-4)
+
+
+def test_states_of_any_number_have_few_shapes(trunks, played, monkeypatch):
+    shapes = {1: set(), 4: set()}
+    for trunk, seen in zip(trunks, shapes.values(), strict=True):
+        inner = type(trunk)._read
+
+        def watched(self, prompt, mask, trie, inner=inner, seen=seen):
+            seen.add((*prompt.shape, *trie.tokens.shape))
+            return inner(self, prompt, mask, trie)
+
+        monkeypatch.setattr(type(trunk), "_read", watched)
+        with torch.no_grad():
+            for number in range(65, 76):
+                trunk(played[:number, -1].clone())
+        monkeypatch.undo()
+    assert len(shapes[1]) > 10
+    assert len(shapes[4]) <= 2

@@ -105,28 +105,24 @@ def weights_elsewhere(folder):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def vocabulary_elsewhere(folder):
-    edit(folder / "tokenizer_config.json", vocab_file=str(folder.parent / "vocab.json"))
-
-
 def lacking(folder):
     tensors = load_file(folder / "model.safetensors")
     tensors.pop("transformer.h.1.mlp.c_fc.weight")
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def cut_short(folder):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
+def change(name, **changes):
+    return lambda folder: edit(folder / name, **changes)
 
 
-def sparse(folder):
-    with (folder / "vocab.json").open("wb") as file:
-        file.truncate(2**40)
+def resize(name, size):
+    """To so many bytes, or by so many below 0."""
 
+    def damage(folder):
+        whole = (folder / name).stat().st_size
+        os.truncate(folder / name, size if size > 0 else whole + size)
 
-def config(**changes):
-    return lambda folder: edit(folder / "config.json", **changes)
+    return damage
 
 
 def text_of_config(text):
@@ -138,15 +134,24 @@ def text_of_config(text):
     ("damage", "message"),
     [
         (weights_elsewhere, r"names the file '../elsewhere.safetensors'"),
-        (vocabulary_elsewhere, "tokenizer_config.json: vocab_file"),
+        (
+            change("tokenizer_config.json", vocab_file="/v.json"),
+            "tokenizer_config.json: vocab_file",
+        ),
         (lacking, r"lacks 1 tensors .*transformer.h.1.mlp.c_fc.weight"),
-        (cut_short, "has damaged weights"),
-        (config(n_embd=16), "those of another configuration"),
+        (resize("model.safetensors", -100), "has damaged weights"),
+        (change("config.json", n_embd=16), "those of another configuration"),
         (text_of_config("{"), r"config.json' is not JSON"),
         (text_of_config("[" * 10**5), r"config.json' is not JSON \(nested too deeply\)"),
-        (config(n_layer=10**7), "of 10000000 in its config.json, expected at most 4,096"),
-        (config(text={"num_experts": 10**7}), "of 10000000 in its config.json"),
-        (sparse, r"'vocab.json' of 1,099,511,627,776 bytes, expected at"),
+        (
+            change("config.json", n_layer=10**7),
+            "of 10000000 in its config.json, expected at most 4,096",
+        ),
+        (change("config.json", text={"num_experts": 10**7}), "of 10000000 in its config.json"),
+        (
+            resize("tokenizer.json", 2**40),
+            r"'tokenizer.json' of 1,099,511,627,776 bytes, expected at",
+        ),
     ],
 )
 def test_damaged_and_absurd_files_and_those_elsewhere_are_named(folder, damage, message):
@@ -241,8 +246,7 @@ def test_adapters_beside_a_whole_model_are_refused(folder, adapters):
         load_language_model(folder)
 
 
-def test_attention_is_chosen_by_what_the_model_has(tmp_path):
-    tokenizer = load_tokenizer("tiny")
+def test_attention_is_chosen_by_what_the_model_has(tmp_path, tokenizer):
     make_architecture("gptj", tokenizer).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match="GPTJForCausalLM has no attention 'sdpa' and is read by"):

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from torch import nn
 from torchrl.envs import ExplorationType, set_exploration_type
 
-from torchrl_glam.models import CandidateActor, CandidateCritic, ObservationCritic, ValueHead
+from torchrl_glam.models import CandidateActor, CandidateCritic, ObservationCritic
 
 
 def state(scores, mask, **entries):
@@ -16,9 +16,6 @@ def state(scores, mask, **entries):
     return TensorDict(
         log_likelihood=scores, action_mask=mask, **entries, batch_size=scores.shape[:1]
     )
-
-
-# Actor
 
 
 def test_divergences_are_finite_where_probabilities_round_to_zero():
@@ -99,22 +96,6 @@ def test_half_precision_is_scored_in_float32(dtype):
     assert dist.logits.isfinite().all()
 
 
-def test_nested_keys_and_log_probability():
-    actor = CandidateActor(
-        log_likelihood_key=("model", "score"),
-        action_mask_key=("agent", "mask"),
-        action_key=("agent", "action"),
-        return_log_prob=True,
-    )
-    inputs = state([[0.0, 0.0]], [[True, True]])
-    inputs.rename_key_("log_likelihood", ("model", "score"))
-    inputs.rename_key_("action_mask", ("agent", "mask"))
-    out = actor(inputs)
-    assert out["agent", "action"].shape == (1,)
-    assert out["agent", "action_log_prob"].item() == pytest.approx(math.log(0.5))
-    assert not list(actor.parameters())
-
-
 def test_bad_scores_are_named():
     actor = CandidateActor(log_likelihood_key="score")
     good = state([[0.0, 1.0], [2.0, 3.0]], [[True, True], [True, False]])
@@ -134,9 +115,6 @@ def test_bad_scores_are_named():
         actor.get_dist(short)
     with pytest.raises(KeyError, match="score"):
         actor.get_dist(good.exclude("score"))
-
-
-# Critics
 
 
 def by_hand(mlp, embedding):
@@ -160,28 +138,6 @@ def test_candidate_critic_values_each_candidate_by_itself():
     assert (values[~mask] == 0.0).all()
 
 
-def test_candidate_critic_ignores_what_masked_slots_hold():
-    critic = CandidateCritic(5, (7,))
-    embedding = torch.randn(1, 3, 5)
-    mask = torch.tensor([[True, True, False]])
-    gradients = []
-    for slot in (0.0, math.nan):
-        filled = embedding.masked_fill(~mask.unsqueeze(-1), slot).requires_grad_()
-        values = critic(action_embedding=filled, action_mask=mask)
-        gradients.append(torch.autograd.grad(values.sum(), [filled, *critic.parameters()]))
-    for clean, spoilt in zip(*gradients, strict=True):
-        torch.testing.assert_close(spoilt, clean)
-
-
-def test_observation_critic_values_all_candidates_at_once():
-    critic = ObservationCritic(5, 4, (7, 3))
-    embedding = torch.randn(2, 5)
-    values = critic(prompt_embedding=embedding)
-    assert values.shape == (2, 4)
-    for row in range(2):
-        torch.testing.assert_close(values[row], by_hand(critic.module.mlp, embedding[row]))
-
-
 @pytest.mark.parametrize("kind", ["candidate", "observation"])
 def test_critics_have_the_papers_layers_and_their_own_precision(kind):
     critic = CandidateCritic(6) if kind == "candidate" else ObservationCritic(6, 3)
@@ -194,15 +150,6 @@ def test_critics_have_the_papers_layers_and_their_own_precision(kind):
         batch_size=[2],
     )
     assert critic(inputs)["action_value"].dtype == torch.float32
-
-
-def test_value_head_is_a_perceptron_on_the_prompt():
-    keys = {"prompt_embedding_key": ("trunk", "prompt"), "state_value_key": ("ppo", "value")}
-    head, inputs = ValueHead(3, (4,), **keys), torch.randn(2, 3)
-    value = head(TensorDict(trunk={"prompt": inputs}, batch_size=[2]))["ppo", "value"]
-    expected = torch.stack([by_hand(head.module.mlp, row) for row in inputs])
-    torch.testing.assert_close(value, expected)
-    assert value.shape == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -145,8 +145,7 @@ def test_slots_are_filled_once():
 
 
 @pytest.mark.parametrize("family", ["t5", "gpt2"])
-def test_odds_are_those_of_the_model_itself(family):
-    tokenizer = load_tokenizer("tiny")
+def test_odds_are_those_of_the_model_itself(family, tokenizer):
     model = make_model(family, tokenizer)
     judge = GoalJudge(model, tokenizer, GOALS, yes="Go to red lion", no=("Grasp", "Go"), **SHORT)
     with torch.no_grad():
@@ -161,8 +160,7 @@ def test_odds_are_those_of_the_model_itself(family):
             )
 
 
-def test_a_decoder_only_model_reads_goals_in_answers_as_at_the_end_of_the_prompt():
-    tokenizer = load_tokenizer("tiny")
+def test_a_decoder_only_model_reads_goals_in_answers_as_at_the_end_of_the_prompt(tokenizer):
     model = make_model("gpt2", tokenizer)
     at_end = GoalJudge(model, tokenizer, GOALS, prompt="{before}\nGoal: {goal}")
     answers = {"yes": "{goal} yes", "no": "{goal} no"}
@@ -195,12 +193,7 @@ def test_it_can_be_trained():
     assert all(weight.grad is not None for weight in judge.trunk.parameters())
 
 
-# As hindsight of a game
-
-
 class Shelf:
-    """Holds a lion and a cat, of which one is to be grasped."""
-
     def reset(self):
         return "You see: red lion, blue cat", {"goal": "Grasp blue cat"}
 
@@ -230,9 +223,6 @@ def test_rows_of_a_wrapped_game_are_relabelled_with_what_it_names():
     assert rows["is_hindsight"].flatten().tolist() == [False, False, True]
 
 
-# What is refused
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -256,8 +246,7 @@ def test_what_is_refused_is_named(options, message):
         GoalJudge(*tiny(), **({"goals": GOALS} | SHORT | options))(trajectory)
 
 
-def test_a_goal_that_the_model_cannot_read_is_named():
-    tokenizer = load_tokenizer("tiny")
+def test_a_goal_that_the_model_cannot_read_is_named(tokenizer):
     goals = ["Grasp red lion", "Grasp red lion then " + "grasp red lion " * 100]
     judge = GoalJudge(make_model("gpt2", tokenizer, n_positions=128), tokenizer, goals, **SHORT)
     message = r"goals cannot be judged, .* 'Grasp red lion then .* has 128 positions: shorten goal"

@@ -6,7 +6,6 @@ import pytest
 import torch
 from bitsandbytes.functional import dequantize_4bit
 from families import make_model
-from flan_t5 import make_flan_t5
 from peft import LoraConfig, PeftModel
 from tensordict import TensorDict
 from torchrl.envs import TransformedEnv
@@ -16,16 +15,12 @@ from torchrl_glam.models import (
     CandidateActor,
     DecoderOnlyTrunk,
     EncoderDecoderTrunk,
+    check_gradients,
     load_language_model,
     load_tokenizer,
     make_trunk,
 )
 from torchrl_glam.text import TokenizeText, token_lengths
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_flan_t5(tmp_path_factory.mktemp("models") / "flan")
 
 
 @pytest.fixture
@@ -67,9 +62,9 @@ def test_the_embedded_model_has_a_nearly_uniform_policy(num_objects, sequential)
 
 
 @pytest.mark.parametrize("kind", ["flan-t5", "flan-t5 in 4 bits", "gpt2", "llama", "qwen2"])
-def test_only_adapters_are_trained(kind, folder, tmp_path):
+def test_only_adapters_are_trained(kind, flan_t5, tmp_path):
     targets = {"gpt2": ["c_attn"], "llama": ["q_proj"], "qwen2": ["q_proj"]}.get(kind, ["q", "v"])
-    encodes = kind.startswith("flan-t5")
+    encodes, folder = kind.startswith("flan-t5"), flan_t5
     if not encodes:
         tokenizer = load_tokenizer(folder)
         folder = save(make_model(kind, tokenizer), tmp_path, tokenizer)
@@ -79,6 +74,7 @@ def test_only_adapters_are_trained(kind, folder, tmp_path):
     trainable = {name for name, p in model.named_parameters() if p.requires_grad}
     assert trainable and all("lora_" in name for name in trainable)
     trunk = make_trunk(model, tokenizer)
+    check_gradients(trunk)
     assert isinstance(trunk, EncoderDecoderTrunk if encodes else DecoderOnlyTrunk)
     batch = trunk(states(tokenizer))
     (batch["log_likelihood"].sum() + batch["action_embedding"].sum()).backward()
@@ -88,19 +84,19 @@ def test_only_adapters_are_trained(kind, folder, tmp_path):
     assert all(p.grad.abs().sum() > 0 for n, p in model.named_parameters() if "lora_B" in n)
 
 
-def test_gradients_through_4_bit_weights_are_those_of_the_weights_they_stand_for(folder):
+def test_gradients_through_4_bit_weights_are_those_of_the_weights_they_stand_for(flan_t5):
     """Also after a pass without gradient, which may repack the weights for inference."""
     settings = {"r": 4, "target_modules": ["q", "v"], "init_lora_weights": False}
     torch.manual_seed(0)
     model, tokenizer = load_language_model(
-        folder, lora=LoraConfig(**settings), load_in_4bit=True, compute_dtype=torch.float32
+        flan_t5, lora=LoraConfig(**settings), load_in_4bit=True, compute_dtype=torch.float32
     )
     trunk, batch = EncoderDecoderTrunk(model, tokenizer), states(tokenizer)
     with torch.no_grad():
         trunk(batch.clone())
     trunk(batch.clone())["log_likelihood"].sum().backward()
 
-    plain, _ = load_language_model(folder, lora=LoraConfig(**settings))
+    plain, _ = load_language_model(flan_t5, lora=LoraConfig(**settings))
     weights = dict(model.named_parameters())
     with torch.no_grad():
         for name, parameter in plain.named_parameters():
@@ -124,30 +120,30 @@ def test_without_a_network_the_answer_comes_at_once(monkeypatch):
         load_language_model("no/such-model")
 
 
-@pytest.mark.parametrize("name", ["no/such-model", "nowhere", "./not/a/folder"])
+@pytest.mark.parametrize("name", ["no/such-model", "nowhere", "./not/a/flan_t5"])
 def test_an_unknown_name_is_explained(name, offline):
     with pytest.raises(FileNotFoundError, match=r"could not be loaded.*'tiny'"):
         load_language_model(name)
 
 
-def test_what_cannot_be_loaded_is_explained(tmp_path, folder):
+def test_what_cannot_be_loaded_is_explained(tmp_path, flan_t5):
     with pytest.raises(FileNotFoundError, match=r"without a config\.json"):
         load_language_model(tmp_path)
     with pytest.raises(ValueError, match=r"lora.target_modules .*nope.* match no module.*'q'"):
-        load_language_model(folder, lora=LoraConfig(target_modules=["nope"]))
+        load_language_model(flan_t5, lora=LoraConfig(target_modules=["nope"]))
     with pytest.raises(ValueError, match="needs lora"):
-        load_language_model(folder, load_in_4bit=True)
+        load_language_model(flan_t5, load_in_4bit=True)
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [({}, torch.bfloat16), ({"compute_dtype": torch.float32}, torch.float32)],
 )
-def test_4_bit_weights_are_multiplied_in_the_compute_dtype(options, expected, folder, monkeypatch):
+def test_4_bit_weights_are_multiplied_in_the_compute_dtype(options, expected, flan_t5, monkeypatch):
     import bitsandbytes
 
     model, tokenizer = load_language_model(
-        folder, lora=LoraConfig(r=4, target_modules=["q", "v"]), load_in_4bit=True, **options
+        flan_t5, lora=LoraConfig(r=4, target_modules=["q", "v"]), load_in_4bit=True, **options
     )
     quantised = [m for m in model.modules() if isinstance(m, bitsandbytes.nn.Linear4bit)]
     states_of = {(m.weight.quant_state.quant_type, m.weight.quant_state.nested) for m in quantised}
@@ -165,7 +161,7 @@ def test_4_bit_weights_are_multiplied_in_the_compute_dtype(options, expected, fo
     assert len(seen) == len(quantised) and set(seen) == {(expected, expected)}
 
 
-def test_a_platform_without_4_bit_weights_is_named(folder, monkeypatch):
+def test_a_platform_without_4_bit_weights_is_named(flan_t5, monkeypatch):
     import sys
 
     import bitsandbytes.functional
@@ -177,41 +173,41 @@ def test_a_platform_without_4_bit_weights_is_named(folder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(bitsandbytes.functional, "quantize_4bit", fails)
         with pytest.raises(ValueError, match=r"load_in_4bit .* device 'cpu' \(no kernel"):
-            load_language_model(folder, lora=lora, load_in_4bit=True)
+            load_language_model(flan_t5, lora=lora, load_in_4bit=True)
     monkeypatch.setitem(sys.modules, "bitsandbytes.functional", None)
     with pytest.raises(ValueError, match=r"needs bitsandbytes: pip install 'torchrl_glam\[quant"):
-        load_language_model(folder, lora=lora, load_in_4bit=True)
+        load_language_model(flan_t5, lora=lora, load_in_4bit=True)
 
 
-def test_a_tokenizer_without_padding_pads_with_its_end_token(tmp_path, folder):
-    tokenizer = load_tokenizer(folder)
+def test_a_tokenizer_without_padding_pads_with_its_end_token(tmp_path, flan_t5):
+    tokenizer = load_tokenizer(flan_t5)
     model = make_model("gpt2", tokenizer)
     tokenizer.pad_token = None
     save(model, tmp_path, tokenizer)
     model, tokenizer = load_language_model(tmp_path)
     assert tokenizer.pad_token_id == tokenizer.eos_token_id is not None
-    padded = make_trunk(model, load_tokenizer(folder))(states(load_tokenizer(folder)))
+    padded = make_trunk(model, load_tokenizer(flan_t5))(states(load_tokenizer(flan_t5)))
     scores = make_trunk(model, tokenizer)(states(tokenizer))
     torch.testing.assert_close(scores["log_likelihood"], padded["log_likelihood"])
 
 
-def test_a_tokenizer_with_nothing_to_pad_with_is_refused(tmp_path, folder):
-    tokenizer = load_tokenizer(folder)
+def test_a_tokenizer_with_nothing_to_pad_with_is_refused(tmp_path, flan_t5):
+    tokenizer = load_tokenizer(flan_t5)
     model = make_model("gpt2", tokenizer)
     tokenizer.pad_token = tokenizer.eos_token = None
     with pytest.raises(ValueError, match="neither a padding nor an end-of-sequence token"):
         load_language_model(save(model, tmp_path, tokenizer))
 
 
-def test_a_model_that_generates_no_text_is_refused(tmp_path, folder):
+def test_a_model_that_generates_no_text_is_refused(tmp_path, flan_t5):
     from transformers import ViTConfig, ViTModel
 
     vit = ViTModel(ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1))
     with pytest.raises(ValueError, match="is a vit model, which has no language-model head"):
-        load_language_model(save(vit, tmp_path, load_tokenizer(folder)))
+        load_language_model(save(vit, tmp_path, load_tokenizer(flan_t5)))
 
 
-def test_bfloat16_products_stay_close(folder):
+def test_bfloat16_products_stay_close(flan_t5):
     model, tokenizer = load_language_model("tiny")
     batch = states(tokenizer)
     exact = EncoderDecoderTrunk(model, tokenizer)(batch.clone())["log_likelihood"]

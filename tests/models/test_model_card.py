@@ -6,21 +6,13 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 from peft import LoraConfig
-from tensordict import TensorDict
 
-from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import (
     AgentCard,
-    CandidateCritic,
     export_agent,
-    load_agent,
     load_language_model,
-    make_trunk,
     write_model_card,
 )
-from torchrl_glam.runs.config import SACGLAMConfig
-from torchrl_glam.runs.records.metrics import MetricsTable
-from torchrl_glam.runs.results import save_results
 from torchrl_glam.runs.success import Result
 
 GAME = {"env_class": "torchrl_glam.envs:PlaygroundTextEnv", "env": {"num_objects": 3}}
@@ -120,22 +112,3 @@ def test_a_card_is_not_written_through_a_link(tmp_path):
     with pytest.raises(ValueError, match=r"README.md' is a symbolic link"):
         write_model_card(folder, overwrite=True)
     assert (tmp_path / "secrets").read_text() == "mine"
-
-
-@pytest.mark.slow
-def test_a_run_ends_with_a_card(tmp_path, monkeypatch):
-    chance = Result("random play", "train", 0, "all", episodes=10, successes=3, length=5.0)
-    monkeypatch.setattr("torchrl_glam.runs.results.play_randomly", lambda env: chance)
-    model, tokenizer = load_language_model("tiny")
-    critic = CandidateCritic(make_trunk(model, tokenizer).embedding_dim, (8,))
-    config = SACGLAMConfig(eval_episodes=30, critic_hidden_sizes=[8])
-    table = MetricsTable(tmp_path)
-    final = {"eval/test/sampled/success": 0.8, "eval/test/greedy/success": 0.9}
-    table.add(64, final | {"eval/test/sampled/length": 5.0, "eval/test/greedy/length": 4.0})
-    critics = TensorDict.from_module(critic).unsqueeze(0)
-    env = PlaygroundTextEnv(num_envs=2, num_objects=3, sequential=False)
-    save_results(tmp_path, table, model, tokenizer, env, critics, config)
-    text = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
-    assert "| test | all | greedy | 0.900 | 0.744 to 0.965 | 30 |" in text
-    assert re.search(r"- command: `.*\S.*`", text)
-    assert load_agent(tmp_path).critics

@@ -5,12 +5,7 @@ import itertools
 
 import pytest
 import torch
-from tensordict import TensorDict
-from tensordict.nn import TensorDictModule
 from torchrl.objectives import SoftUpdate
-
-from torchrl_glam.models import CandidateActor
-from torchrl_glam.objectives import SACGLAMLoss
 
 from . import reference, toy
 
@@ -125,19 +120,6 @@ def test_masked_candidates_may_hold_nan():
     check(case)
 
 
-def test_all_rows_terminate():
-    case = Case()
-    case.batch["next", "terminated"].fill_(True)
-    check(case)
-
-
-def test_no_row_terminates():
-    case = Case()
-    case.batch["next", "terminated"].fill_(False)
-    case.batch["next", "action_mask"][:, 0] = True
-    check(case)
-
-
 def test_stale_outputs_of_the_collecting_policy_are_ignored():
     case = Case()
     rows = case.batch.batch_size[0]
@@ -148,23 +130,12 @@ def test_stale_outputs_of_the_collecting_policy_are_ignored():
 
 def test_values_by_hand():
     """Two candidates, a policy of (1/4, 3/4), constant values: every term on paper."""
-    scores = torch.tensor([0.25, 0.75]).log()
-    trunk = TensorDictModule(lambda x: scores.expand(len(x), 2), ["x"], ["log_likelihood"])
-    critic = TensorDictModule(torch.nn.Linear(1, 2), ["x"], ["action_value"])
-    critic.module.weight.data.zero_()
-    critic.module.bias.data.copy_(torch.tensor([1.0, 2.0]))
-    loss = SACGLAMLoss(
-        trunk, CandidateActor(), critic, num_actions=2, alpha_init=0.5, target_entropy=0.1
-    )
-    loss.make_value_estimator(gamma=0.5)
+    policy = torch.tensor([0.25, 0.75]).log()
+    loss, batch, _ = toy.one_transition(policy, alpha_init=0.5, target_entropy=0.1)
+    for name, value in (("weight", torch.zeros(2, 1)), ("bias", torch.tensor([1.0, 2.0]))):
+        loss.qvalue_network_params["module", name].data.copy_(value.unsqueeze(0))
     SoftUpdate(loss, tau=0.5)
-    state = {"x": torch.zeros(1, 1), "action_mask": torch.ones(1, 2, dtype=torch.bool)}
-    no = torch.zeros(1, 1, dtype=torch.bool)
-    ends = {"done": no, "terminated": no, "reward": torch.ones(1, 1)}
-    batch = TensorDict(
-        {**state, "action": torch.tensor([0]), "next": {**state, **ends}}, batch_size=[1]
-    )
-    terms = loss(batch.set("steps_to_next_obs", torch.tensor([[2]])))
+    terms = loss(batch)
     # entropy = -(0.25 log 0.25 + 0.75 log 0.75) = 0.562335; expected value 0.25 + 1.5 = 1.75
     # y = 1 + 0.5**2 * (1.75 + 0.5 * 0.562335) = 1.507792
     assert terms["target_value"].item() == pytest.approx(1.507792, abs=1e-6)

@@ -1,24 +1,29 @@
-"""The critic's inputs, with and without backpropagation, one candidate at a time from text."""
+"""The loss on language models: inputs of the critic, backpropagation, adapters, passes."""
 
 import copy
 
 import pytest
 import torch
-from families import ACTIONS, GOALS, OBSERVATIONS, make_model, make_states, plain_score
-from tensordict import TensorDict
+from families import (
+    ACTIONS,
+    GOALS,
+    OBSERVATIONS,
+    make_model,
+    make_states,
+    make_transitions,
+    plain_score,
+)
+from peft import LoraConfig
+from tensordict import TensorDict, assert_close
+from tensordict.nn import TensorDictModule
 from torchrl.objectives import SoftUpdate
 
-from torchrl_glam.models import CandidateActor, load_tokenizer, make_critic, make_trunk
-from torchrl_glam.objectives import SACGLAMLoss
+from torchrl_glam.models import CandidateActor, load_language_model, make_critic, make_trunk
+from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
 
 from . import reference
 
 GAMMA = 0.9
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer("tiny")
 
 
 class Plain:
@@ -161,6 +166,59 @@ def test_tokens_of_encoded_actions_by_hand(tokenizer):
         with_actions = [int(scored[0][row]) + int((tokens != 0).sum()) for tokens in actions]
         assert int(prompts[row]) == int(scored[0][row]) + sum(with_actions)
     assert torch.equal(nodes, scored[1])
+
+
+@pytest.fixture
+def with_adapters():
+    """A loss on an embedded model with low-rank adapters that do something, and its targets."""
+    lora = LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False)
+    trunk = make_trunk(*load_language_model("tiny", lora=lora))
+    trunk, critic = make_critic(trunk, num_actions=5, hidden_sizes=(8,))
+    loss = SACGLAMLoss(trunk, CandidateActor(), critic, num_actions=5)
+    return loss, SoftUpdate(loss, tau=0.1)
+
+
+def test_target_pass_of_adapters_equals_a_copy_that_stayed_behind(with_adapters):
+    loss, _ = with_adapters
+    trunk, behind = loss.trunk, copy.deepcopy(loss.trunk)
+    state = make_transitions().select(*trunk.in_keys)
+    for parameter in loss.trunk_parameters():
+        parameter.data.add_(torch.randn_like(parameter))
+    with torch.no_grad():
+        target, expected = loss._run_trunk(state, target=True), behind(state.clone())
+        moved = trunk(state.clone())
+    mask = state["action_mask"]
+    for key in ("log_likelihood", "action_embedding"):
+        torch.testing.assert_close(target[key][mask], expected[key][mask])
+        assert not torch.allclose(moved[key][mask], expected[key][mask])
+
+
+def test_an_update_moves_the_adapters_of_the_policys_model_alone(with_adapters):
+    loss, updater = with_adapters
+    before = {name: p.detach().clone() for name, p in loss.trunk.named_parameters()}
+    trained = sum(p.numel() for p in loss.trunk.parameters() if p.requires_grad)
+    targets = loss.target_trunk_params.values(include_nested=True, leaves_only=True)
+    assert sum(target.numel() for target in targets) == trained, "frozen weights need no target"
+    optimizer = SharedTrunkOptimizer(loss, max_grad_norm=1.0)
+    optimizer.backward(loss(make_transitions()))
+    optimizer.step()
+    updater.step()
+    for name, parameter in loss.trunk.named_parameters():
+        moved = not torch.equal(parameter, before[name])
+        assert moved == parameter.requires_grad, name
+
+
+def test_a_critic_on_scores_asks_for_scores_alone(with_adapters, monkeypatch):
+    trunk, batch = with_adapters[0].trunk, make_transitions()
+    critic = TensorDictModule(torch.nn.Linear(5, 5), ["log_likelihood"], ["action_value"])
+    loss = SACGLAMLoss(trunk, CandidateActor(), critic, num_actions=5)
+    SoftUpdate(loss, tau=0.1)
+    asked, score = [], trunk.score
+    monkeypatch.setattr(trunk, "score", lambda *args: asked.append(args[-1]) or score(*args))
+    sparing = loss(batch.clone())
+    monkeypatch.setattr("torchrl_glam.objectives.sac.enough", lambda trunk, heads: None)
+    assert_close(sparing, loss(batch.clone()), atol=1e-4, rtol=1e-4)
+    assert asked == [*["scores"] * 3, *[None] * 3]
 
 
 def test_what_cannot_be_is_refused(tokenizer):

@@ -66,7 +66,6 @@ RUNS = {
 
 
 def rows_of(rank):
-    """The rows of a batch that a process has, part by part."""
     begin = sum(map(sum, PARTS[:rank]))
     return list(torch.arange(begin, begin + sum(PARTS[rank])).split(PARTS[rank]))
 
@@ -76,13 +75,11 @@ def run(name, group, parts):
     return RUNS[name](group, parts)
 
 
-def all_runs(ranks):
-    return {name: run(name, ranks.group, rows_of(ranks.rank)) for name in RUNS}
-
-
 @pytest.fixture(scope="module")
 def of_two():
-    return run_processes(all_runs)
+    return run_processes(
+        lambda ranks: {name: run(name, ranks.group, rows_of(ranks.rank)) for name in RUNS}
+    )
 
 
 @pytest.mark.slow
@@ -99,23 +96,15 @@ def test_two_processes_update_as_one_with_all_rows(name, of_two):
     assert all(second[key].equal(value) for key, value in first.items()), "to the last bit"
 
 
-class Uneven(nn.Module):
-    """A model in which a parameter is reached by some rows only."""
-
-    def __init__(self):
-        super().__init__()
-        self.used = nn.Parameter(torch.tensor([2.0, 3.0]))
-        self.seldom = nn.Parameter(torch.tensor([[5.0]]))
-        self.never = nn.Parameter(torch.tensor(7.0))
-
-
 def reach_unevenly(ranks):
-    model = Uneven()
-    gradients = {"all": {model.used: torch.full((2,), ranks.rank + 1.0)}}
+    """One parameter is reached by all rows, one by some, and one by none."""
+    sizes = {"used": (2,), "seldom": (1, 1), "never": ()}
+    weights = {name: nn.Parameter(torch.ones(size)) for name, size in sizes.items()}
+    gradients = {"all": {weights["used"]: torch.full((2,), ranks.rank + 1.0)}}
     if ranks.rank == 1:
-        gradients["all"][model.seldom] = torch.full((1, 1), 4.0)
-    GradientReducer(ranks.group).sum({"all": list(model.parameters())}, gradients)
-    return {name: gradients["all"].get(p) for name, p in model.named_parameters()}
+        gradients["all"][weights["seldom"]] = torch.full((1, 1), 4.0)
+    GradientReducer(ranks.group).sum({"all": list(weights.values())}, gradients)
+    return {name: gradients["all"].get(weight) for name, weight in weights.items()}
 
 
 def test_a_parameter_that_one_process_reaches_has_a_gradient_on_both():

@@ -31,7 +31,6 @@ def snapshot(loss):
 
 
 def moved(loss, before):
-    """Names of the parameters that are not what they were."""
     return {name for name, value in snapshot(loss).items() if not value.equal(before[name])}
 
 
@@ -86,12 +85,6 @@ def by_hand(loss, adams, batch, update_actor, max_norm, separate):
     return {name: adams[name].step(parameters, g, max_norm) for name, g in wanted.items()}
 
 
-def hand_adams():
-    rates = {"trunk_actor": "lr_trunk_actor", "trunk_critic": "lr_trunk_critic"}
-    rates |= {"trunk": "lr_trunk_actor", "critic": "lr_heads", "alpha": "lr_alpha"}
-    return {name: HandAdam(RATES[rate]) for name, rate in rates.items()}
-
-
 @pytest.mark.parametrize("separate", [True, False], ids=["two Adams", "one Adam"])
 @pytest.mark.parametrize("max_norm", [math.inf, 0.05])
 @pytest.mark.parametrize("kind", ["plain", "tied", "partly frozen"])
@@ -99,7 +92,9 @@ def test_steps_equal_adams_by_hand(kind, max_norm, separate):
     ours, theirs = make_pair(kind)
     rates = RATES if separate else RATES | {"lr_trunk_critic": RATES["lr_trunk_actor"]}
     optimizer = SharedTrunkOptimizer(ours, max_grad_norm=max_norm, separate=separate, **rates)
-    adams = hand_adams()
+    rate_of = {"trunk_actor": "lr_trunk_actor", "trunk_critic": "lr_trunk_critic"}
+    rate_of |= {"trunk": "lr_trunk_actor", "critic": "lr_heads", "alpha": "lr_alpha"}
+    adams = {name: HandAdam(RATES[rate]) for name, rate in rate_of.items()}
     for update_actor in (False, True, True, False, True):
         batch = toy.make_batch()
         optimizer.backward(ours(batch), update_actor=update_actor)
@@ -210,18 +205,6 @@ def test_an_update_in_unequal_parts_is_that_of_the_whole_batch(separate):
         norms.append(optimizer.step())
     assert norms[1] == pytest.approx(norms[0])
     assert_same(snapshot(theirs), snapshot(ours))
-
-
-def test_discarded_gradients_leave_no_trace():
-    ours, theirs = make_pair()
-    batch = toy.make_batch()
-    optimizers = [SharedTrunkOptimizer(loss) for loss in (ours, theirs)]
-    optimizers[0].backward(ours(toy.make_batch()))
-    optimizers[0].discard()
-    for optimizer, loss in zip(optimizers, (ours, theirs), strict=True):
-        optimizer.backward(loss(batch))
-        optimizer.step()
-    assert not moved(ours, snapshot(theirs))
 
 
 def test_rates_are_scaled_from_those_at_the_start_and_restored():

@@ -23,17 +23,12 @@ def make_loss(trunk=None, gamma=0.9, lmbda=0.8, **options):
     return loss.to(torch.float64)
 
 
-def record(loss, batch):
-    """What the policy of a collector writes."""
-    with torch.no_grad():
-        return loss.value(loss.actor(loss.trunk(batch)))
-
-
 def make_rollout(loss, rows=7):
     """Rows of several runs; those of the last one are relabelled with another goal."""
     batch = toy.make_batch(rows).exclude("steps_to_next_obs", "action")
     batch["next", "action_mask"][:] = True
-    record(loss, batch)
+    with torch.no_grad():  # what the policy of a collector writes
+        loss.value(loss.actor(loss.trunk(batch)))
     batch["next", "truncated"][-1] = ~batch["next", "terminated"][-1]
     batch["next", "done"] = batch["next", "terminated"] | batch["next", "truncated"]
     return batch.set("is_hindsight", torch.zeros(rows, dtype=torch.bool))
@@ -56,9 +51,6 @@ def moved(loss, scale=0.3):
 def gradients(terms, loss):
     total = sum(terms[name] for name in LOSSES)
     return torch.autograd.grad(total, list(loss.parameters()), allow_unused=True)
-
-
-# Against the reference
 
 
 @pytest.mark.parametrize("backprop", [True, False])
@@ -117,9 +109,6 @@ def test_the_clip_bites_on_both_sides():
     assert loss.heads(batch)["clip_fraction"] == 1
 
 
-# The first epoch
-
-
 @pytest.mark.parametrize("center", ["one", "behaviour"])
 def test_the_ratio_begins_at_one_without_hindsight_and_elsewhere_with_it(center):
     loss = make_loss(clip_center=center)
@@ -155,9 +144,6 @@ def test_the_kl_coefficient_moves_when_it_is_told_to_only():
     for kl, expected in ((0.02, 1.0), (0.014, 1.0), (0.006, 0.5), (0.007, 0.5)):
         loss.adapt_kl_coeff(kl, target=0.01)
         assert loss.heads.beta == expected
-
-
-# Advantages
 
 
 def test_advantages_of_terminated_truncated_and_cut_runs():
@@ -206,17 +192,6 @@ def test_advantages_of_relabelled_runs_use_values_under_the_new_goal():
     assert rows["advantage"].flatten().tolist() == pytest.approx(expected)
 
 
-def test_normalised_advantages():
-    loss = make_loss()
-    loss.make_value_estimator(average_gae=True)
-    advantage = loss.prepare(make_rollout(loss))["advantage"]
-    assert advantage.mean().item() == pytest.approx(0, abs=1e-9)
-    assert advantage.std().item() == pytest.approx(1)
-
-
-# Passes through the trunk
-
-
 def test_one_pass_a_call_and_none_for_what_was_recorded():
     loss = make_loss(clip_center="behaviour")
     rollout = make_rollout(loss)
@@ -230,9 +205,6 @@ def test_one_pass_a_call_and_none_for_what_was_recorded():
     calls.clear()
     loss(batch)
     assert calls == [7]
-
-
-# Masked actions, batches, keys, parameters
 
 
 @pytest.mark.parametrize("objective", ["clip", "kl"])
@@ -309,9 +281,6 @@ def test_a_state_is_restored_and_holds_no_frozen_weight():
     assert other.heads.beta == 2
     for got, want in zip(other.parameters(), loss.parameters(), strict=True):
         assert torch.equal(got, want)
-
-
-# Refusals
 
 
 @pytest.mark.parametrize(

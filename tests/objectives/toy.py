@@ -64,8 +64,23 @@ def make_loss(trunk=None, critic=None, gamma=0.9, **options):
     return loss.to(torch.float64)
 
 
+def one_transition(scores, mask=None, **options):
+    """A loss whose trunk gives one state these scores, and a batch of a step back to the state."""
+    scores = nn.Parameter(torch.as_tensor(scores))
+    number = len(scores)
+    trunk = TensorDictModule(lambda x: scores.expand(len(x), number), ["x"], ["log_likelihood"])
+    critic = TensorDictModule(nn.Linear(1, number), ["x"], ["action_value"])
+    loss = SACGLAMLoss(trunk, CandidateActor(), critic, num_actions=number, **options)
+    loss.make_value_estimator(gamma=0.5)
+    mask = torch.tensor([mask or [True] * number])
+    state = {"x": torch.ones(1, 1), "action_mask": mask}
+    no = torch.zeros(1, 1, dtype=torch.bool)
+    ends = {"done": no, "terminated": no, "reward": torch.ones(1, 1)}
+    steps = {"action": torch.tensor([0]), "steps_to_next_obs": torch.tensor([[2]])}
+    return loss, TensorDict({**state, **steps, "next": {**state, **ends}}, batch_size=[1]), scores
+
+
 def rename(batch, keys):
-    """A copy with other keys, of the states and of the next ones."""
     batch = batch.clone()
     for old, new in keys.items():
         for place in (batch, batch["next"]):

@@ -1,10 +1,19 @@
-"""Readings as tensors, and their loss against the model's own, one question at a time."""
+"""Tokenizers of words, readings as tensors, and their loss, one question at a time."""
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import T5Config, T5ForConditionalGeneration
 
-from torchrl_glam.pretraining import Reading, encode_readings, make_tokenizer, reading_loss
+from torchrl_glam.pretraining import (
+    Reading,
+    encode_readings,
+    make_tokenizer,
+    make_word_tokenizer,
+    reading_loss,
+)
+from torchrl_glam.text import PromptTemplate, check_composition
 
 READINGS = [
     Reading(
@@ -82,3 +91,36 @@ def test_loss_is_that_of_each_question_read_alone(tokenizer):
             count += len(kept)
     loss = reading_loss(model, encode_readings(tokenizer, READINGS))
     assert loss.item() == pytest.approx(total / count, rel=1e-4)
+
+
+TEXTS = ["Goal: take the coin\nYou're in a T-shirt shop.\nAction:", " go north", " take coin"]
+
+
+def test_words_are_tokens_and_others_are_spelled():
+    tokenizer = make_word_tokenizer(TEXTS)
+    assert tokenizer.tokenize("Goal: take the coin") == ["Goal:", " take", " the", " coin"]
+    assert tokenizer.tokenize("\nYou're in a T-shirt shop.") == [
+        *("\nYou're", " in", " a", " T-shirt", " shop", "."),
+    ]
+    assert tokenizer.tokenize(" go west") == [" go", " ", "w", "e", "s", "t"]
+    assert tokenizer.convert_tokens_to_ids(["<pad>", "</s>", "<unk>"]) == [0, 1, 2]
+    assert tokenizer(" go").input_ids[-1] == tokenizer.eos_token_id
+
+
+def test_the_most_frequent_words_are_kept_whatever_the_order():
+    few = make_word_tokenizer(["a a b b b c"], size=2)
+    assert few.tokenize(" a b c") == [" a", " b", " ", "c"]
+    turned = make_word_tokenizer(reversed(TEXTS))
+    assert turned.get_vocab() == make_word_tokenizer(TEXTS).get_vocab()
+
+
+def test_pieces_of_a_prompt_have_the_tokens_of_the_whole():
+    template = PromptTemplate()
+    texts = [("take the coin", "You're in a shop."), ("", ""), ("find \n it", "dark, cold")]
+    check_composition(make_word_tokenizer(TEXTS), template, texts)
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=40))
+def test_any_ascii_text_comes_back(text):
+    tokenizer = make_word_tokenizer(TEXTS)
+    assert tokenizer.decode(tokenizer(text, add_special_tokens=False).input_ids) == text

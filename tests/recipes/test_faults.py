@@ -6,9 +6,7 @@
 import os
 import random
 import signal
-import subprocess
 import time
-from pathlib import Path
 
 import pytest
 from forked_recipe import Recipe
@@ -38,14 +36,9 @@ def arguments(request):
 
 @pytest.fixture(scope="module")
 def unbroken(recipe, arguments, tmp_path_factory):
-    """The metrics of a run that nothing happened to."""
     folder = tmp_path_factory.mktemp("unbroken")
     recipe.succeed(*arguments, f"output={folder / 'run'}", log=folder / "log")
     return metrics(folder / "run")
-
-
-def checkpoints(run):
-    return sorted((run / "checkpoints").glob("step-*"))
 
 
 def beginning(run):
@@ -54,8 +47,8 @@ def beginning(run):
 
 
 def newest_step(run):
-    found = checkpoints(run)
-    return int(found[-1].name.removeprefix("step-")) if found else 0
+    saved = (run / "checkpoints").glob("step-*")
+    return max((int(path.name.removeprefix("step-")) for path in saved), default=0)
 
 
 def wait_until_saved(run, step):
@@ -82,49 +75,13 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_metrics(
     assert metrics(run) == unbroken
 
 
-class SmallDisk:
-    """A file system of its own where that is allowed, else a limit on the size of files.
-
-    Both end a run's checkpoint with an OSError of the system; the file system is more like the
-    accident, as the first checkpoint still fits.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.mkdir()
-        self.mounted = self._mount("-t", "tmpfs", "-o", "size=32m", "tmpfs")
-
-    def _mount(self, *arguments) -> bool:
-        command = ["mount", *arguments, str(self.path)]
-        return subprocess.run(command, capture_output=True).returncode == 0
-
-    @property
-    def file_size(self) -> int | None:
-        return None if self.mounted else 2**20
-
-    def enlarge(self) -> None:
-        if self.mounted:
-            assert self._mount("-o", "remount,size=256m")
-
-    def remove(self) -> None:
-        if self.mounted:
-            subprocess.run(["umount", str(self.path)], check=True)
-
-
-@pytest.fixture
-def disk(tmp_path):
-    disk = SmallDisk(tmp_path / "disk")
-    yield disk
-    disk.remove()
-
-
-def test_a_full_disk_costs_nothing_that_was_saved(recipe, arguments, unbroken, disk, tmp_path):
-    run, log = disk.path / "run", tmp_path / "log"
-    ended = recipe.run(*arguments, f"output={run}", log=log, file_size=disk.file_size)
-    assert ended == 1
+def test_a_full_disk_costs_nothing_that_was_saved(recipe, arguments, unbroken, tmp_path):
+    """A limit on the size of files, which the next checkpoint goes beyond."""
+    run, log = tmp_path / "run", tmp_path / "log"
+    recipe.succeed(*arguments, f"output={run}", "total_steps=160", log=log)
+    assert recipe.run(*arguments, f"resume={run}", log=log, file_size=2**20) == 1
     message = log.read_text()
     assert "cannot write" in message and "is untouched" in message
-    assert bool(checkpoints(run)) == disk.mounted
-    disk.enlarge()
-    recipe.succeed(*arguments, beginning(run), log=log)
+    assert newest_step(run) == 160
+    recipe.succeed(*arguments, f"resume={run}", log=log)
     assert metrics(run) == unbroken

@@ -41,8 +41,6 @@ def test_every_arm_of_every_figure_is_a_good_configuration(recipe, scale):
 
 @pytest.fixture
 def said(here):
-    """Runs a recipe here; its exit status, and all that it said."""
-
     def run(*arguments):
         status, out, err = here(*arguments)
         return status, out + err

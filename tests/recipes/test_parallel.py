@@ -38,7 +38,6 @@ def checkpoints(run):
 
 
 def stored(run, step):
-    """How many rows each process has in a checkpoint."""
     folder = run / "checkpoints" / f"step-{step:012d}"
     places = [folder, folder.parent / "process_1" / folder.name]
     return [len(from_consolidated(rows)) for at in places for rows in at.rglob("rows.tdc")]
@@ -46,7 +45,6 @@ def stored(run, step):
 
 @pytest.fixture(scope="module")
 def unbroken(sac, tmp_path_factory):
-    """A run of two processes from its beginning to its end."""
     folder = tmp_path_factory.mktemp("unbroken")
     options = ("total_steps=160", f"output={folder / 'run'}")
     sac.succeed(*SAC, *options, log=folder / "log", ranks=TWO)

@@ -1,12 +1,12 @@
 """Pre-training as a user runs it: any environment's random play becomes a model to train."""
 
-import csv
 import json
 
 import pytest
 import torch
 from corridor import Corridor
 from forked_recipe import Recipe
+from run_metrics import read_csv
 from torchrl.envs import TransformedEnv
 
 from torchrl_glam.models import load_language_model, make_trunk
@@ -42,8 +42,7 @@ def test_random_play_of_a_game_becomes_a_model_that_reads_it(recipe, tmp_path):
     assert report["parameters"] == sum(p.numel() for p in model.parameters())
     assert 0 < report["train/entropy"] <= 1
     assert 0 <= report["train/zero_shot_success"] <= 1 >= report["train/random_success"] >= 0
-    with open(tmp_path / "model" / "loss.csv", newline="") as file:
-        assert [row["batch"] for row in csv.DictReader(file)] == ["2", "4"]
+    assert [row["batch"] for row in read_csv(tmp_path / "model" / "loss.csv")] == ["2", "4"]
 
 
 def test_a_trained_agent_is_not_overwritten(recipe, tmp_path):

@@ -1,11 +1,10 @@
-"""The recipe with collectors apart from the learner: whole, bereft, stopped, resumed, on Ray.
+"""The recipe with collectors apart from the learner: whole, bereft, resumed, on Ray.
 
 But for the last test, its collectors are in this process, where they can be lost at will.
 """
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -33,10 +32,9 @@ class LocalPool:
 
     Args:
         lost: how many batches a collector gives before it is lost, by its number; others stay.
-        stopped: the number of batches, of all collectors, after which Ctrl-C is pressed.
     """
 
-    lost, stopped, started = {}, None, []
+    lost, started = {}, []
 
     def __init__(self, make, num_collectors, address, num_cpus, num_gpus):
         self.num_collectors, self._make = num_collectors, make
@@ -65,8 +63,6 @@ class LocalPool:
             self._workers[number] = ray_pool.CollectorWorker()
             return self._workers[number].start(self._make, number)
         self._given[number] = given + 1
-        if sum(self._given.values()) == self.stopped:
-            os.kill(os.getpid(), signal.SIGINT)
         return self._workers[number].collect(weights)
 
     def kill(self, number):
@@ -78,10 +74,8 @@ class LocalPool:
 
 @pytest.fixture
 def run(here, monkeypatch):
-    """Runs the recipe here; returns its exit status and what it said."""
-
     def with_plan(*overrides, pool=LocalPool, **plan):
-        for name, value in {"lost": {}, "stopped": None, "started": [], **plan}.items():
+        for name, value in {"lost": {}, "started": [], **plan}.items():
             monkeypatch.setattr(LocalPool, name, value)
         if pool is not None:
             monkeypatch.setattr(ray_pool, "RayPool", pool)
@@ -127,12 +121,6 @@ def test_a_run_without_collectors_ends_with_a_checkpoint_that_others_go_on_from(
     assert rows[-1]["collectors_lost"] == "6"
     # 17 rounds since the buffer held a batch, of two updates each
     assert float(rows[-1]["policy_lag/buffer/max"]) <= int(rows[-1]["updates"])
-
-
-def test_ctrl_c_saves_a_checkpoint(run, tmp_path):
-    status, said = run("output=run", "total_steps=320", stopped=5)
-    assert status == 0 and "Stopped at step 40; resume with: resume=run" in said
-    assert (tmp_path / "run" / "checkpoints" / "step-000000000040").exists()
 
 
 def test_without_ray_it_is_said_first_what_to_install(run, monkeypatch, tmp_path):

@@ -23,13 +23,6 @@ def test_every_tutorial_has_a_test_below():
     assert len(SCRIPTS) == COUNT and all(f'run("{path.stem[2:]}")' in text for path in SCRIPTS)
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_scripts_are_cells_with_a_title(path):
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert lines[0] == '"""' and set(lines[2]) == {"="} and len(lines[1]) == len(lines[2])
-    assert sum(line == "# %%" for line in lines) >= 3
-
-
 def test_environment_and_hindsight(capsys):
     """Five goals are named after two steps, and five after three: 3 + 5 * 2 + 5 * 3 rows."""
     names = run("environment_and_hindsight")

@@ -31,12 +31,9 @@ def collect(kind, **kwargs):
     return data
 
 
-def make_transform():
-    return Compose(SegmentMultiStepTransform(N_STEPS, GAMMA), HindsightTransform())
-
-
 def rows_of(data, transform=None):
-    transform = transform or make_transform()
+    default = Compose(SegmentMultiStepTransform(N_STEPS, GAMMA), HindsightTransform())
+    transform = transform or default
     return [row for batch in data for row in toy.to_rows(transform.inv(batch))]
 
 

@@ -1,4 +1,6 @@
-"""HindsightTransform and n-step against the one-step-at-a-time reference, and their errors."""
+"""HindsightTransform and n-step against the one-step-at-a-time reference; strategies; errors."""
+
+from collections import Counter
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs import Compose, TransformedEnv
 
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
+from torchrl_glam.replay.strategies import draw_from_each, future
 
 from . import toy
 from .toy_env import ToyEnv
@@ -300,3 +303,138 @@ def test_use_in_an_environment_is_refused(transform, wrap):
 def test_settings_out_of_range(settings, message):
     with pytest.raises(ValueError, match=message):
         HindsightTransform(**settings)
+
+
+@pytest.mark.parametrize(
+    ("goal_dtype", "named_dtype", "value"),
+    [
+        (torch.int8, torch.int64, 300),
+        (torch.uint8, torch.int8, -1),
+        (torch.int16, torch.float32, 0.5),
+        (torch.float32, torch.int64, 2**24 + 1),
+    ],
+)
+@pytest.mark.parametrize("key", ["goal_tokens", "kind"])
+def test_a_goal_that_does_not_fit_is_refused(goal_dtype, named_dtype, value, key):
+    batch = one_episode([[(1, 0)], []])
+    own = "goal_kind" if key == "kind" else key
+    named = batch["next", "hindsight", key].to(named_dtype)
+    batch["next", "hindsight", key] = named
+    for td in (batch, batch["next"]):
+        td[own] = td[own].to(goal_dtype)
+    rows = HindsightTransform().inv(batch)
+    assert rows["goal_tokens"][rows["is_hindsight"]].tolist() == [[1, 1]]  # these fit
+    if key == "kind" and value < 1:
+        return  # an empty slot, or no kind
+    named[0, 0, 0] = value
+    with pytest.raises(ValueError, match=f"holds {value}"):
+        HindsightTransform().inv(batch)
+
+
+def test_every_entry_that_says_which_goal_is_pursued_is_replaced_or_left_out():
+    batch = one_episode([[], [(7, 2), None, (8, 1)]])
+    named_ids = torch.tensor([[[-1, -1, -1], [70, -1, 80]]])
+    batch["next", "hindsight", "goal_id"] = named_ids
+    for td in (batch, batch["next"]):
+        td["goal_id"] = torch.full((1, 2), 42)
+        td["goal"] = torch.full((1, 2, 5), ord("x"), dtype=torch.uint8)
+        td["about"] = torch.full((1, 2), 3)
+    rows = HindsightTransform(goal_entries=["goal", "goal_id"]).inv(batch)
+    expected = [42, 42, 70, 70, 80, 80]
+    assert rows["goal_id"].tolist() == rows["next", "goal_id"].tolist() == expected
+    assert "goal" not in rows.keys() and "goal" not in rows["next"].keys()
+    assert rows["about"].tolist() == [3] * 6
+    unchanged = HindsightTransform("none").inv(batch)
+    assert "goal" in unchanged.keys() and unchanged["goal_id"].tolist() == [42, 42]
+
+
+@pytest.mark.parametrize("reward", [-1.0, 1.01, float("nan"), float("inf")])
+def test_rewards_of_another_scale_are_refused(reward):
+    batch = one_episode([[(1, 0)], []])
+    batch["next", "reward"][0, 0] = reward
+    with pytest.raises(ValueError, match=r"reward_scale \(\(0.0, 1.0\)\)"):
+        HindsightTransform().inv(batch)
+    assert len(HindsightTransform("none").inv(batch)) == 2
+
+
+def test_whole_rewards_need_a_whole_scale():
+    batch = one_episode([[], []], outcome="success")
+    batch["next", "reward"] = batch["next", "reward"].long()
+    assert HindsightTransform().inv(batch)["next", "reward"].dtype == torch.int64
+    with pytest.raises(ValueError, match="whole numbers"):
+        HindsightTransform(reward_scale=(-0.5, 1.0)).inv(batch)
+
+
+def relabelled_rows(transform, batch):
+    rows = transform.inv(batch)
+    return rows[rows["is_hindsight"]]
+
+
+def test_a_strategy_can_be_a_function():
+    """The goals that were named first, by hand: 8, after the first step."""
+
+    def first(named, episodes):
+        copies = future(named, episodes)
+        return copies.where(named.place == named.place.min())
+
+    batch = one_episode([[(8, 1)], [(7, 2)], []])
+    rows = relabelled_rows(HindsightTransform(strategy=first), batch)
+    assert rows["observation"].flatten().tolist() == [10]
+    assert rows["goal_tokens"][:, 1].tolist() == [8]
+
+
+@pytest.mark.parametrize("goals", [torch.tensor([1, 2]), torch.tensor([1 + 1j, 1 - 1j])])
+def test_goals_may_be_single_numbers_or_complex(goals):
+    batch = one_episode([[(1, 0)], [(2, 0)]])
+    batch["next", "hindsight", "goal_tokens"] = goals.view(1, 2, 1).expand(1, 2, toy.SLOTS)
+    for td in (batch, batch["next"]):
+        td["goal_tokens"] = torch.zeros(1, 2, dtype=goals.dtype)
+    rows = relabelled_rows(HindsightTransform(), batch)
+    assert rows["goal_tokens"].tolist() == goals[[0, 1, 1]].tolist()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    data=streams(),
+    limit=st.integers(1, 4),
+    n_steps=st.integers(1, 4),
+    strategy=st.sampled_from(["future", "final"]),
+)
+def test_at_most_k_goals_with_a_transition(data, limit, n_steps, strategy):
+    """Rows are those of the strategy, n-step returns included, and the smaller of k and all."""
+    lines, splits = data
+    hindsight = HindsightTransform(strategy=strategy, goals_per_transition=limit)
+    transform = Compose(SegmentMultiStepTransform(n_steps, 0.5), hindsight)
+    rows = [r for b in toy.batches(lines, splits) for r in toy.to_rows(transform.inv(b))]
+    possible = [
+        row for line in lines for row in toy.reference_rows(line, "all", n_steps, 0.5, strategy)
+    ]
+    assert Counter(toy.as_multiset(rows)) <= Counter(toy.as_multiset(possible))
+    for hindsight, most in ((True, limit), (False, 1)):
+        stored = Counter(row.observation for row in rows if row.hindsight == hindsight)
+        expected = Counter(row.observation for row in possible if row.hindsight == hindsight)
+        assert stored == Counter({key: min(most, n) for key, n in expected.items()})
+
+
+def test_draws_are_uniform_and_without_replacement():
+    groups = torch.tensor([3, 1, 3, 3, 3])  # two of the four members of group 3
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.stack([draw_from_each(groups, 2, generator) for _ in range(2000)])
+    assert draws[:, 1].all() and (draws.sum(1) == 3).all()
+    share = draws.float().mean(0)[groups == 3]
+    assert ((share - 0.5).abs() < 5 * (0.25 / 2000) ** 0.5).all()
+
+
+def test_a_restored_transform_draws_as_the_unbroken_one():
+    named = [[(t % 9 + 1, 0), (t % 5 + 10, 1)] for t in range(24)]
+    line = toy.make_stream([6] * 4, ["timeout"] * 4, named, first_observation=0)
+    unbroken = HindsightTransform(goals_per_transition=2, seed=4)
+    first, *rest = toy.batches([line], [10, 8, 6])
+    unbroken.inv(first)
+    restored = HindsightTransform(goals_per_transition=2, seed=5)
+    restored.load_state_dict(unbroken.state_dict())
+    clone = unbroken.clone()
+    for batch in rest:
+        expected = unbroken.inv(batch)
+        assert (restored.inv(batch) == expected).all()
+        assert (clone.inv(batch) == expected).all()

@@ -6,40 +6,6 @@ from tensordict import TensorDict
 from torchrl.objectives.value import TD0Estimator
 
 from torchrl_glam.replay import SegmentMultiStepTransform
-from torchrl_glam.replay.multi_step import discounted_sums, window_lengths
-
-DONE = torch.tensor([0, 0, 0, 1, 1, 0, 1], dtype=torch.bool)  # segments of 4, 1 and 2 rows
-REWARD = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
-
-
-@pytest.mark.parametrize(
-    ("n_steps", "expected"),
-    [
-        (1, [1, 1, 1, 1, 1, 1, 1]),
-        (2, [2, 2, 2, 1, 1, 2, 1]),
-        (3, [3, 3, 2, 1, 1, 2, 1]),
-        (9, [4, 3, 2, 1, 1, 2, 1]),
-    ],
-)
-def test_window_lengths(n_steps, expected):
-    assert window_lengths(DONE, n_steps).tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("n_steps", "gamma", "expected"),
-    [
-        (1, 0.5, [1, 2, 4, 8, 16, 32, 64]),
-        (2, 0.5, [2, 4, 8, 8, 16, 64, 64]),
-        (3, 0.5, [3, 6, 8, 8, 16, 64, 64]),
-        (3, 1.0, [7, 14, 12, 8, 16, 96, 64]),
-        (9, 0.5, [4, 6, 8, 8, 16, 64, 64]),
-        (3, 0.0, [1, 2, 4, 8, 16, 32, 64]),
-    ],
-)
-def test_discounted_sums(n_steps, gamma, expected):
-    steps = window_lengths(DONE, n_steps)
-    assert discounted_sums(REWARD, steps, gamma).tolist() == expected
-    assert discounted_sums(REWARD[:, None], steps, gamma).flatten().tolist() == expected
 
 
 def two_episodes():

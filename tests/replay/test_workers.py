@@ -69,12 +69,8 @@ def test_rows_are_those_of_each_collector_alone_and_a_lost_ones_steps_are_nobody
     expected = [r for s in played for r in toy.reference_rows(s, n_steps=N_STEPS, gamma=GAMMA)]
     assert toy.as_multiset(rows) == toy.as_multiset(expected)
     alive = [stream for lives in places for stream in lives[-1][0]]
-    assert hindsight.pending == sum(unfinished(stream) for stream in alive)
-
-
-def unfinished(stream):
-    """Number of steps after the last end."""
-    return len(stream) - max((place for place, s in enumerate(stream, 1) if s.done), default=0)
+    last = [max((t for t, s in enumerate(stream, 1) if s.done), default=0) for stream in alive]
+    assert hindsight.pending == sum(map(len, alive)) - sum(last), "the steps after the last end"
 
 
 def test_steps_that_were_not_made_keep_their_number():

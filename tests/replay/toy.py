@@ -118,7 +118,6 @@ def to_batch(columns, goal_dtype=torch.int16):
 
 
 def batches(streams, splits, goal_dtype=torch.int16):
-    """Cuts equally long streams [N][T] into the batches of successive ``extend`` calls."""
     start = 0
     for size in splits:
         yield to_batch([line[start : start + size] for line in streams], goal_dtype)
@@ -128,7 +127,6 @@ def batches(streams, splits, goal_dtype=torch.int16):
 def reference_rows(
     stream, relabel="all", n_steps=1, gamma=1.0, strategy="future", scale=(0.0, 1.0)
 ):
-    """Rows that one environment's steps must give."""
     rows = []
     for episode in episodes_of(stream):
         rows += [plain_row(episode, t, n_steps, gamma) for t in range(len(episode))]
@@ -142,7 +140,6 @@ def reference_rows(
 
 
 def episodes_of(stream):
-    """The finished episodes of one environment, lists of steps."""
     episode = []
     for step in stream:
         episode.append(step)

@@ -85,7 +85,6 @@ class Simulation:
         )
 
     def learn(self, collectors, rounds):
-        """Batches with the updates made when each came, and the seconds waited for it."""
         with mock.patch.object(async_collection.time, "monotonic", lambda: self.now), collectors:
             for updates in range(0, rounds * UPDATES, UPDATES):
                 collectors.publish(TensorDict({"version": torch.tensor(updates)}), updates)

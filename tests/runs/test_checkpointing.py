@@ -16,9 +16,8 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torchrl.checkpoint import Checkpoint, CheckpointError
 from torchrl.collectors import Collector
-from torchrl.data import LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
-from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
-from torchrl.envs import StepCounter, Transform, TransformedEnv
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.envs import StepCounter, TransformedEnv
 
 from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
@@ -57,9 +56,6 @@ def names(folder):
     return sorted(path.name for path in (folder / "checkpoints").iterdir())
 
 
-# What comes back
-
-
 def test_training_goes_on_as_if_unbroken(tmp_path):
     model, optimizer = model_and_optimizer(seed=0)
     step_once(model, optimizer)
@@ -88,35 +84,8 @@ def test_global_generators_come_back(tmp_path):
     assert draw() == expected
 
 
-class Delay(Transform):
-    """Keeps every other batch back until the next, as n-step and hindsight do."""
-
-    def __init__(self):
-        super().__init__()
-        self.kept = None
-
-    def _inv_call(self, batch):
-        if self.kept is None:
-            self.kept = batch
-            return None
-        batch, self.kept = torch.cat([self.kept, batch]), None
-        return batch
-
-    def get_extra_state(self):
-        return {} if self.kept is None else {"kept": self.kept.to_dict()}
-
-    def set_extra_state(self, state):
-        self.kept = TensorDict.from_dict(state["kept"], auto_batch_size=True) if state else None
-
-
-def replay_buffer(storage, seed=0):
-    return TensorDictReplayBuffer(
-        storage=storage(10),
-        sampler=SamplerWithoutReplacement(),
-        transform=Delay(),
-        generator=torch.Generator().manual_seed(seed),
-        batch_size=4,
-    )
+def replay_buffer(capacity=10):
+    return TensorDictReplayBuffer(storage=LazyTensorStorage(capacity), batch_size=2)
 
 
 def rows(start, count):
@@ -125,34 +94,9 @@ def rows(start, count):
     return TensorDict({"tokens": tokens, "next": {"reward": reward}}, [count])
 
 
-@pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])
-@pytest.mark.parametrize("batches", [0, 3, 4, 7], ids=["empty", "partly", "even", "wrapped"])
-def test_replay_buffer_goes_on_as_if_unbroken(tmp_path, storage, batches):
-    buffer = replay_buffer(storage)
-    for start in range(batches):
-        buffer.extend(rows(3 * start, 3))
-    if batches:
-        buffer.sample()
-    CheckpointManager(tmp_path).save(1, {"buffer": buffer}, CONFIG)
-
-    resumed = replay_buffer(storage, seed=1)
-    resumed.extend(rows(100, 2))
-    resumed.extend(rows(100, 2))
-    CheckpointManager(tmp_path).load({"buffer": resumed}, CONFIG)
-    assert len(resumed) == len(buffer)
-    for start in range(20, 23):
-        batch = rows(3 * start, 3)
-        buffer.extend(batch.clone())
-        resumed.extend(batch.clone())
-        if len(buffer):
-            assert (buffer[:] == resumed[:]).all()
-            assert (buffer.sample() == resumed.sample()).all()
-
-
 def test_loaded_rows_are_the_buffers_own(tmp_path):
-    buffer = replay_buffer(LazyTensorStorage)
-    buffer.extend(rows(0, 2))
-    buffer.extend(rows(2, 2))
+    buffer = replay_buffer()
+    buffer.extend(rows(0, 4))
     manager = CheckpointManager(tmp_path)
     manager.save(1, {"buffer": buffer}, CONFIG)
     for _ in range(2):  # writing into the buffer must not write into the checkpoint
@@ -162,7 +106,7 @@ def test_loaded_rows_are_the_buffers_own(tmp_path):
 
 
 def test_only_rows_in_use_are_written(tmp_path):
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100_000), batch_size=4)
+    buffer = replay_buffer(100_000)
     buffer.extend(rows(0, 20))
     path = CheckpointManager(tmp_path).save(1, {"buffer": buffer}, CONFIG)
     [written] = path.rglob("rows.tdc")
@@ -198,9 +142,6 @@ def test_collector_goes_on_in_the_middle_of_an_episode(tmp_path):
     assert len(batches) == 10 and len(rest) == 6
     assert all((a == b).all() for a, b in zip(batches[4:], rest, strict=True))
     assert batches[4]["step_count"][:, 0].any()  # no new episode, there would be nothing to see
-
-
-# Folders
 
 
 def test_the_newest_are_kept(tmp_path):
@@ -242,47 +183,36 @@ def test_failing_save_leaves_the_earlier_one(tmp_path, error, step):
     assert load_counters(tmp_path) == (5, 50)
 
 
-# Damage
+def write_counters(text):
+    return lambda step: next(step.rglob("value.json")).write_text(text)
 
 
-def manifest_gone(folder):
-    (folder / "manifest.json").unlink()
-
-
-def rows_cut_short(folder):
-    [rows] = folder.rglob("rows.tdc")
+def rows_cut_short(step):
+    [rows] = step.rglob("rows.tdc")
     os.truncate(rows, rows.stat().st_size - 8)
 
 
-def counters_cut_short(folder):
-    next(folder.rglob("value.json")).write_text("{")
+DAMAGES = {
+    "manifest gone": lambda step: (step / "manifest.json").unlink(),
+    "rows cut short": rows_cut_short,
+    "counters cut short": write_counters("{"),
+    "link added": lambda step: (step / "more").symlink_to("/etc/passwd"),
+    "deeply nested": write_counters("[" * 100_000),
+}
 
 
-def link_added(folder):
-    (folder / "more").symlink_to("/etc/passwd")
-
-
-def deeply_nested(folder):
-    next(folder.rglob("value.json")).write_text("[" * 100_000)
-
-
-DAMAGES = [manifest_gone, rows_cut_short, counters_cut_short, link_added, deeply_nested]
-
-
+@pytest.mark.hostile
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_checkpoint_is_passed_over(tmp_path, damage):
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=2)
+    buffer = replay_buffer()
     objects = {"counters": {"frames": 50}, "buffer": buffer}
     manager = CheckpointManager(tmp_path)
     for step in (5, 10):
         buffer.extend(rows(step, 2))
         manager.save(step, objects, CONFIG)
-    damage(manager.latest())
-    other = {
-        "counters": {},
-        "buffer": TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=2),
-    }
-    if damage is manifest_gone:  # it counts as none
+    DAMAGES[damage](manager.latest())
+    other = {"counters": {}, "buffer": replay_buffer()}
+    if damage == "manifest gone":  # it counts as none
         assert CheckpointManager(tmp_path).load(other, CONFIG) == 5
     else:
         with pytest.warns(UserWarning, match=r"resuming from step-000000000005, as later .*00010"):
@@ -295,7 +225,7 @@ def test_damaged_checkpoint_is_passed_over(tmp_path, damage):
 def test_all_damaged(tmp_path):
     manager = save_counters(tmp_path, 5, 10)
     for path in (tmp_path / "checkpoints").iterdir():
-        counters_cut_short(path)
+        write_counters("{")(path)
     with pytest.raises(CheckpointError, match="no checkpoint .* can be read: .*00010: .*00005: "):
         load_counters(tmp_path)
     assert manager.latest().name == "step-000000000010"
@@ -305,9 +235,8 @@ def test_all_damaged(tmp_path):
 def test_nothing_is_unpickled(tmp_path, monkeypatch):
     model, optimizer = model_and_optimizer(seed=0)
     step_once(model, optimizer)
-    buffer, source = replay_buffer(LazyTensorStorage), collector(seed=0)
-    buffer.extend(rows(0, 4))
-    buffer.extend(rows(4, 4))
+    buffer, source = replay_buffer(), collector(seed=0)
+    buffer.extend(rows(0, 8))
     objects = {"model": model, "optimizer": optimizer, "buffer": buffer, "collector": source}
     CheckpointManager(tmp_path).save(1, objects, CONFIG)
 
@@ -317,9 +246,6 @@ def test_nothing_is_unpickled(tmp_path, monkeypatch):
     for name in ("pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load"):
         monkeypatch.setattr(name, refuse)
     assert CheckpointManager(tmp_path).load(objects, CONFIG) == 1
-
-
-# What cannot be gone on from
 
 
 PLACES = ["model .*0.weight", "model .*1.running_mean", "optimizer .*exp_avg_sq"]
@@ -342,9 +268,6 @@ def test_poisoned_weights_are_not_saved(tmp_path, value, place):
     with pytest.raises(FloatingPointError, match=f"{place}.*: not .*01$"):
         manager.save(2, objects, CONFIG)
     assert names(tmp_path) == ["step-000000000001"]
-
-
-# Mix-ups
 
 
 def test_other_configuration(tmp_path):
@@ -413,9 +336,6 @@ def test_object_that_cannot_be_saved(tmp_path, value, message):
         CheckpointManager(tmp_path).save(1, {"x": value}, CONFIG)
 
 
-# Folders that cannot be written to
-
-
 def test_read_only_folder(tmp_path, monkeypatch):
     def read_only(*args, **kwargs):
         raise OSError(errno.EROFS, "Read-only file system")
@@ -441,7 +361,7 @@ def test_full_disk(tmp_path, monkeypatch, size):
 def test_a_limit_on_files_that_the_free_space_does_not_show(tmp_path, large):
     """A quota, say: PyTorch then says RuntimeError, for want of an OSError."""
     manager = save_counters(tmp_path, 5)
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100), batch_size=4)
+    buffer = replay_buffer(100)
     buffer.extend(TensorDict({"x": torch.zeros(100, 1000)}, [100]))
     objects = {"model": torch.nn.Linear(1000, 100), "buffer": buffer}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

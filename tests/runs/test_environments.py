@@ -12,7 +12,6 @@ from torchrl_glam.runs.environments import (
     make_bare_env,
     make_env,
     make_eval_envs,
-    make_probe,
 )
 
 
@@ -116,8 +115,7 @@ def test_only_entries_that_are_read_are_kept():
     }
 
 
-def test_lengths_are_the_configurations_then_the_environments_then_the_usual():
-    tokenizer = load_tokenizer("tiny")
+def test_lengths_are_the_configurations_then_the_environments_then_the_usual(tokenizer):
 
     def widths(config):
         spec = make_env(config, tokenizer).observation_spec
@@ -132,15 +130,8 @@ def test_lengths_are_the_configurations_then_the_environments_then_the_usual():
     assert widths(RecipeConfig(num_envs=1, action_length=goal + 1))[::2] == [goal, goal + 1]
 
 
-def test_there_is_a_probe_where_there_is_an_oracle():
-    tokenizer = load_tokenizer("tiny")
-    assert make_probe(config_of("corridor:Corridor"), tokenizer) is None
-    assert make_probe(SACGLAMConfig(eval_episodes=2), tokenizer) is not None
-
-
-def test_long_texts_are_an_error_or_cut():
+def test_long_texts_are_an_error_or_cut(tokenizer):
     short = {"observation_length": 3}
-    tokenizer = load_tokenizer("tiny")
     with pytest.raises(ValueError, match=r"observation_length \(3\) is too small"):
         make_env(SACGLAMConfig(**short), tokenizer).reset()
     with pytest.warns(UserWarning, match="of which the tail is kept"):

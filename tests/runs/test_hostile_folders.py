@@ -73,7 +73,6 @@ def component(step, name):
 
 
 def link_instead(path, target):
-    """Puts a link to the target in the place of a file or folder."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -88,56 +87,51 @@ def whole_checkpoint(step, trap):
     link_instead(step, elsewhere)
 
 
-LINKS = {
-    "state of the model": lambda s, t: link_instead(component(s, "model") / "state", t),
-    "rows of the buffer": lambda s, t: link_instead(component(s, "buffer") / "rows.tdc", t),
-    "the checkpoint": whole_checkpoint,
-    "a file": lambda s, t: link_instead(component(s, "model") / "state.json", t / "meta.json"),
-    "an unknown name": lambda s, t: (s / "more").symlink_to(t),
+def pipe(name):
+    def damage(step, trap):
+        (step / name).unlink(missing_ok=True)
+        os.mkfifo(step / name)
+
+    return damage
+
+
+def leaves(path):
+    def damage(step, trap):
+        manifest = (step / "manifest.json").read_text()
+        own = component(step, "model").relative_to(step).as_posix()
+        assert own in manifest
+        (step / "manifest.json").write_text(manifest.replace(own, path))
+
+    return damage
+
+
+LINK, AWAY = "is a symbolic link", "manifest.json is damaged"
+CHECKPOINTS = {
+    "state of the model": (lambda s, t: link_instead(component(s, "model") / "state", t), LINK),
+    "rows of the buffer": (lambda s, t: link_instead(component(s, "buffer") / "rows.tdc", t), LINK),
+    "the checkpoint": (whole_checkpoint, LINK),
+    "a file": (
+        lambda s, t: link_instead(component(s, "model") / "state.json", t / "meta.json"),
+        LINK,
+    ),
+    "an unknown name": (lambda s, t: (s / "more").symlink_to(t), LINK),
+    "another pipe": (pipe("components/pipe"), "pipe"),
+    "a pipe of sums": (pipe("checksums.json"), "pipe"),
+    "a hole": (
+        lambda s, t: os.truncate(component(s, "buffer") / "rows.tdc", 2**40),
+        "rows.tdc of 1,099,511,627,776 bytes is all but emp",
+    ),
+    **{path: (leaves(path), AWAY) for path in ("../../..", "/tmp", "components/../../../..")},
 }
 
 
-@pytest.mark.parametrize("place", LINKS)
-def test_links_in_a_checkpoint_are_refused_unread(place, run, trap):
-    folder, mark = trap
-    LINKS[place](run / "checkpoints" / "step-000000000001", folder)
-    with pytest.raises(CheckpointError, match="is a symbolic link"):
+@pytest.mark.parametrize("case", CHECKPOINTS)
+def test_a_checkpoint_that_leads_elsewhere_or_hangs_is_refused_unread(case, run, trap):
+    (damage, message), (folder, mark) = CHECKPOINTS[case], trap
+    damage(run / "checkpoints" / "step-000000000001", folder)
+    with pytest.raises(CheckpointError, match=message):
         CheckpointManager(run).load(objects(), {})
     assert not mark.exists()
-
-
-def test_a_linked_folder_of_checkpoints_is_refused(run, tmp_path):
-    (run / "checkpoints").rename(tmp_path / "elsewhere")
-    (run / "checkpoints").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="checkpoints is a symbolic link"):
-        claim(run)
-
-
-@pytest.mark.parametrize("name", ["components/pipe", "checksums.json"])
-def test_pipes_in_a_checkpoint_are_refused_unread(name, run):
-    step = run / "checkpoints" / "step-000000000001"
-    (step / name).unlink(missing_ok=True)
-    os.mkfifo(step / name)
-    with pytest.raises(CheckpointError, match="pipe"):
-        CheckpointManager(run).load(objects(), {})
-
-
-def test_a_file_that_is_a_hole_is_refused_unread(run):
-    step = run / "checkpoints" / "step-000000000001"
-    os.truncate(component(step, "buffer") / "rows.tdc", 2**40)
-    with pytest.raises(CheckpointError, match="rows.tdc of 1,099,511,627,776 bytes is all but emp"):
-        CheckpointManager(run).load(objects(), {})
-
-
-@pytest.mark.parametrize("path", ["../../..", "/tmp", "components/../../../.."])
-def test_paths_that_leave_a_checkpoint_are_refused(path, run):
-    step = run / "checkpoints" / "step-000000000001"
-    manifest = (step / "manifest.json").read_text()
-    own = component(step, "model").relative_to(step).as_posix()
-    assert own in manifest
-    (step / "manifest.json").write_text(manifest.replace(own, path))
-    with pytest.raises(CheckpointError, match="manifest.json is damaged"):
-        CheckpointManager(run).load(objects(), {})
 
 
 def test_a_state_in_a_format_with_pickles_is_never_opened(tmp_path, trap):
@@ -170,10 +164,11 @@ def test_what_a_resumed_run_writes_must_be_plain_files(name, kind, run, tmp_path
     assert target.read_text() == "precious"
 
 
-def test_a_linked_model_is_not_overwritten(run, tmp_path):
+@pytest.mark.parametrize("name", ["checkpoints", "model"])
+def test_a_linked_folder_of_a_run_is_refused(name, run, tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    (run / "model").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="model is a symbolic link"):
+    link_instead(run / name, tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=f"{name} is a symbolic link"):
         claim(run)
 
 

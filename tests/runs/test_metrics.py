@@ -1,18 +1,20 @@
-"""The table of metrics: what is in the file whenever a run is killed or the disk is full."""
+"""The table of metrics, whenever a run is killed or the disk is full; and what W&B is told."""
 
-import csv
 import os
+import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
+from run_metrics import read_csv
+from torchrl.record.loggers import wandb as torchrl_wandb
 
 from torchrl_glam.runs.records import metrics
 from torchrl_glam.runs.records.metrics import MetricsTable
 
 
 def read(path):
-    with open(path, newline="") as file:
-        return [{k: v for k, v in row.items() if v} for row in csv.DictReader(file)]
+    return [{k: v for k, v in row.items() if v} for row in read_csv(path)]
 
 
 def test_rows_are_added_to_the_end_and_new_columns_replace_the_file(tmp_path):
@@ -85,8 +87,6 @@ def test_a_file_that_was_taken_away_is_written_whole(tmp_path):
 
 
 class Broken:
-    """A logger that fails at some calls."""
-
     def __init__(self, fails):
         self.fails, self.calls, self.logged = fails, 0, []
 
@@ -124,3 +124,47 @@ def test_a_logger_that_cannot_start_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(metrics, "get_logger", no_key)
     with pytest.raises(ValueError, match="loggers: wandb could not be started: no API key"):
         MetricsTable(tmp_path, ["wandb"])
+
+
+SETTINGS = {"project": "glam", "entity": "team", "mode": "offline", "name": "seed 3"}
+
+
+@pytest.fixture
+def told_by_environment(monkeypatch):
+    for key, value in SETTINGS.items():
+        monkeypatch.setenv(f"WANDB_{key.upper()}", value)
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What each run was told that was started by ``wandb.init``, and what it logged."""
+    runs = []
+
+    def init(**told):
+        told["logged"] = []
+        runs.append(told)
+        return SimpleNamespace(
+            id="run",
+            config=SimpleNamespace(update=lambda *_, **__: None),
+            define_metric=lambda *_, **__: None,
+            log=lambda payload, **_: told["logged"].append(payload["success"]),
+        )
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    monkeypatch.setattr(torchrl_wandb, "_has_wandb", True)
+    return runs
+
+
+def test_where_a_run_is_logged_is_told(started, told_by_environment, tmp_path):
+    MetricsTable(tmp_path, ["csv", "wandb"], "sac_glam").add(32, {"success": 0.5})
+    [told] = started  # the other logger is none of its business
+    assert {key: told[key] for key in SETTINGS} == SETTINGS
+    assert told["dir"] == str(tmp_path) and told["logged"] == [0.5]
+    assert list(tmp_path.glob("sac_glam/**/success.csv"))
+
+
+def test_what_is_not_told_is_left_to_its_own_settings(started, tmp_path):
+    MetricsTable(tmp_path, ["wandb"], "sac_glam")
+    [told] = started
+    assert told["project"] is None and not {"entity", "mode"} & set(told)
+    assert told["name"] == "sac_glam"

@@ -1,11 +1,15 @@
-"""The run around an algorithm: what arrives, what is rescued, and what an update must do."""
+"""The run around an algorithm: what arrives, what is rescued, and numbers that end it."""
 
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import sac_glam
+import torch
+from tensordict import TensorDict
 
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
+from torchrl_glam.runs.divergence import check_rewards, diverged
 from torchrl_glam.runs.records.progress import Progress
 from torchrl_glam.runs.run import Run
 
@@ -119,15 +123,18 @@ def checkpoints(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "saved"),
-    [(RuntimeError("a bug"), True), (FloatingPointError("not finite"), False)],
+    ("error", "saved", "message"),
+    [
+        (RuntimeError("a bug"), True, "a bug"),
+        (FloatingPointError("not finite"), False, "at step 48: not finite .*saved no checkpoint"),
+    ],
 )
-def test_an_error_in_an_update_is_followed_by_a_checkpoint(error, saved, tmp_path, caplog):
+def test_an_error_in_an_update_is_followed_by_a_checkpoint(error, saved, message, tmp_path, caplog):
     def fail(run):
         if run.counters["steps"] >= 48:
             raise error
 
-    with pytest.raises(type(error)):
+    with pytest.raises(type(error), match=f"(?s){message}"):
         train(tmp_path, fail=fail)
     assert checkpoints(tmp_path) == (["step-000000000048"] if saved else [])
     assert ("saved as" in caplog.text) == saved
@@ -150,6 +157,31 @@ def test_an_error_of_the_environment_is_not_saved_after(tmp_path, monkeypatch):
     assert checkpoints(tmp_path) == []
 
 
-def test_both_recipes_may_change_the_same_keys_on_resume():
+def test_what_may_change_on_resume_are_keys_of_the_configuration():
     for config in (SACGLAMConfig(), PPOGLAMConfig()):
         assert set(config.may_change) < set(asdict(config))
+
+
+def steps(*rewards):
+    reward = torch.tensor(rewards).view(2, -1, 1)
+    return TensorDict({"next": {"reward": reward}}, reward.shape[:2])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_rewards_that_are_not_finite_are_refused(value):
+    check_rewards(steps(0.0, 1.0, -1e30, 0.5), {"steps": 8})
+    where = rf"after step 8 are not finite: 2 of 6, the first is {value}, at \[0, 2\] of the batch"
+    with pytest.raises(FloatingPointError, match=where):
+        check_rewards(steps(0.0, 1.0, value, 0.5, value, 0.5), {"steps": 8})
+
+
+@pytest.mark.parametrize("config", [SACGLAMConfig(), PPOGLAMConfig()])
+def test_a_run_that_diverges_names_rates_and_checkpoint(config):
+    error = FloatingPointError("loss_actor is nan; nothing was updated.")
+    counters = {"steps": 16, "updates": 2}
+    message = str(diverged(error, counters, config, Path("runs/step-000000000008")))
+    assert message.startswith("update 2 at step 16: loss_actor is nan; nothing was updated. The")
+    assert "its last good checkpoint is runs/step-000000000008 (" in message
+    rates = [key for key in vars(config) if key.startswith("lr_") and key != "lr_end"]
+    assert len(rates) >= 2 and all(f"{key}={getattr(config, key)}" in message for key in rates)
+    assert "it has saved no checkpoint." in str(diverged(error, counters, config, None))

@@ -9,42 +9,28 @@ from torchrl_glam.runs.files import replace_file
 from torchrl_glam.runs.run_folder import RunFolder
 
 
-@pytest.fixture
-def other_run(tmp_path):
-    """Another process that has claimed the folder "run"; yields its id."""
-    ready, tell = os.pipe()
+def test_another_run_in_the_folder_is_refused_until_the_first_is_killed(tmp_path):
+    run, (ready, tell) = tmp_path / "run", os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            folder = RunFolder(tmp_path / "run")
+            folder = RunFolder(run)
             folder.claim(resume=False)
-            (tmp_path / "run" / "config.yaml").touch()
+            (run / "config.yaml").touch()
             os.write(tell, b"1")
             signal.pause()
         finally:
             os._exit(1)
-    assert os.read(ready, 1) == b"1"
-    yield child
-    for end in (ready, tell):
-        os.close(end)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-
-
-def test_a_second_run_in_the_folder_is_refused_until_the_first_is_gone(other_run, tmp_path):
-    with pytest.raises(BlockingIOError, match="run' is in use by another run: wait"):
-        RunFolder(tmp_path / "run").claim(resume=True)
-    with pytest.raises(FileExistsError, match="holds config.yaml"):
-        RunFolder(tmp_path / "run").claim(resume=False)
-
-
-def test_the_claim_of_a_killed_run_ends(tmp_path):
-    child = os.fork()
-    if child == 0:
-        RunFolder(tmp_path / "run").claim(resume=False)
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
-    RunFolder(tmp_path / "run").claim(resume=False)
+    try:
+        assert os.read(ready, 1) == b"1"
+        with pytest.raises(BlockingIOError, match="run' is in use by another run: wait"):
+            RunFolder(run).claim(resume=True)
+        with pytest.raises(FileExistsError, match="holds config.yaml"):
+            RunFolder(run).claim(resume=False)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    RunFolder(run).claim(resume=True)
 
 
 def test_a_run_that_saved_nothing_leaves_nothing(tmp_path):

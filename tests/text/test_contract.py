@@ -1,5 +1,7 @@
 """What an environment says of itself, bare and in wrappers."""
 
+from functools import partial
+
 import pytest
 import torch
 from torchrl.data import Categorical, Composite, Unbounded
@@ -27,8 +29,7 @@ class Silent(EnvBase):
     _step = _set_seed = _reset
 
 
-def game():
-    return PlaygroundTextEnv(num_envs=2, num_objects=3, sequential=False, max_steps=7, seed=0)
+game = partial(PlaygroundTextEnv, 2, num_objects=3, sequential=False, max_steps=7, seed=0)
 
 
 def test_an_environment_that_says_nothing_has_defaults():

@@ -1,23 +1,17 @@
-"""Tokens at the environment's boundary, against the tokenizer applied to the text itself."""
+"""Texts as tensors, and as tokens, against the tokenizer applied to the text itself."""
 
 import pytest
 import stairs
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
 from torchrl_glam.envs import PlaygroundTextEnv
-from torchrl_glam.models import load_tokenizer
-from torchrl_glam.text import TokenizeText, decode_text, encode_text, token_cache
+from torchrl_glam.text import TokenizeText, decode_text, encode_text, join_segments, token_cache
 from torchrl_glam.text.encoding import cut_text
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer("tiny")
 
 
 def make_env(tokenizer, **lengths):
@@ -56,7 +50,7 @@ def test_tokens_are_those_of_the_text(tokenizer):
 
 def state_with(**hindsight):
     """A state of an environment of another make."""
-    text = {"goal": ["Sing"], "observation": ["You see: red lion"], "actions": [["Grasp", "Go"]]}
+    text = {"goal": ["Sing"], "observation": ["You see: red lion"], "actions": [["Grasp", ""]]}
     state = {key: encode_text(words) for key, words in text.items()}
     return TensorDict(state | {"hindsight": hindsight}, [1])
 
@@ -65,7 +59,9 @@ def test_hindsight_goals_may_be_text_or_ids(tokenizer):
     goals = ["Grasp red lion", "Grow any tea", "Grasp food"]
     as_text = state_with(goal=encode_text([[goals[2], "", goals[0]]]))
     as_ids = state_with(goal_id=torch.tensor([[2, -1, 0]]))
-    tokens = TokenizeText(tokenizer)(as_text)["hindsight", "goal_tokens"]
+    out = TokenizeText(tokenizer)(as_text)
+    tokens, actions = out["hindsight", "goal_tokens"], out["action_tokens"]
+    assert actions.tolist() == [[ids_of(tokenizer, text, 8) for text in (" Grasp", "")]]
     expected = [ids_of(tokenizer, " " + text, 24) for text in (goals[2], "", goals[0])]
     assert tokens.tolist() == [expected]
     transform = TokenizeText(tokenizer, goal_texts=goals)
@@ -156,3 +152,55 @@ def test_what_cannot_be_tokenised_is_named(tokenizer):
         TokenizeText(tokenizer)(state_with(goal_id=torch.tensor([[2]])))
     with pytest.raises(KeyError, match="text=True"):
         TransformedEnv(PlaygroundTextEnv(2, text=False), TokenizeText(tokenizer)).reset()
+
+
+words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(words, min_size=n, max_size=n))))
+def test_text_tensors_hold_any_text(strings):
+    text = encode_text(strings)
+    assert text.dtype == torch.uint8
+    assert decode_text(text) == strings
+
+
+def test_shapes_of_text_tensors():
+    assert encode_text("Grasp").tolist() == [71, 114, 97, 115, 112]
+    assert decode_text(encode_text("Grasp")) == "Grasp"
+    assert encode_text([["a", "b"], ["c", "d"], ["e", ""]], length=5).shape == (3, 2, 5)
+    assert encode_text("").tolist() == [0]
+    assert encode_text([], length=3).shape == (0, 3)
+
+
+def test_errors_of_text_tensors():
+    with pytest.raises(ValueError, match=r"length \(3\) is too small for 'Grasp', .* 5 bytes"):
+        encode_text(["Go", "Grasp"], length=3)
+    with pytest.raises(ValueError, match="zero bytes are padding"):
+        encode_text("a\0b")
+    with pytest.raises(ValueError, match="nested evenly"):
+        encode_text([["a"], ["b", "c"]])
+    with pytest.raises(TypeError, match="uint8 tensor of UTF-8 bytes, got torch.int64"):
+        decode_text(torch.zeros(3).long())
+    with pytest.raises(TypeError, match="got str"):
+        decode_text("Grasp")
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.lists(st.lists(st.integers(-9, 9), max_size=4), min_size=3, max_size=3)),
+    st.integers(0, 14),
+)
+def test_join_segments(rows, length):
+    values = torch.zeros((len(rows), 3, 4), dtype=torch.int16)
+    mask = torch.zeros(values.shape, dtype=torch.bool)
+    for r, row in enumerate(rows):
+        for s, segment in enumerate(row):  # padding may stand in the middle
+            places = torch.randperm(4)[: len(segment)].sort().values
+            values[r, s, places] = torch.tensor(segment, dtype=torch.int16)
+            mask[r, s, places] = True
+    joined = join_segments(values, mask, length, pad=99)
+    assert joined.dtype == values.dtype
+    for row, found in zip(rows, joined.tolist(), strict=True):
+        whole = sum(row, [])[:length]
+        assert found == whole + [99] * (length - len(whole))

@@ -5,8 +5,6 @@ from importlib.resources import files
 
 
 class Reader:
-    """What a person sees and does."""
-
     def __init__(self, driver, path, width=1280):
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

@@ -1,6 +1,5 @@
 """Statistics over runs against numbers worked out by hand, and the recipe that prints them."""
 
-import csv
 import json
 import math
 import os
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_metrics import read_csv
 
 from torchrl_glam.report.comparison import (
     comparison_table,
@@ -95,7 +95,7 @@ def test_the_recipe_writes_curves_and_tables(tmp_path, succeeds, refused):
     out = tmp_path / "out"
     for name in ("steps.png", "seconds.png"):
         assert (out / name).stat().st_size > 1000
-    good, poor = read(out / "comparison.csv")
+    good, poor = read_csv(out / "comparison.csv")
     expected = {"step": 200, "mean": 0.95, "mean_low": 0.9, "mean_high": 1.0, "area": 0.7375}
     expected |= {"steps_to_0.9": 100, "seconds_to_0.9": 1, "reached_0.9": 2, "reached_0.5": 2}
     assert {key: float(good[key]) for key in expected} == pytest.approx(expected)
@@ -106,16 +106,11 @@ def test_the_recipe_writes_curves_and_tables(tmp_path, succeeds, refused):
     rows = (out / "success.csv").read_text().splitlines()
     assert rows[0] == "label,run,step,seconds,success,held_out_success"
     assert rows[1] == "good,0,0.0,0.0,0.2,0.1" and len(rows) == 1 + 3 + 3 + 4
-    chance, oracle = read(out / "references.csv")
+    chance, oracle = read_csv(out / "references.csv")
     assert int(chance["episodes"]) >= 2000 and float(oracle["success"]) == 1.0
     assert float(chance["low"]) < float(chance["success"]) < float(chance["high"])
     last = refused("compare", "--out", "out", "good", *first)
     assert "success.csv' is there, and would be overwritten: give another `--out`" in last
-
-
-def read(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.hostile
@@ -126,7 +121,7 @@ def test_a_figure_has_a_line_for_each_arm_and_says_what_diverged(tmp_path, succe
     broken = a_run(tmp_path / "figure" / "n3" / "2", [0.2, 0.6], total_steps=200, seed=2)
     (Path(broken) / "diverged.txt").write_text("update 7 at step 104: loss is nan")
     succeeds("compare", "--out", "out", "figure")
-    one, three = read(tmp_path / "out" / "comparison.csv")
+    one, three = read_csv(tmp_path / "out" / "comparison.csv")
     assert (one["label"], three["label"]) == ("n1", "n3 (1 diverged)")
     assert float(one["step"]) == 200 and float(three["mean"]) == pytest.approx((0.4 + 0.9) / 3)
     assert (one["reached_0.5"], one["reached_0.8"]) == ("2", "1")
@@ -140,6 +135,7 @@ def test_a_figure_has_a_line_for_each_arm_and_says_what_diverged(tmp_path, succe
     refused("compare", "--out", "again", "empty")
 
 
+@pytest.mark.hostile
 def test_a_run_from_elsewhere_makes_no_environment_of_its_choice(tmp_path, succeeds):
     """Its configuration would have any function called, with any arguments."""
     called = {"env_class": "os:system", "env": {"command": f"touch {tmp_path / 'called'}"}}

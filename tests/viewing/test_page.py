@@ -180,8 +180,6 @@ def test_it_fits_the_screen(browser, page, width):
     reader = Reader(browser, page, width)
     assert reader.run("return document.documentElement.scrollWidth <= innerWidth")
     assert reader.run("return document.querySelector('.list').open") == (width > 600)
-    image = reader.driver.get_screenshot_as_png()
-    assert image[:4] == b"\x89PNG" and len(image) > 10_000
 
 
 def test_everything_has_a_name_for_a_screen_reader(browser, page):

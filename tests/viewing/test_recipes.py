@@ -1,15 +1,15 @@
 """evaluate.py, watch.py and play.py as a user runs them, and what they refuse."""
 
-import csv
 import io
 import shutil
 
 import pytest
+from run_metrics import read_csv
 from scipy.stats import norm
 
 from torchrl_glam.models import AgentCard, export_agent, load_language_model
 from torchrl_glam.runs.success import Result
-from torchrl_glam.viewing import format_results, plot_results, pool
+from torchrl_glam.viewing import pool
 
 SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
 
@@ -25,22 +25,6 @@ def test_intervals_are_wilsons():
     assert Result("agent", "train", 3, "all", 10, 0, 4.0).interval[0] == pytest.approx(0.0)
 
 
-def test_tables_and_pictures_of_any_results(tmp_path):
-    alone = [Result("agent", "train", 0, "all", 10, 7, 4.0)]
-    assert format_results(alone).split("\n")[1].split()[:4] == ["agent", "train", "all", "0.700"]
-    plot_results(alone, tmp_path / "alone.png")
-    several = [
-        Result(policy, split, objects, kind, 10, objects, 4.0)
-        for policy in ("agent", "random play")
-        for split in ("train", "test")
-        for objects in (3, 6)
-        for kind in ("all", "grow")
-    ]
-    plot_results(several, tmp_path / "several.png")
-    sizes = [(tmp_path / f"{name}.png").stat().st_size for name in ("alone", "several")]
-    assert 1000 < sizes[0] < sizes[1]
-
-
 @pytest.fixture(scope="module")
 def export(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "model"
@@ -48,15 +32,10 @@ def export(tmp_path_factory):
     return export_agent(folder, *load_language_model("tiny"), card=card)
 
 
-def rows_of(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def test_an_agent_is_evaluated(succeeds, export, tmp_path):
     said = succeeds("evaluate", f"agent={export}", "objects=[3,5]", "episodes=8", "output=out")
     assert "16/16" not in said  # the progress bar is no result
-    rows = rows_of(tmp_path / "out" / "results.csv")
+    rows = read_csv(tmp_path / "out" / "results.csv")
     whole = [row for row in rows if row["kind"] == "all"]
     policies = {"agent, sampled", "agent, greedy", "random play", "oracle"}
     assert len(whole) == 2 * 2 * 4 and {row["policy"] for row in whole} == policies
@@ -80,7 +59,7 @@ def test_seeds_of_a_setting_are_evaluated_together(succeeds, export, tmp_path):
     agents = f"agent=[{export},{tmp_path / 'again' / 'model'}]"
     said = succeeds("evaluate", agents, *SHORT, "output=out")
     assert "those of all of them over agents" in said
-    rows = rows_of(tmp_path / "out" / "results.csv")
+    rows = read_csv(tmp_path / "out" / "results.csv")
     whole = {row["policy"]: row for row in rows if row["kind"] == "all"}
     one, other, both, chance, _ = whole.values()
     assert list(whole)[2:] == ["2 agents, greedy", "random play", "oracle"]
@@ -177,7 +156,7 @@ def test_any_environment_of_the_contract_will_do(succeeds, refused, tmp_path):
     """The corridor: success is not reward, one split, and no oracle, objects or scene."""
     game = ("env=corridor:Corridor", "env.names_goals=true", "episodes=4")
     succeeds("evaluate", "model=tiny", *game, "modes=[sampled]", "output=out")
-    rows = rows_of(tmp_path / "out" / "results.csv")
+    rows = read_csv(tmp_path / "out" / "results.csv")
     assert {row["policy"] for row in rows} == {"zero-shot, sampled", "random play"}
     assert {row["kind"] for row in rows} <= {"all", "red", "blue"}
     card = AgentCard(environment={"env_class": "corridor:Corridor", "env": {}}, num_critics=0)

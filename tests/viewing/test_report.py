@@ -130,7 +130,6 @@ def test_points_lie_where_they_belong():
 
 
 def heights(drawn):
-    """Of the first line's points."""
     points = [point for path in drawn["lines"][0]["paths"] for point in path["points"].split()]
     return [float(point.split(",")[1]) for point in points]
 
@@ -241,13 +240,6 @@ def test_the_pointer_reads_the_values_under_it(browser, page):
     ]
     reader.run("document.querySelector('svg.chart').dispatchEvent(new Event('pointerleave'))")
     assert reader.run("return document.querySelector('.values').hidden")
-
-
-def test_pages_of_episodes_are_linked(tmp_path):
-    (tmp_path / "metrics.csv").write_text("step,entropy\n0,0.5\n")
-    assert "episodes.html" not in make_page(read_run(tmp_path))
-    (tmp_path / "episodes.html").touch()
-    assert '<a href="episodes.html">Episodes</a>' in make_page(read_run(tmp_path))
 
 
 def test_lines_stand_out_by_day_and_by_night_and_not_by_colour_alone(page):
