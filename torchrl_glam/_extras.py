@@ -8,14 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def needs(extra: str, what: str) -> Iterator[None]:
-    """Within it, a missing package is reported with the command that installs it.
-
-    Args:
-        extra: the extra of this package that brings it.
-        what: the thing that needs it, to open the message with.
-
-    Raises:
-        ModuleNotFoundError: naming the package and the command.
+    """Within it, ``what`` needs a package; a missing one is told with the extra that brings it.
 
     Examples:
         >>> with needs("recipes", "A picture"):

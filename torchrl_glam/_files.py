@@ -27,24 +27,10 @@ def kind_of(path: Path) -> Kind:
 
 
 def path_below(folder: str | Path, name: str | Path) -> Path:
-    """The path of a name below a folder, for a library that writes there itself.
+    """The path of a name such as ``"logs/loss.csv"`` below a folder, which may itself be a link.
 
-    Args:
-        folder: the folder. It may itself be a link.
-        name: a file or folder in it, such as ``"results.csv"`` or ``"logs/scalars"``.
-
-    Raises:
-        ValueError: if the name leads out of the folder, or if it or a folder on the way to it is a
-            link, a pipe or a device.
-
-    Examples:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> (folder / "logs").symlink_to("/tmp")
-        >>> path_below(folder, "logs/loss.csv")
-        Traceback (most recent call last):
-            ...
-        ValueError: '...logs' is a symbolic link: only plain files and folders are written to; ...
+    Raises ValueError if the name leads out of the folder, or if it or a folder on the way to it is
+    a link, a pipe or a device.
     """
     relative = PurePath(name)
     if relative.is_absolute() or ".." in relative.parts:
@@ -61,19 +47,9 @@ def path_below(folder: str | Path, name: str | Path) -> Path:
 
 
 def open_below(folder: str | Path, name: str | Path, mode: str = "w", **kwargs: Any) -> IO:
-    """Opens a file below a folder to write it, and never through a link.
+    """Opens a file below a folder to write it, as ``open`` does, and never through a link.
 
-    Folders are made as needed. Text is written in UTF-8. The folder may itself be a link.
-
-    Args:
-        folder: the folder.
-        name: the file's name in it, such as ``"results.csv"`` or ``"logs/loss.csv"``.
-        mode: as for :func:`open`, to write. Default: ``"w"``.
-        **kwargs: others of :func:`open`, such as ``newline``.
-
-    Raises:
-        ValueError: as :func:`path_below` raises it.
-        OSError: if it cannot be opened.
+    Folders are made as needed. Text is written in UTF-8. Raises ValueError as :func:`path_below`.
     """
     path = path_below(folder, name)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,13 +65,8 @@ def open_below(folder: str | Path, name: str | Path, mode: str = "w", **kwargs: 
 def read_text(path: str | Path, most: int = 16 * _MIB) -> str:
     """Reads a small text file in UTF-8, if it is a plain file of a reasonable size.
 
-    Args:
-        path: the file.
-        most: most bytes that are read. Default: 16 MiB.
-
-    Raises:
-        FileNotFoundError: if there is none.
-        ValueError: if it is a link, pipe, device or folder, larger than that, or no text.
+    Raises ValueError if it is a link, pipe, device or folder, has more than ``most`` bytes, or is
+    no text.
     """
     path = Path(path)
     kind = kind_of(path)
@@ -111,12 +82,7 @@ def read_text(path: str | Path, most: int = 16 * _MIB) -> str:
 
 
 def read_json(path: str | Path, most: int = 16 * _MIB) -> Any:
-    """Reads a JSON file by :func:`read_text`.
-
-    Raises:
-        FileNotFoundError: if there is none.
-        ValueError: as :func:`read_text` raises it, or if it is not JSON or nested too deeply.
-    """
+    """Reads a JSON file by :func:`read_text`; ValueError also if it is not JSON, or too deep."""
     text = read_text(path, most)
     try:
         return json.loads(text)

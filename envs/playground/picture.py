@@ -37,15 +37,9 @@ def draw_scene(
 ) -> np.ndarray:
     """Draws a state as the pages of episodes do.
 
-    Args:
-        objects: names of the things, each a colour and a type.
-        on, holding: slots of what the agent is on and of what it holds. Default: -1, nothing.
-        grown: slots of what has grown. Default: none.
-        title, caption: lines above and below. Default: none.
-        scale: pixels of a unit; a thing takes 104 by 104 units. Default: 1.
-
-    Returns:
-        ``uint8 [H, W, 3]``, of the same size for as many objects.
+    ``objects`` are names of the things; ``on``, ``holding`` and ``grown`` their slots, -1 for none.
+    A thing takes 104 by 104 units, of ``scale`` pixels each. The result is ``uint8 [H, W, 3]``, of
+    the same size for as many objects.
 
     Examples:
         >>> draw_scene(["red lion", "blue water"], on=1, title="Grasp red lion").shape

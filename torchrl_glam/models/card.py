@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -19,6 +18,14 @@ HEADS = "heads.safetensors"
 README = "README.md"
 _LOCK = "run.lock"  # of a run
 _LARGEST = 2**20  # bytes
+_TEMPLATE = ("text", "action_lead", "special_tokens")
+_DTYPES = ("float32", "bfloat16")
+_CHOICES = {
+    "normalisation": get_args(Normalisation),
+    "critic": (*get_args(CriticInput), "state"),
+    "compute_dtype": _DTYPES,
+    "dtype": _DTYPES,
+}
 
 Head = Literal[CriticInput, "state"]
 """What the value heads read; ``"state"`` is PPO's: the prompt alone, one value."""
@@ -73,16 +80,41 @@ class AgentCard:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        for key, (holds, expected) in _SCHEMA.items():
-            if not holds(getattr(self, key)):
-                value = shorten(repr(getattr(self, key)), 80)
-                raise ValueError(f"{key} ({value}) must be {expected}")
-        self.hidden_sizes = tuple(self.hidden_sizes)
-        if self.num_actions is None and self.critic == "observation":
+        sizes, actions = self.hidden_sizes, self.num_actions
+        listed = isinstance(sizes, (list, tuple)) and len(sizes) <= 64
+        settings = isinstance(self.environment, dict) and _is_plain(self.environment)
+        plain = (
+            "a dictionary of text without control characters, numbers, truth values, lists and "
+            "dictionaries, at most eight deep"
+        )
+        self._require("environment", settings, plain)
+        self._require("template", isinstance(self.template, PromptTemplate), "a PromptTemplate")
+        whole = "from 1 to 1048576"
+        fits = listed and all(map(_is_whole, sizes))
+        self._require("hidden_sizes", fits, f"a list of at most 64 whole numbers {whole}")
+        self._require(
+            "num_actions", actions is None or _is_whole(actions), f"a whole number {whole}"
+        )
+        fits = _is_whole(self.num_critics, 0, 64)
+        self._require("num_critics", fits, "a whole number from 0 to 64")
+        self._require("load_in_4bit", isinstance(self.load_in_4bit, bool), "true or false")
+        for key, most in (("model", 4_096), ("pretraining", 1_000)):
+            words = f"text of at most {most} characters, none of them control characters"
+            self._require(key, _is_text(getattr(self, key), most), words)
+        for key, choices in _CHOICES.items():
+            value = getattr(self, key)
+            self._require(key, isinstance(value, str) and value in choices, f"one of {choices}")
+        self.hidden_sizes = tuple(sizes)
+        if actions is None and self.critic == "observation":
             raise ValueError(
                 "num_actions (None) must be a whole number with critic 'observation', whose heads "
                 "have so many outputs"
             )
+
+    def _require(self, key: str, fits: bool, expected: str) -> None:
+        if not fits:
+            value = shorten(repr(getattr(self, key)), 80)
+            raise ValueError(f"{key} ({value}) must be {expected}")
 
     def write(self, folder: str | Path) -> None:
         """Writes ``agent.json``; what has no place in JSON raises TypeError."""
@@ -153,46 +185,6 @@ def _is_plain(value: Any, depth: int = 8) -> bool:
 
 def _is_whole(value: Any, low: int = 1, high: int = 2**20) -> bool:
     return type(value) is int and low <= value <= high
-
-
-def _one_of(*choices: str) -> tuple[Callable[[Any], bool], str]:
-    return lambda value: isinstance(value, str) and value in choices, f"one of {choices}"
-
-
-def _text(most: int) -> tuple[Callable[[Any], bool], str]:
-    words = f"text of at most {most} characters, none of them control characters"
-    return lambda value: _is_text(value, most), words
-
-
-_TEMPLATE = ("text", "action_lead", "special_tokens")
-_DTYPE = _one_of("float32", "bfloat16")
-# What each entry must be: a test, and its words.
-_SCHEMA: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "environment": (
-        lambda value: isinstance(value, dict) and _is_plain(value),
-        "a dictionary of text without control characters, numbers, truth values, lists and "
-        "dictionaries, at most eight deep",
-    ),
-    "template": (lambda value: isinstance(value, PromptTemplate), "a PromptTemplate"),
-    "normalisation": _one_of(*get_args(Normalisation)),
-    "critic": _one_of(*get_args(CriticInput), "state"),
-    "hidden_sizes": (
-        lambda value: (
-            isinstance(value, (list, tuple)) and len(value) <= 64 and all(map(_is_whole, value))
-        ),
-        "a list of at most 64 whole numbers from 1 to 1048576",
-    ),
-    "num_actions": (
-        lambda value: value is None or _is_whole(value),
-        "a whole number from 1 to 1048576",
-    ),
-    "num_critics": (lambda value: _is_whole(value, 0, 64), "a whole number from 0 to 64"),
-    "model": _text(4_096),
-    "pretraining": _text(1_000),
-    "load_in_4bit": (lambda value: isinstance(value, bool), "true or false"),
-    "compute_dtype": _DTYPE,
-    "dtype": _DTYPE,
-}
 
 
 def find_export(folder: Path) -> Path:

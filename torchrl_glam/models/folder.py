@@ -228,7 +228,7 @@ def adapter_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def put_adapters(model: PreTrainedModel, folder: Path, quantised: bool) -> PeftModel:
+def put_adapters(model: PreTrainedModel, folder: Path) -> PeftModel:
     """The model with adapters on it, ready to be trained.
 
     Raises ValueError if they are another model's, damaged, or refused by :func:`adapter_settings`.
@@ -237,15 +237,12 @@ def put_adapters(model: PreTrainedModel, folder: Path, quantised: bool) -> PeftM
         LoraConfig,
         get_peft_model,
         get_peft_model_state_dict,
-        prepare_model_for_kbit_training,
         set_peft_model_state_dict,
     )
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     settings = adapter_settings(folder)
-    if quantised:
-        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     others = f"name ({str(folder)!r}) holds adapters of another model than {type(model).__name__}"
     remedy = "name their own as base_model_name_or_path in adapter_config.json, or copy them again"
     try:

@@ -130,13 +130,13 @@ def load_language_model(
             stacklevel=2,
         )
     if load_in_4bit:
-        _keep_differentiable(model)
+        model = _trainable_in_4bit(model)
     if gradient_checkpointing:
         checkpoint_layers(model)
     if lora is not None:
-        model = _with_lora(model, lora, load_in_4bit)
+        model = _with_lora(model, lora)
     elif adapters is not None:
-        model = put_adapters(model, adapters, load_in_4bit)
+        model = put_adapters(model, adapters)
     if not load_in_4bit:
         model = model.to(device)
     return model.eval(), tokenizer
@@ -261,28 +261,28 @@ def _check_4bit(device: torch.device) -> None:
         ) from error
 
 
-def _keep_differentiable(model: PreTrainedModel) -> None:
-    """Keeps bitsandbytes from repacking weights on CPUs with AVX512-BF16.
+def _trainable_in_4bit(model: PreTrainedModel) -> PreTrainedModel:
+    """Prepares a model for adapters, and keeps bitsandbytes from repacking weights.
 
-    It does so at the first pass without gradient, for good, and the kernel for repacked weights
-    passes no gradient on: adapters below would silently get none.
+    On CPUs with AVX512-BF16 it does so at the first pass without gradient, for good, and the kernel
+    for repacked weights passes no gradient on: adapters below would silently get none.
     """
     from bitsandbytes.nn import Linear4bit
+    from peft import prepare_model_for_kbit_training
 
     for module in model.modules():
         if isinstance(module, Linear4bit):
             module.support_avx512bf16_for_cpu = False
+    return prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
 
 
-def _with_lora(model: PreTrainedModel, lora: LoraConfig, quantised: bool) -> PreTrainedModel:
-    from peft import get_peft_model, prepare_model_for_kbit_training
+def _with_lora(model: PreTrainedModel, lora: LoraConfig) -> PreTrainedModel:
+    from peft import get_peft_model
     from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as USUAL
 
     if lora.target_modules is None:  # peft's choice for this kind of model, where it has one
         usual = USUAL.get(model.config.model_type)
         lora = replace(lora, target_modules=usual if isinstance(usual, list) else "all-linear")
-    if quantised:
-        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     try:
         return get_peft_model(model, lora)
     except ValueError as error:

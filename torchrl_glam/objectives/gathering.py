@@ -157,14 +157,6 @@ class GatheringOptimizer(ABC):
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state_dict[name])
 
-    def __repr__(self) -> str:
-        rates = [
-            f"{name}: lr={group['lr']:g}"
-            for name, optimizer in self.optimizers.items()
-            for group in optimizer.param_groups
-        ]
-        return f"{type(self).__name__}({', '.join(rates)}, max_grad_norm={self.max_grad_norm:g})"
-
     def _sum(self, gradients: dict[str, Gradients], failure: Exception | None = None) -> None:
         try:
             self._reducer.sum(self._reachable(), gradients, failure)

@@ -149,6 +149,3 @@ class SharedTrunkOptimizer(GatheringOptimizer):
         names = {parameter: name for name, parameter in self.loss.named_parameters()}
         bad = [names[p] for p, grad in gradients.items() if not grad.isfinite().all()]
         return f"first in {bad[0]!r}, " * bool(bad) + super()._where(gradients)
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, separate={self.separate})"

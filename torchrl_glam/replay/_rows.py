@@ -18,19 +18,12 @@ def _path(key: NestedKey) -> tuple[str, ...]:
 
 
 class Layout(NamedTuple):
-    """What becomes of a batch's entries.
-
-    Args:
-        given: all of them.
-        gathered: those that are kept until the episode ends.
-        emitted: those of them that rows hold.
-        goals: entries of the goals named, each with the entries of the rows that say the same of
-            the goal pursued.
-    """
+    """What becomes of a batch's entries."""
 
     given: frozenset[NestedKey]
-    gathered: list[NestedKey]
-    emitted: list[NestedKey]
+    gathered: list[NestedKey]  # until the episode ends
+    emitted: list[NestedKey]  # by rows
+    # The goals named, each with the entries of rows that say the same of the goal pursued.
     goals: dict[NestedKey, list[NestedKey]]
 
     @classmethod

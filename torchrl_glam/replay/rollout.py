@@ -119,9 +119,6 @@ class SubgoalFilter(Transform):
         self.hindsight_goal_id_key = under_next(hindsight_goal_id_key)
         self.hindsight_kind_key = under_next(hindsight_kind_key)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(is_subgoal={self.is_subgoal})"
-
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         kind = tensordict[self.hindsight_kind_key]
         named = tensordict[self.hindsight_goal_id_key].clamp_min(0)  # of empty slots, any id

@@ -20,11 +20,8 @@ def sections(
 ) -> list[tuple[str, list[Chart]]]:
     """The charts of a run, under their headings.
 
-    Args:
-        rows: its metrics.
-        references: success of other policies by name: each a figure and, if known, the ends of its
-            interval.
-        unit: what ``step`` counts.
+    ``references`` are those of :class:`~torchrl_glam.report.Chart`, and ``unit`` is what ``step``
+    counts.
 
     Examples:
         >>> rows = [{"step": 0, "entropy": 1.0}, {"step": 32, "entropy": 0.5, "tea/cups": 2}]

@@ -22,11 +22,7 @@ def mean_and_interval(
     Between its measurements a run is a straight line. Places that some run did not reach are left
     out, for the mean of fewer runs would jump there.
 
-    Args:
-        runs: x, ascending, and y of each run.
-
-    Returns:
-        x, mean, lower and upper end of the interval, each of the same length.
+    From x, ascending, and y of each run to x, mean, lower and upper end of the interval.
 
     Examples:
         >>> runs = [([0, 10, 20], [0.0, 0.5, 1.0]), ([0, 20, 40], [0.5, 0.5, 0.5])]

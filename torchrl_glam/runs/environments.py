@@ -83,10 +83,10 @@ def import_env(path: str) -> Callable[..., EnvBase]:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise ImportError(
-            f"env ({path}): there is no module {error.name!r}, neither installed nor in "
-            f"{os.getcwd()}"
-        ) from error
+        says = f"there is no module {error.name!r}, neither installed nor in {os.getcwd()}"
+        if not f"{module_name}.".startswith(f"{error.name}."):  # what the module imports
+            says = f"it needs {error.name!r}, which is not installed"
+        raise ImportError(f"env ({path}): {says}") from error
     make = getattr(module, name, None)
     if make is None:
         near = "".join(f"; the nearest is {n!r}" for n in get_close_matches(name, dir(module), 1))

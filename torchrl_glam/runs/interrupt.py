@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from types import FrameType
-from typing import TypeVar
-
-Batch = TypeVar("Batch")
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has not all of them
 _ANSWER = b"\nStopping after this round, with a checkpoint. Once more: stopping at once, without.\n"

@@ -152,7 +152,13 @@ class CheckpointManager:
                     f"checkpoint {str(path)!r} was saved by {processes} processes, and this run "
                     f"has {self._ranks.size}: resume it with as many"
                 )
-            _require_same_names(path, set(about["components"]), {*own, GENERATORS})
+            saved, expected = set(about["components"]), {*own, GENERATORS}
+            if saved != expected:
+                raise CheckpointError(
+                    f"checkpoint {str(path)!r} holds other objects than this run: only in the "
+                    f"checkpoint {sorted(saved - expected)}, only in the run "
+                    f"{sorted(expected - saved)}; resume it with the code that saved it"
+                )
             as_checkpoint(own).load(path, map_location="cpu")
             if not self._ranks.first:
                 shared = {k: x for k, x in objects.items() if k not in own and not _is_record(x)}
@@ -202,15 +208,6 @@ def _require_plain(path: Path) -> None:
         read_json(path / "manifest.json")
     except (ValueError, OSError) as error:
         raise CheckpointError(str(error)) from None
-
-
-def _require_same_names(path: Path, saved: set[str], expected: set[str]) -> None:
-    if saved != expected:
-        raise CheckpointError(
-            f"checkpoint {str(path)!r} holds other objects than this run: only in the "
-            f"checkpoint {sorted(saved - expected)}, only in the run {sorted(expected - saved)}; "
-            "resume it with the code that saved it"
-        )
 
 
 def _is_record(value: Any) -> bool:

@@ -9,16 +9,9 @@ from typing import Any
 def require_same_config(
     saved: Mapping[str, Any], now: Mapping[str, Any], allowed: Collection[str], path: Path
 ) -> None:
-    """Refuses another configuration than the one that a checkpoint was saved with.
+    """Refuses another configuration than that of the checkpoint ``path``, by ValueError.
 
-    Args:
-        saved, now: that of the checkpoint, and that of the run that wants to resume.
-        allowed: keys that may differ; dots lead into nested dicts, and a key stands for all keys
-            below it.
-        path: the checkpoint, for the message.
-
-    Raises:
-        ValueError: if they differ in other keys; lists them.
+    Keys ``allowed`` may differ; dots lead into nested dicts, and a key stands for all below it.
     """
     before, after = _flat(saved), _flat(now)
     changed = [

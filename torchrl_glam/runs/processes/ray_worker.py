@@ -24,9 +24,7 @@ from torchrl_glam.runs.setting import Setting
 def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
     """A collector with a language model and environments of its own, without an end.
 
-    Args:
-        config: the run's configuration.
-        number: of the collector over the run; what it draws depends on it.
+    What it draws depends on its number over the run.
     """
     seed, setting = derive_seed(config.seed, number), Setting(config)
     setting.settle(torch.device("cuda" if config.collector_gpus else "cpu"), seed)

@@ -30,15 +30,9 @@ def standardise(values: Tensor, ranks: Ranks) -> Tensor:
 def minibatches(count: int, batch_size: int, ranks: Ranks) -> list[tuple[Tensor, int]]:
     """Divides the rows of all processes, once each and at random, among whole batches.
 
-    Each process gives rows in proportion to what it has, and one at least to each batch.
-
-    Args:
-        count: rows of this process.
-        batch_size: rows of a batch, over all processes, give or take one for each of them.
-        ranks: the processes.
-
-    Returns:
-        For each batch, indices of this process's rows, and how many those of all are.
+    Each process gives rows in proportion to its ``count``, and one at least to each batch, which
+    has ``batch_size`` rows over all processes, give or take one for each of them. Returns for each
+    batch the indices of this process's rows, and how many those of all are.
 
     Examples:
         >>> [(len(rows), total) for rows, total in minibatches(10, 4, Ranks())]
