@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchrl_glam.envs.playground.goals import GoalSpace
-from torchrl_glam.envs.playground.vocabulary import OBJECTS, PLANTS, feeds, type_of
+from torchrl_glam.envs.playground.goals import FEEDS, GoalSpace
+from torchrl_glam.envs.playground.vocabulary import OBJECTS, PLANTS, type_of
 
 GoalFunction = Callable[[torch.Generator, int], Tensor]
 
@@ -137,9 +137,7 @@ class Lack:
     """
 
     def __init__(self, goals: GoalSpace, num_objects: int, device: torch.device | None) -> None:
-        items = range(len(OBJECTS))
-        table = torch.tensor([[feeds(supply, item) for supply in items] for item in items])
-        supplies = goals.matches.float() @ table.float() > 0
+        supplies = goals.matches.float() @ FEEDS.T.float() > 0
         room = len(OBJECTS) - int(torch.cat((goals.matches, supplies)).sum(1).max())
         if num_objects > room:
             raise ValueError(

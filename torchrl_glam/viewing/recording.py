@@ -96,10 +96,9 @@ def _episode(steps: TensorDictBase, reached: Tensor, description) -> dict[str, A
     done = steps["next", "done"].flatten()
     length = int(done.to(torch.int8).argmax()) + 1 if done.any() else len(done)
     steps, reached = steps[:length], reached[:length]
-    kind = steps.get("goal_kind", None)
     return {
         "goal": decode_text(steps["goal"][0]),
-        "kind": 0 if kind is None else int(kind[0]),
+        "kind": int(steps["goal_kind"][0]),
         "success": bool(reached.any()),
         "steps": [_step(step, description) for step in steps],
     }
