@@ -144,10 +144,8 @@ class PursuedGoals:
         out, distances = {}, []
         for index, kind in enumerate(self._game.goal_kinds):
             if (rows := chosen[kinds == index]).numel():
-                told, true = (
-                    self.sampler.competence[rows].mean().item(),
-                    measured[f"success/{kind}"],
-                )
+                told = self.sampler.competence[rows].mean().item()
+                true = measured[f"success/{kind}"]
                 out |= {f"goals/predicted/{kind}": told, f"goals/measured/{kind}": true}
                 distances.append(abs(told - true))
         return out | {"goals/error": sum(distances) / len(distances)}
