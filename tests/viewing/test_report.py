@@ -163,6 +163,14 @@ def test_what_is_not_finite_is_a_gap():
     assert [path["y"] for path in drawn["lines"][0]["paths"]] == ["1", "2 3"]
 
 
+def test_a_single_measurement_is_a_number_and_no_chart():
+    """As of a short run, all of whose lines have one point."""
+    alone = Chart("t", "", [Line("a", [8], [0.5]), Line("b", [], [])])
+    assert draw(alone)["newest"] == [("a", "0.5")]
+    page = make_page(Run("short", [{"step": 8, "entropy": 0.0625}]))
+    assert "<svg" not in page and "0.0625" in page
+
+
 def test_a_long_run_keeps_its_peaks_in_a_page_below_a_megabyte():
     names = [(i, j) for i in range(12) for j in range(5)]
     rows = [{f"a{i}/b{j}": math.sin(step + i * j) for i, j in names} for step in range(2_000)]

@@ -74,7 +74,8 @@ class Chart:
 def draw(chart: Chart) -> dict[str, Any]:
     """What the page's template needs of a chart, places in the units of the drawing.
 
-    ``lines`` have a path for each stretch without a gap.
+    ``newest`` has name and figure of each line if none has two points to draw a line between, else
+    None. ``lines`` have a path for each stretch without a gap.
     """
     finite = [(x, y) for line in chart.lines for x, y in zip(line.x, line.y, strict=True)]
     finite = [(x, y) for x, y in finite if math.isfinite(x) and math.isfinite(y)]
@@ -84,10 +85,13 @@ def draw(chart: Chart) -> dict[str, Any]:
     up = _Axis([*heights, *(chart.limits or ())], BOTTOM, TOP, log)
     both = max(across.low, up.low), min(across.high, up.high)
     lines = [_draw_line(line, across, up) for line in chart.lines]
+    newest = [(line.label, number(y)) for line in chart.lines for y in line.y]
+    drawable = chart.diagonal or any(len(line.x) > 1 for line in chart.lines)
     return {
         "title": chart.title,
         "about": chart.about,
         "x_label": chart.x_label,
+        "newest": None if drawable else newest,
         "x_ticks": across.ticks(),
         "y_ticks": up.ticks(),
         "lines": lines,
