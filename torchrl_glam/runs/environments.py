@@ -37,7 +37,10 @@ _READ = (  # by every recipe
 OWN_ENV = RecipeConfig.env_class
 _GAMES = ("babyai", "scienceworld", "textworld", "textworld_express")
 OWN_ENVS = (OWN_ENV, *(f"torchrl_glam.envs.games.{game}:make_{game}" for game in _GAMES))
-"""What a folder may name by itself: to make any other environment runs code that it chose."""
+"""What a folder may name by itself: to make any other environment runs code that it chose.
+
+ALFWorld is not among them: a folder might name game files of its own, which are code.
+"""
 
 
 def refuse_named_env(env_class: str, source: str, key: str) -> None:
@@ -86,6 +89,8 @@ def import_env(path: str) -> Callable[..., EnvBase]:
         says = f"there is no module {error.name!r}, neither installed nor in {os.getcwd()}"
         if not f"{module_name}.".startswith(f"{error.name}."):  # what the module imports
             says = f"it needs {error.name!r}, which is not installed"
+            if isinstance(error.__cause__, ModuleNotFoundError):  # it names the extra to install
+                says = str(error)
         raise ImportError(f"env ({path}): {says}") from error
     make = getattr(module, name, None)
     if make is None:
