@@ -55,7 +55,8 @@ def make_alfworld(
         fold: ``"train"``, ``"valid_seen"``, in the same rooms, or ``"valid_unseen"``, in others.
             Default: ``"train"``.
         tasks: families of tasks to play, of ``TASKS``. Default: None, all six.
-        num_envs: B, games side by side. Default: 1.
+        num_envs: B, games side by side. Each has a copy of the planner, 34 MB in the temporary
+            folder. Default: 1.
         num_games: the most games to play, always the same. Default: None, all, or 60 made ones.
         max_steps: steps after which an episode is truncated. Default: 50.
         seed, device, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
