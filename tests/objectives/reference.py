@@ -55,7 +55,7 @@ def target(model, target_model, target_heads, alpha, row, gamma):
 def bonus(model, alpha, row, share):
     """Munchausen RL (Vieillard et al., 2020): the taken action's scaled log-probability."""
     likelihood = torch.log(policy(model, row)[row["action"].item()]).item()
-    return share * max(alpha.item() * likelihood, -1.0)
+    return share * alpha.item() * max(likelihood, -6.0)
 
 
 def losses(models, heads, log_alpha, batch, gamma, target_entropy, critic_backprop, munchausen=0):

@@ -32,10 +32,14 @@ def soft_value(probs: Tensor, log_probs: Tensor, q_values: Tensor, alpha: Tensor
 
 
 def munchausen_bonus(log_prob: Tensor, alpha: Tensor, share: float) -> Tensor:
-    """``share * max(alpha * log pi(a), -1)``, added to a step's reward, ``[*B]``.
+    """``share * alpha * max(log pi(a), -6)``, added to a step's reward, ``[*B]``.
 
     Munchausen RL (Vieillard et al., 2020), equation 4 and section 4. It sets the values of actions
     further apart, so the policy averages over the critics so far instead of following one's noise.
+
+    The paper bounds ``alpha * log pi(a)`` at -1, which is as much as a task whose return is at most
+    1 has to give: an action once given up then stays so, whatever its value. Bounded in the
+    logarithm, the most that the bonus takes falls with the coefficient.
 
     Args:
         log_prob: of the action under the present policy, ``[*B]``.
@@ -44,9 +48,9 @@ def munchausen_bonus(log_prob: Tensor, alpha: Tensor, share: float) -> Tensor:
 
     Examples:
         >>> munchausen_bonus(torch.tensor([0.0, -2.0, -20.0]), torch.tensor(0.1), 0.5)
-        tensor([ 0.0000, -0.1000, -0.5000])
+        tensor([ 0.0000, -0.1000, -0.3000])
     """
-    return share * (alpha * log_prob).clamp_min(-1.0)
+    return share * alpha * log_prob.clamp_min(-6.0)
 
 
 def actor_loss(probs: Tensor, log_probs: Tensor, q_values: Tensor, alpha: Tensor) -> Tensor:
