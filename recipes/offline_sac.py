@@ -30,7 +30,7 @@ from torchrl_glam.runs.run import Run
 from torchrl_glam.runs.run_folder import stored_settings
 
 # What rows hold was decided when they were stored; with returns of one step, not the discount.
-STORED = ("env", "env_class", "num_envs", "n_step", "capacity", "hindsight")
+STORED = ("env", "env_class", "memory", "num_envs", "n_step", "capacity", "hindsight")
 
 
 @program

@@ -63,12 +63,24 @@ def test_an_empty_goal_keeps_its_lead_in(goal, observation, tokenizer):
     assert tokens[0, mask[0]].tolist() == whole
 
 
-def test_a_kind_of_prompt_that_does_not_compose_is_refused_when_it_comes():
-    """Two line ends are one token of this tokenizer, and stand there if nothing is between."""
+def pairs_of_line_ends():
+    """Two line ends are one token of this tokenizer."""
     words = ["\n\n", "\n", " ", "Goal:", "Sing", "See", "Action:"]
     isolated = ["\n\n", " ", Regex(r"(?<!\n)\n(?!\n)")]
     splits = [pre_tokenizers.Split(pattern, "isolated") for pattern in isolated]
-    transform = TokenizeText(make_tokenizer(pre_tokenizers.Sequence(splits), words))
+    return make_tokenizer(pre_tokenizers.Sequence(splits), words)
+
+
+def test_earlier_steps_that_do_not_compose_are_refused_before_they_are_played():
+    told = state("Sing", "See").set("actions", encode_text([["Sing\n"]]))
+    TokenizeText(pairs_of_line_ends())(told.clone())
+    with pytest.raises(ValueError, match="does not compose"):
+        TokenizeText(pairs_of_line_ends(), memory=50)(told)
+
+
+def test_a_kind_of_prompt_that_does_not_compose_is_refused_when_it_comes():
+    """Two line ends stand there if nothing is between."""
+    transform = TokenizeText(pairs_of_line_ends())
     transform(state("Sing", "See"))
     transform(state("", "See"))
     # what a reset leaves empty elsewhere is no prompt

@@ -193,7 +193,8 @@ def make_env(
         if getattr(config, name) is not None:
             lengths[name] = getattr(config, name)
     end = None if config.long_texts == "error" else config.long_texts
-    env = TransformedEnv(env, TokenizeText(tokenizer, template=template, keep=end, **lengths))
+    options = {"template": template, "keep": end, "memory": config.memory, **lengths}
+    env = TransformedEnv(env, TokenizeText(tokenizer, **options))
     game = describe_env(env)
     wanted = {*_READ, game.success_key, *keep}
     return env.append_transform(SelectTransform(*(wanted & game.entries)))

@@ -11,6 +11,7 @@ from torchrl.collectors import Collector
 from torchrl.envs import EnvBase, TransformedEnv
 
 from torchrl_glam.models import load_language_model
+from torchrl_glam.models.trunks.reader import positions, text_config
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.device import bound_kernel_caches, choose_autocast, keep_freed_memory
 from torchrl_glam.runs.environments import make_env, make_eval_envs
@@ -52,7 +53,12 @@ class Setting:
         seed_everything(seed)
 
     def load_model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """The language model of the configuration, on the device, and its tokenizer."""
+        """The language model of the configuration, on the device, and its tokenizer.
+
+        Raises:
+            ValueError: if ``memory`` is larger than a text that it reads, or as
+                :func:`~torchrl_glam.models.load_language_model` raises it.
+        """
         model, tokenizer = load_language_model(
             self.config.language_model,
             lora=self.config.lora(),
@@ -61,6 +67,12 @@ class Setting:
             gradient_checkpointing=self.config.gradient_checkpointing,
             attention="eager" if self._slow else None,  # the fused kernel is slow backward
         )
+        limit, memory = positions(text_config(model)), self.config.memory
+        if limit is not None and memory >= limit.tokens:
+            raise ValueError(
+                f"memory ({memory}) must be below {limit.tokens}, as the model {limit.why} for the "
+                "whole prompt: give fewer tokens, or choose a model with a longer context"
+            )
         self._pretraining = str(getattr(model.config, "pretraining", ""))
         return model, tokenizer
 

@@ -7,7 +7,7 @@ goal alone. The prompt is put together from them and a template's fixed parts by
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -83,7 +83,8 @@ class PromptBuilder(nn.Module):
 
         Args:
             goal_tokens: ``[*B, Tg]`` integers, padded on the right.
-            observation_tokens: ``[*B, To]`` integers, padded on the right.
+            observation_tokens: ``[*B, To]`` integers, padded on the right, and between the
+                steps of a memory.
             action_tokens: ``[*B, Ta]`` integers, padded on the right: an action that ends the
                 prompt, before what closes it. Default: None.
 
@@ -126,6 +127,7 @@ def check_composition(
     template: PromptTemplate,
     examples: Iterable[tuple[str, str]],
     actions: Iterable[str] = (),
+    steps: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Checks that prompts built from pieces have exactly the tokens of the whole text.
 
@@ -134,6 +136,7 @@ def check_composition(
         template: the prompt.
         examples: pairs of goal text and observation text.
         actions: texts that continue the last of them, for decoder-only models. Default: none.
+        steps: earlier observations and actions, in front of each observation. Default: none.
 
     Raises:
         ValueError: naming the first example that differs, and where.
@@ -145,14 +148,20 @@ def check_composition(
     builder = PromptBuilder(tokenizer, template)
     special = {"add_special_tokens": template.special_tokens}
 
-    def piece(slot: str, text: str) -> Tensor:
-        ids = tokenizer(template.lead(slot) + text, add_special_tokens=False).input_ids
+    def ids(text: str) -> Tensor:
+        ids = tokenizer(text, add_special_tokens=False).input_ids
         return torch.tensor([ids], dtype=torch.long)
 
+    def piece(slot: str, text: str) -> Tensor:
+        return ids(template.lead(slot) + text)
+
+    seen = []
+    for before, action in steps:
+        seen += [piece("observation", before), ids(template.link), piece("action", action)]
     pieces, text = [], ""
     for goal, observation in examples:
-        pieces = [piece("goal", goal), piece("observation", observation)]
-        text = template.fill(goal, observation)
+        pieces = [piece("goal", goal), torch.cat([*seen, piece("observation", observation)], -1)]
+        text = template.fill(goal, template.recall(steps, observation))
         _compare(tokenizer, text, builder(*pieces)[0][0].tolist(), tokenizer(text, **special))
     for action in actions:
         whole = text + template.lead("action") + action

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,28 @@ class PromptTemplate:
         return "".join(
             text if kind == "literal" else text + slots[kind] for kind, text in self.pieces
         )
+
+    @property
+    def link(self) -> str:
+        """Text between an earlier observation and the action played there: as in the prompt.
+
+        A chat is not opened again: there it is that of the default prompt.
+        """
+        kinds = [kind for kind, _ in self.pieces]
+        after = kinds.index("observation") + 1
+        if self.special_tokens and "goal" not in kinds[after:]:
+            return "".join(text for _, text in self.pieces[after:])
+        return "\nAction:" if self.action_lead else "\nAction:\n"
+
+    def recall(self, steps: Iterable[tuple[str, str]], observation: str) -> str:
+        """The observation behind earlier steps, pairs of observation and action, for :meth:`fill`.
+
+        Examples:
+            >>> PromptTemplate().recall([("It is dark", "switch on")], "It is light")
+            'It is dark\\nAction: switch on\\nIt is light'
+        """
+        shown = [f"{seen}{self.link}{self.action_lead}{action}" for seen, action in steps]
+        return self.lead("observation").join([*shown, observation])
 
     def as_chat(self, tokenizer: PreTrainedTokenizerBase) -> PromptTemplate:
         """The same prompt as a user's turn, for a chat model: the action is what it answers.

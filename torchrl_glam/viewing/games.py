@@ -24,7 +24,8 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
         card: the agent card. None, or a card without an environment: Playground-Text.
 
     Returns:
-        ``env_class``, ``env``, ``eval_splits``, token lengths and ``long_texts``, as in recipes.
+        ``env_class``, ``env``, ``eval_splits``, token lengths, ``memory`` and ``long_texts``, as in
+        recipes.
 
     Raises:
         ValueError: if the agent card names an environment of another package and the configuration
@@ -48,7 +49,7 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
         own = {}
     default = RecipeConfig()
     env = own.get("env", {} if config.env_class else default.env)
-    given = {key: getattr(config, key) for key in (*LENGTHS, "long_texts")}
+    given = {key: getattr(config, key) for key in (*LENGTHS, "memory", "long_texts")}
     texts = {key: value for key, value in given.items() if value is not None}
     return (
         own
@@ -96,13 +97,14 @@ def tokenize(env: EnvBase, agent: Agent, settings: Mapping[str, Any] | None = No
         env: text environment.
         agent: gives tokenizer and template.
         settings: numbers of tokens to keep, and what of longer texts, as :func:`choose_game` gives
-            them. Default: those of the environment's longest texts.
+            them. Default: those of the environment's longest texts, and no memory.
     """
     lengths = token_lengths(env, agent.tokenizer, agent.template)
+    settings = settings or {}
     for name in LENGTHS:
-        if settings is not None and settings.get(name) is not None:
+        if settings.get(name) is not None:
             lengths[name] = max(settings[name], lengths.get(name, 0))
-    end = (settings or {}).get("long_texts", "error")
-    keep = None if end == "error" else end
-    texts = TokenizeText(agent.tokenizer, template=agent.template, keep=keep, **lengths)
+    end = settings.get("long_texts", "error")
+    options = {"keep": None if end == "error" else end, "memory": settings.get("memory", 0)}
+    texts = TokenizeText(agent.tokenizer, template=agent.template, **options, **lengths)
     return TransformedEnv(env, texts)

@@ -50,6 +50,7 @@ class EnvironmentConfig:
     goal_length: int | None = None
     observation_length: int | None = None
     action_length: int | None = None
+    memory: int = 0
     long_texts: str = "error"
 
 
@@ -111,6 +112,7 @@ class RecipeConfig(EnvironmentConfig):
         at_least(self, 1, "total_steps", "update_every", "batch_size", "lora_rank")
         at_least(self, 1, "log_every", "max_tokens_per_pass")
         within(self, 1, 1_000_000, *LENGTHS)
+        within(self, 0, 1_000_000, "memory")
         at_least(self, 0, "eval_every", "checkpoint_every", "lr_trunk", "lr_heads")
         within(self, 0, 2**32 - 1, "seed")
         within(self, 1, 1_000_000, "num_envs", "eval_episodes")

@@ -39,6 +39,7 @@ class ViewConfig:
     goal_length: int | None = None
     observation_length: int | None = None
     action_length: int | None = None
+    memory: int | None = None
     long_texts: str | None = None
     seed: int = 10_000
     device: str = "auto"
