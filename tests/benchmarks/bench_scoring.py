@@ -4,9 +4,11 @@
     python tests/benchmarks/bench_scoring.py --models t5-small --objects 32  # 34 candidates a state
     python tests/benchmarks/bench_scoring.py --models tiny --batch 4 --repeats 1     # seconds
     python tests/benchmarks/bench_scoring.py --device cuda --dtype bfloat16 --batch 256
+    python tests/benchmarks/bench_scoring.py --prompts 64 128 256 512 1024 --no-train  # a memory
 
 Random weights on architectures of the named sizes, prompts of 86 to 94 tokens, as many candidates
-as objects plus two. Methods:
+as objects plus two. With --prompts, prompts have that many tokens, as with a memory of earlier
+steps, and a last table tells how many times the seconds of the trie the naive way takes. Methods:
 
 - naive: one forward per candidate, the prompt read again each time;
 - repeat: the prompt read once, its encoding (or key-value cache) repeated per candidate;
@@ -26,6 +28,8 @@ from dataclasses import dataclass, field
 import torch
 from scoring_methods import METHODS, MODELS, make_case, memory_of, run
 from torch import Tensor
+
+RATIOS = ("naive / trie", "trie / first trie")
 
 
 @dataclass
@@ -54,10 +58,11 @@ def measure(arguments: argparse.Namespace, name: str, train: bool) -> dict[str, 
     return cells
 
 
-def table(arguments: argparse.Namespace, name: str) -> None:
+def table(arguments: argparse.Namespace, name: str) -> dict[str, tuple[float, float]]:
+    """Prints what a model's methods cost; seconds of naive and trie by mode."""
     modes = ["forward", "training"] if arguments.train else ["forward"]
     cells = {mode: measure(arguments, name, mode == "training") for mode in modes}
-    print(f"\n{name}")
+    print(f"\n{name}" + (f", prompts of {arguments.prompt} tokens" if arguments.prompt else ""))
     heads = ["prompts/s", "of floor", "MiB"]
     print(f"{'':18}" + "".join(f"{mode:>{10 * len(heads)}}" for mode in modes))
     print(f"{'':18}" + "".join(f"{head:>10}" for head in heads) * len(modes))
@@ -74,6 +79,24 @@ def table(arguments: argparse.Namespace, name: str) -> None:
         # Log-likelihoods of random weights are hundreds of nats.
         if arguments.dtype == "float32" and error > 1e-2:
             raise AssertionError(f"{method} differs from trie by {error:.2g} nats")
+    return {mode: tuple(min(cells[mode][m].seconds) for m in ("naive", "trie")) for mode in modes}
+
+
+def compare_prompts(arguments: argparse.Namespace, name: str) -> None:
+    """A table for each length of the prompts, and one of the ratios."""
+    found = {}
+    for tokens in arguments.prompts:
+        arguments.prompt = tokens
+        found[tokens] = table(arguments, name)
+    first = found[arguments.prompts[0]]
+    heads = "".join(f"{f'{what}, {mode}':>24}" for mode in first for what in RATIOS)
+    print(f"\n{name}\n{'tokens':>8}{heads}")
+    for tokens, seconds in found.items():
+        line = "".join(
+            f"{naive / trie:24.2f}{trie / first[mode][1]:24.2f}"
+            for mode, (naive, trie) in seconds.items()
+        )
+        print(f"{tokens:8}{line}")
 
 
 def main() -> None:
@@ -82,6 +105,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=models, choices=MODELS)
     parser.add_argument("--batch", type=int, default=32, help="states in a batch")
     parser.add_argument("--objects", type=int, default=6, help="candidates are two more")
+    parser.add_argument("--prompts", nargs="+", type=int, help="tokens of a prompt")
     parser.add_argument("--repeats", type=int, default=5, help="timed runs; the fastest counts")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
@@ -92,8 +116,9 @@ def main() -> None:
         f"{arguments.batch} states, {torch.get_num_threads()} threads, {arguments.device}, "
         f"{arguments.dtype}, torch {torch.__version__}"
     )
+    arguments.prompt = None
     for name in arguments.models:
-        table(arguments, name)
+        (compare_prompts if arguments.prompts else table)(arguments, name)
 
 
 if __name__ == "__main__":

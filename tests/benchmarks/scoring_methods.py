@@ -46,6 +46,7 @@ QWEN = SPECIAL | {
     "num_key_value_heads": 4,
     "tie_word_embeddings": True,
 }
+GOAL_TOKENS = 10
 TINY = SMALL | {"d_model": 64, "num_layers": 1}
 MODELS = {
     "tiny": lambda: T5ForConditionalGeneration(T5Config(**T5, **TINY)),
@@ -65,19 +66,21 @@ class Case(NamedTuple):
     prompt_mask: Tensor  # [B, T]
 
 
-def make_states(number: int, objects: int) -> TensorDict:
+def make_states(number: int, objects: int, observed: int | None = None) -> TensorDict:
     """Tokens shaped as Flan-T5's tokenizer cuts Playground-Text with six objects.
 
-    Prompts of 86 to 94 tokens; a candidate "Go to" + colour + noun of one or two pieces for every
-    object, and two others of three tokens. Which tokens they are makes no difference.
+    Prompts of 86 to 94 tokens, or with ``observed`` tokens of observation; a candidate "Go to" +
+    colour + noun of one or two pieces for every object, and two others of three tokens. Which
+    tokens they are makes no difference.
     """
     draw = torch.Generator().manual_seed(0)
 
     def random(low: int, high: int, *shape: int) -> Tensor:
         return torch.randint(low, high, shape, generator=draw)
 
-    observation = random(1000, 9000, number, 75)
-    observation[torch.arange(75) >= random(67, 76, number, 1)] = 0
+    observation = random(1000, 9000, number, 75 if observed is None else observed)
+    if observed is None:
+        observation[torch.arange(75) >= random(67, 76, number, 1)] = 0
     others = random(900, 1000, number, 2, 5)
     others[..., 3:] = 0
     go = torch.tensor([10, 11]).expand(number, objects, 2)
@@ -88,7 +91,7 @@ def make_states(number: int, objects: int) -> TensorDict:
     going = torch.cat([go, random(20, 28, number, objects, 1), noun], -1)
     return TensorDict(
         {
-            "goal_tokens": random(1000, 9000, number, 10),
+            "goal_tokens": random(1000, 9000, number, GOAL_TOKENS),
             "observation_tokens": observation,
             "action_tokens": torch.cat([going, others], 1),
             "action_mask": torch.ones(number, objects + 2, dtype=torch.bool),
@@ -132,7 +135,10 @@ def make_case(arguments: Any, name: str, train: bool) -> Case:
     trunk = make_trunk(model.eval(), tokenizer, **options).to(device)
     kind = RepeatedTrunk if trunk.base_model.config.is_encoder_decoder else RepeatedDecoderOnlyTrunk
     repeated = kind(model, tokenizer, **options).to(device)
-    states = make_states(arguments.batch, arguments.objects).to(device)
+    observed = arguments.prompt
+    if observed is not None:
+        observed -= GOAL_TOKENS + trunk.prompt.num_literal_tokens
+    states = make_states(arguments.batch, arguments.objects, observed).to(device)
     read = trunk.prompt(states["goal_tokens"], states["observation_tokens"])
     return Case(trunk, repeated, states, *read)
 

@@ -221,7 +221,7 @@ def test_a_game_without_goals_named_and_one_instance_at_a_time(recipe, tmp_path)
 
 
 def test_a_game_with_goals_named(recipe, tmp_path):
-    options = ["env=corridor:Corridor", "env.names_goals=true"]
+    options = ["env=corridor:Corridor", "env.names_goals=true", "memory=64"]
     if recipe.name == "sac_glam":
         options += ["sampling=ratio+prior", "hindsight_ratio=0.25"]
     _, rows = play_corridor(recipe, tmp_path, *options)

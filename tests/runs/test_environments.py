@@ -1,7 +1,9 @@
 """Environments that a configuration names: how they are found, made, and told what they lack."""
 
 import pytest
+import torch
 from corridor import Corridor
+from families import make_model
 from torchrl.envs import SerialEnv
 
 from torchrl_glam.envs import GoalSpace
@@ -13,6 +15,7 @@ from torchrl_glam.runs.environments import (
     make_env,
     make_eval_envs,
 )
+from torchrl_glam.runs.setting import Setting
 
 
 def config_of(env_class, env=None, **settings):
@@ -140,3 +143,29 @@ def test_long_texts_are_an_error_or_cut(tokenizer):
         assert env.reset()["observation_tokens"].shape == (32, 3)
     with pytest.raises(ValueError, match=r"long_texts \(middle\) must be one of \('error', 'head'"):
         SACGLAMConfig(long_texts="middle").check()
+
+
+def test_a_memory_widens_what_is_kept_and_is_given_outside_of_the_environment(tokenizer):
+    env = make_env(config_of("corridor:Corridor", memory=50, observation_length=20), tokenizer)
+    steps = env.rollout(20, break_when_any_done=False)
+    shown = (steps["observation_tokens"] != tokenizer.pad_token_id).sum(-1)
+    assert steps["observation_tokens"].shape[-1] >= 70 and 50 < shown.max() <= 70
+    with pytest.raises(ValueError, match=r"env.memory cannot be given: give memory=50 instead"):
+        make("stairs:make", {"memory": 50})
+    with pytest.raises(ValueError, match=r"memory \(-1\) must be in \[0, 1e\+06\]"):
+        SACGLAMConfig(memory=-1).check()
+
+
+def test_a_memory_beyond_what_the_model_reads_is_refused(tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path)
+    make_model("gpt2", tokenizer, n_positions=64).save_pretrained(tmp_path)
+    for memory in (63, 64):
+        setting = Setting(RecipeConfig(language_model=str(tmp_path), memory=memory))
+        setting.settle(torch.device("cpu"), 0)
+        if memory < 64:
+            setting.load_model()
+            continue
+        with pytest.raises(
+            ValueError, match=r"memory \(64\) must be below 64, as the model has 64"
+        ):
+            setting.load_model()

@@ -72,10 +72,10 @@ def pairs_of_line_ends():
 
 
 def test_earlier_steps_that_do_not_compose_are_refused_before_they_are_played():
-    told = state("Sing", "See").set("actions", encode_text([["Sing\n"]]))
-    TokenizeText(pairs_of_line_ends())(told.clone())
+    template = PromptTemplate("{observation} Goal: {goal}")  # nothing parts it from an action
+    TokenizeText(pairs_of_line_ends(), template=template)(state("Sing", "See"))
     with pytest.raises(ValueError, match="does not compose"):
-        TokenizeText(pairs_of_line_ends(), memory=50)(told)
+        TokenizeText(pairs_of_line_ends(), template=template, memory=50)(state("Sing", "See"))
 
 
 def test_a_kind_of_prompt_that_does_not_compose_is_refused_when_it_comes():

@@ -102,6 +102,7 @@ def first_step(state):
     return max(map(size, steps))
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     *(st.integers(1, 3), st.integers(1, 8), st.integers(0, 6)),  # games, steps, words
@@ -232,12 +233,10 @@ def test_nothing_is_remembered_after_a_step_that_is_too_long():
         state = act(env, state, [action])
         seen.append((quiet, ["wait", "shout"][action]))
         assert read(state) == prompt("Read all", seen, after, 60)
-    assert env.transform[0].num_cut["memory"] == 0
     with pytest.warns(UserWarning, match=r"memory \(60\) is too small for a step, so nothing is"):
         state = act(env, state, [0])
     assert read(state) == TOKENIZER(f"Goal: Read all\n{quiet}\nAction:").input_ids
     assert read(act(env, state, [0])) == prompt("Read all", [(quiet, "wait")], quiet, 60)
-    assert env.transform[0].num_cut == {"goal": 0, "observation": 0, "action": 0, "memory": 1}
 
 
 @pytest.mark.parametrize("memory", [-1, 2.5, "64", True, None])
@@ -250,7 +249,7 @@ def test_a_memory_that_is_no_number_of_tokens_is_refused(memory):
 def test_a_step_without_the_tokens_of_its_state_is_refused():
     env = make(diaries(1), 200)
     action = env.reset().select("action_mask").set("action", torch.tensor([0]))
-    with pytest.raises(KeyError, match=r"\('observation_tokens', 'action_tokens'\) are missing"):
+    with pytest.raises(KeyError, match="observation_tokens"):
         env.step(action)
 
 

@@ -133,6 +133,8 @@ def make_bare_env(
     for name, value in given.items():
         if name in (*own, "goal_sampler"):
             raise ValueError(f"env.{name} cannot be given: recipes choose it, see --help")
+        if name == "memory" and name not in taken:
+            raise ValueError(f"env.memory cannot be given: give memory={value} instead")
         if name in taken and isinstance(taken[name].default, bool) and not isinstance(value, bool):
             raise ValueError(f"env.{name} ({value}) must be true or false")
     if goal_sampler is not None:

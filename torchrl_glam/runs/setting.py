@@ -55,9 +55,7 @@ class Setting:
     def load_model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """The language model of the configuration, on the device, and its tokenizer.
 
-        Raises:
-            ValueError: if ``memory`` is larger than a text that it reads, or as
-                :func:`~torchrl_glam.models.load_language_model` raises it.
+        Raises ValueError if ``memory`` is larger than what it reads.
         """
         model, tokenizer = load_language_model(
             self.config.language_model,
@@ -70,8 +68,8 @@ class Setting:
         limit, memory = positions(text_config(model)), self.config.memory
         if limit is not None and memory >= limit.tokens:
             raise ValueError(
-                f"memory ({memory}) must be below {limit.tokens}, as the model {limit.why} for the "
-                "whole prompt: give fewer tokens, or choose a model with a longer context"
+                f"memory ({memory}) must be below {limit.tokens}, as the model {limit.why}: give "
+                "fewer tokens, or choose a model with a longer context"
             )
         self._pretraining = str(getattr(model.config, "pretraining", ""))
         return model, tokenizer

@@ -83,8 +83,7 @@ class PromptBuilder(nn.Module):
 
         Args:
             goal_tokens: ``[*B, Tg]`` integers, padded on the right.
-            observation_tokens: ``[*B, To]`` integers, padded on the right, and between the
-                steps of a memory.
+            observation_tokens: ``[*B, To]`` integers, padded anywhere.
             action_tokens: ``[*B, Ta]`` integers, padded on the right: an action that ends the
                 prompt, before what closes it. Default: None.
 

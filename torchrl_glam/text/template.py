@@ -73,14 +73,12 @@ class PromptTemplate:
 
     @property
     def link(self) -> str:
-        """Text between an earlier observation and the action played there: as in the prompt.
-
-        A chat is not opened again: there it is that of the default prompt.
-        """
+        """Text between an earlier observation and the action played there, as in the prompt."""
         kinds = [kind for kind, _ in self.pieces]
         after = kinds.index("observation") + 1
         if self.special_tokens and "goal" not in kinds[after:]:
             return "".join(text for _, text in self.pieces[after:])
+        # a chat is not opened again
         return "\nAction:" if self.action_lead else "\nAction:\n"
 
     def recall(self, steps: Iterable[tuple[str, str]], observation: str) -> str:

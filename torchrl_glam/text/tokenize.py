@@ -15,7 +15,7 @@ from torchrl.envs import EnvBase, Transform
 
 from torchrl_glam.text.encoding import End, decode_text
 from torchrl_glam.text.memory import StepMemory
-from torchrl_glam.text.prompt import check_composition
+from torchrl_glam.text.prompt import EXAMPLE_ACTIONS, check_composition
 from torchrl_glam.text.template import PromptTemplate
 from torchrl_glam.text.token_cache import TokenCache
 
@@ -44,8 +44,8 @@ class TokenizeText(Transform):
         keep: which end of a longer text is kept, in whole words: ``"head"`` or ``"tail"``. The
             first such text of each kind causes a warning, and :attr:`num_cut` counts them.
             Default: None, a longer text is an error.
-        memory: the most tokens of earlier steps of the episode that stand in front of the
-            observation, the newest ones, each a whole observation and the action played after it:
+        memory: the most tokens of earlier steps of the episode in front of the observation, the
+            newest ones, each a whole observation and the action played after it:
             ``"You are on floor 0\\nAction: up\\nYou are on floor 1"``. Default 0: none.
         template: the prompt, which says what white space stands in front of each piece. Default:
             :class:`~torchrl_glam.text.PromptTemplate`.
@@ -56,21 +56,19 @@ class TokenizeText(Transform):
             be missing from the environment.
         hindsight_goal_id_key: ids of hindsight goals to read where there is no text, int64
             ``[*B, H]``, -1 for none. Default: ``("hindsight", "goal_id")``. May be missing too.
+        action_key: index of the action, int64 ``[*B]``, for a memory. Default: ``"action"``.
         goal_tokens_key, observation_tokens_key, action_tokens_key, hindsight_tokens_key: tokens to
-            write, right-padded: ``[*B, Tg]``, ``[*B, To]``, ``[*B, A, Ta]``, ``[*B, H, Tg]``,
-            int16 if the vocabulary fits, else int32. Tokens of a memory stand in front of those of
-            the observation. Defaults: ``"goal_tokens"``, ``"observation_tokens"``,
-            ``"action_tokens"``, ``("hindsight", "goal_tokens")``.
-        action_key: index of the action, int64 ``[*B]``, which a memory reads. Default:
-            ``"action"``.
+            write, right-padded: ``[*B, Tg]``, ``[*B, To]``, behind the places of a memory if there
+            is one, ``[*B, A, Ta]``, ``[*B, H, Tg]``,
+            int16 if the vocabulary fits, else int32. Defaults: ``"goal_tokens"``,
+            ``"observation_tokens"``, ``"action_tokens"``, ``("hindsight", "goal_tokens")``.
 
     Raises:
         ValueError: if the tokenizer has no padding token, or ``memory`` is no number of tokens;
             when a text is read, if it has more tokens than the length kept for it and there is no
             ``keep``, if it is not UTF-8, or if a prompt's pieces have not the tokens of the whole;
-            on the first reset, if a step has more tokens than ``memory``; when ids are read, if
-            nothing gives their texts, or if the environments of a batch differ in them.
-        KeyError: if a text is missing; on a step with ``memory``, if the tokens of the state are.
+            on the first reset, if ``memory`` is too small for a step; when ids are read, if nothing
+            gives their texts, or if the environments of a batch differ in them.
 
     Examples:
         >>> from torchrl.envs import TransformedEnv
@@ -98,11 +96,11 @@ class TokenizeText(Transform):
         actions_key: NestedKey = "actions",
         hindsight_goal_key: NestedKey = ("hindsight", "goal"),
         hindsight_goal_id_key: NestedKey = ("hindsight", "goal_id"),
+        action_key: NestedKey = "action",
         goal_tokens_key: NestedKey = "goal_tokens",
         observation_tokens_key: NestedKey = "observation_tokens",
         action_tokens_key: NestedKey = "action_tokens",
         hindsight_tokens_key: NestedKey = ("hindsight", "goal_tokens"),
-        action_key: NestedKey = "action",
     ) -> None:
         text_keys = [goal_key, observation_key, actions_key, hindsight_goal_key]
         out_keys = [
@@ -115,11 +113,6 @@ class TokenizeText(Transform):
         self._token_keys = out_keys
         if keep not in (None, "head", "tail"):
             raise ValueError(f'keep ({keep!r}) must be "head", "tail" or None')
-        if type(memory) is not int or memory < 0:
-            raise ValueError(
-                f"memory ({memory!r}) must be a whole number of tokens, at least 0: 0 shows no "
-                "earlier steps"
-            )
         if tokenizer.pad_token_id is None:
             raise ValueError("tokenizer has no padding token: set tokenizer.pad_token")
         template = PromptTemplate() if template is None else template
@@ -131,7 +124,7 @@ class TokenizeText(Transform):
             TokenCache(tokenizer, template.lead(slot), slot, length, self.token_dtype, keep)
             for slot, length in lengths.items()
         ]
-        self._memory = StepMemory(tokenizer, template, memory) if memory else None
+        self._memory = StepMemory(tokenizer, template, memory)
         self._action_key = action_key
         self._tokenizer, self._template = tokenizer, template
         self._composes: set[tuple[bool, bool]] = set()  # kinds of prompts that were checked
@@ -140,12 +133,8 @@ class TokenizeText(Transform):
 
     @property
     def num_cut(self) -> dict[str, int]:
-        """Different texts cut so far, of ``"goal"``, ``"observation"`` and ``"action"``.
-
-        With a memory, ``"memory"`` counts the steps after which it is empty, as they are longer.
-        """
-        cut = {cache.name: cache.num_cut for cache in self._caches}
-        return cut if self._memory is None else {**cut, "memory": self._memory.num_forgotten}
+        """Different texts cut so far, of ``"goal"``, ``"observation"`` and ``"action"``."""
+        return {cache.name: cache.num_cut for cache in self._caches}
 
     def set_container(self, container: Transform | EnvBase) -> None:
         """Called when the transform is put into an environment, whose goals may be others."""
@@ -165,9 +154,10 @@ class TokenizeText(Transform):
             # Goal and observation are part of the prompt, whatever they say.
             always = cache is not self._caches[2]
             next_tensordict.set(out_key, cache.tokens_of(text, always_lead=always))
-        self._check_composition(*(next_tensordict.get(key) for key in self.in_keys[:3]), counts)
-        if self._memory is not None:
-            self._forget(next_tensordict, counts)
+        self._check_composition(*(next_tensordict.get(key) for key in self.in_keys[:2]), counts)
+        if self._memory.tokens:
+            seen, actions = (next_tensordict.get(key) for key in self._token_keys[1:3])
+            next_tensordict.set(self._token_keys[1], self._memory.begin(seen, actions, counts))
         text = next_tensordict.get(self.in_keys[3], None)
         ids = next_tensordict.get(self.in_keys[4], None)
         if text is not None:
@@ -186,50 +176,32 @@ class TokenizeText(Transform):
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         following = self._call(next_tensordict)
-        if self._memory is None:
+        if not self._memory.tokens:
             return following
-        keys = (*self._token_keys[1:3], self._action_key)
-        before, actions, action = (tensordict.get(key, None) for key in keys)
-        if before is None or actions is None:
-            raise KeyError(
-                f"keys {keys[:2]} are missing from the state: with memory they hold the steps "
-                "before, so give step what the reset or the step before returned, with the action"
-            )
-        moves = tensordict.get("_step", None)
-        moves = None if moves is None else moves.reshape(action.shape)
-        played = actions.take_along_dim(action[..., None, None], -2).squeeze(-2)
-        after = following.get(keys[0])
-        return following.set(keys[0], self._memory.follow(before, played, after, moves))
-
-    def _forget(self, state: TensorDictBase, counts: Tensor | None) -> None:
-        """Makes room for earlier steps in front of the observation's tokens."""
         key, actions_key = self._token_keys[1:3]
-        observation, actions = state.get(key), state.get(actions_key)
-        rows = ... if counts is None else counts.reshape(observation.shape[:-1])
-        self._memory.check(observation[rows], actions[rows])
-        state.set(key, self._memory.forget(observation))
+        before, action = tensordict[key], tensordict[self._action_key]
+        played = tensordict[actions_key].take_along_dim(action[..., None, None], -2).squeeze(-2)
+        after = self._memory.follow(before, played, following.get(key))
+        if (moves := tensordict.get("_step", None)) is not None:
+            after = after.where(moves.reshape(*action.shape, 1), before)
+        return following.set(key, after)
 
     def _check_composition(
-        self, goal: Tensor, observation: Tensor, actions: Tensor, counts: Tensor | None = None
+        self, goal: Tensor, observation: Tensor, counts: Tensor | None = None
     ) -> None:
         """Checks one prompt of each kind: with and without a goal, with and without an observation.
 
         Whether pieces compose hangs on how they begin. Prompts count where ``counts`` is True.
         """
-        # of the actions the first is enough
-        texts = [
-            text.reshape(-1, text.shape[-1]) for text in (goal, observation, actions[..., 0, :])
-        ]
+        goal, observation = (text.reshape(-1, text.shape[-1]) for text in (goal, observation))
         if counts is not None:
-            texts = [text[counts.flatten()] for text in texts]
-        goal, observation, action = texts
+            goal, observation = goal[counts.flatten()], observation[counts.flatten()]
         kinds = torch.stack([goal[:, 0] == 0, observation[:, 0] == 0], -1).tolist()
         for row, kind in enumerate(map(tuple, kinds)):
             if kind not in self._composes:
-                seen = decode_text(observation[row])
-                steps = [(seen, decode_text(action[row]))] if self._memory is not None else []
-                example = decode_text(goal[row]), seen
-                check_composition(self._tokenizer, self._template, [example], steps=steps)
+                texts = decode_text(goal[row]), decode_text(observation[row])
+                steps = [(texts[1], EXAMPLE_ACTIONS[0])] if self._memory.tokens else []
+                check_composition(self._tokenizer, self._template, [texts], steps=steps)
                 self._composes.add(kind)
 
     def _tokens_of_ids(self, ids: Tensor) -> Tensor:
@@ -273,11 +245,11 @@ class TokenizeText(Transform):
             self._token_keys, sources, shapes, caches, strict=True
         ):
             if source is not None:
-                seen = self._memory is not None and cache is self._caches[1]
+                places = self._memory.places if cache is self._caches[1] else 0
                 observation_spec[key] = Bounded(
                     0,
                     self.vocab_size - 1,
-                    shape=(*shape, cache.length + (self._memory.places if seen else 0)),
+                    shape=(*shape, places + cache.length),
                     dtype=self.token_dtype,
                     device=source.device,
                 )
@@ -285,7 +257,7 @@ class TokenizeText(Transform):
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
         """With a memory, adds the tokens that a step reads to the state."""
-        if self._memory is not None:
+        if self._memory.tokens:
             written = self.parent.output_spec["full_observation_spec"].clone()
             written = self.transform_observation_spec(written)
             for key in self._token_keys[1:3]:
@@ -294,6 +266,6 @@ class TokenizeText(Transform):
 
     def __repr__(self) -> str:
         lengths = [f"{cache.name}_length={cache.length}" for cache in self._caches]
+        lengths += [f"memory={self._memory.tokens}"] if self._memory.tokens else []
         tokenizer = f"{type(self._tokenizer).__name__} of {self.vocab_size} tokens"
-        lengths += [] if self._memory is None else [f"memory={self._memory.tokens}"]
         return f"{type(self).__name__}({tokenizer}, {', '.join(lengths)})"
