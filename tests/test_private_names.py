@@ -92,6 +92,10 @@ for module, kind in (
 ):
     if find_spec(module):  # the extra of that name
         OWNERS.append((made_by(module, kind), "_gateway"))
+if find_spec("jericho"):
+    OWNERS.append(
+        (lambda: importlib.import_module("jericho").FrotzEnv, "_filter_candidate_actions")
+    )
 NAMES = [(name, owner) for owner, names in OWNERS for name in names.split()]
 
 

@@ -49,8 +49,8 @@ myst_heading_anchors = 3
 # --- docstrings
 autodoc_default_options = {"members": True, "show-inheritance": True, "member-order": "bysource"}
 autodoc_typehints_format = "short"
-autodoc_mock_imports = ["alfworld", "gymnasium", "minigrid", "scienceworld", "textworld"]
-autodoc_mock_imports += ["textworld_express"]
+autodoc_mock_imports = ["alfworld", "gymnasium", "jericho", "minigrid", "scienceworld"]
+autodoc_mock_imports += ["textworld", "textworld_express"]
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True

@@ -142,7 +142,7 @@ def test_the_embedded_model_is_that_of_its_shape_and_the_papers_task():
 
 
 @pytest.mark.parametrize(
-    "option", ["alfworld", "babyai", "textworld", "textworld_express", "scienceworld"]
+    "option", ["alfworld", "babyai", "jericho", "scienceworld", "textworld", "textworld_express"]
 )
 def test_games_is_a_schedule_for_any_of_them(option):
     config = load("games", f"env={option}")
@@ -363,5 +363,5 @@ def test_keys_of_a_game_are_arguments(file):
 
 
 def test_every_game_has_a_configuration():
-    names = ["alfworld", "babyai", "scienceworld", "textworld", "textworld_express"]
+    names = ["alfworld", "babyai", "jericho", "scienceworld", "textworld", "textworld_express"]
     assert [file.stem for file in GAMES] == names
