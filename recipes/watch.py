@@ -3,7 +3,6 @@
     python recipes/watch.py agent=runs/sac_glam/... output=episodes.html
     python recipes/watch.py agent=runs/a beside=runs/b split=test    # two agents, the same scenes
     python recipes/watch.py model=tiny                               # a model before training
-    python recipes/watch.py agent=runs/... episodes=1 output=episode.gif    # a moving picture
 
 The page is one file that opens in any browser, without a network. The page of an agent in its run's
 folder goes there, and the run's report links to it. The keys are explained in
@@ -31,7 +30,6 @@ from torchrl_glam.viewing import (
     open_agent,
     record,
     tokenize,
-    write_animation,
     write_page,
 )
 
@@ -68,15 +66,11 @@ def main(cfg: DictConfig) -> None:
             success = sum(episode["success"] for episode in episodes)
             print(f"{name}: {success} of {len(episodes)} episodes reach their goal")
 
-        # 3. The page, or a moving picture
-        if output.suffix == ".gif":
-            write_animation(output, runs[names[0]][1])
-        else:
-            who = " and ".join(
-                str(p) for p in (config.agent or config.language_model, config.beside) if p
-            )
-            about = f"{who}, {config.split} goals, {config.mode}, seed {config.seed}"
-            write_page(output, runs, describe_env(game).goal_kinds, about)
+        # 3. The page
+        shown = [config.agent or config.language_model, config.beside]
+        who = " and ".join(str(name) for name in shown if name)
+        about = f"{who}, {config.split} goals, {config.mode}, seed {config.seed}"
+        write_page(output, runs, describe_env(game).goal_kinds, about)
     if run is not None and output.parent == run:
         replace_file(run / PAGE, make_page(read_run(run)))  # with a link to the episodes
     print(f"Open {output} in a browser")

@@ -66,7 +66,6 @@ def test_a_wheel_made_of_the_source_distribution_is_whole(tmp_path):
     }
     for name in ("report/assets/report.html", "viewing/assets/base.css"):
         assert (installed / "torchrl_glam" / name).is_file()
-    assert (installed / "torchrl_glam/envs/playground/drawings.json").is_file()
     (tmp_path / "script.py").write_text(
         "import torchrl_glam.envs\n"
         "from torchrl_glam.envs import PlaygroundTextEnv\n"

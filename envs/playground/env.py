@@ -14,13 +14,12 @@ from torchrl_glam.envs.playground.dynamics import GRASPED, NO_EVENT, NOTHING, Dy
 from torchrl_glam.envs.playground.goals import GoalSpace, Split
 from torchrl_glam.envs.playground.oracle import OraclePolicy
 from torchrl_glam.envs.playground.partner import SocialPartner
-from torchrl_glam.envs.playground.rendering import Rendering, render_refusal
 from torchrl_glam.envs.playground.scenes import GoalFunction, SceneSampler, sample_goals
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.text import decode_text, encode_text
 
 
-class PlaygroundTextEnv(Rendering, EnvBase):
+class PlaygroundTextEnv(EnvBase):
     """Playground-Text: reach goals in a room that is described in words.
 
     Description:
@@ -319,9 +318,38 @@ class PlaygroundTextEnv(Rendering, EnvBase):
         if allowed.all():
             return cell
         env = int(allowed.logical_not().nonzero()[0])
+        texts, admissible = self._choices(env)
+        what = "is out of range"
+        if 0 <= (index := int(action[env])) < len(texts):
+            what = f"{texts[index]!r} is masked out"
+        choice = [f"{i}: {texts[i]}" for i in admissible]
+        raise ValueError(f"action[{env}] = {index} {what}. Admissible are {', '.join(choice)}.")
+
+    def _choices(self, env: int) -> tuple[list[str], list[int]]:
+        """Texts of an environment's actions, and which of them are admissible."""
         texts = decode_text(self.describer.actions(self._scene[env : env + 1])[0])
-        admissible = self.dynamics.admissible[place[env]].tolist()
-        raise ValueError(render_refusal(env, int(action[env]), texts, admissible))
+        return texts, self.dynamics.admissible[self._place[env]].nonzero().flatten().tolist()
+
+    def render(self, index: int = 0) -> str:
+        """Describes an environment for people: goal, state and admissible actions.
+
+        Args:
+            index: which environment. Default: the first.
+
+        Raises:
+            IndexError: if there is no such environment.
+        """
+        if not 0 <= index < self.batch_size[0]:
+            raise IndexError(f"index must be in [0, {self.batch_size[0]}), got {index}.")
+        state = (table[index : index + 1] for table in (self._place, self._scene, self._grown))
+        texts, admissible = self._choices(index)
+        progress = f"step {self._steps[index]} of {self.max_steps}"
+        progress += ", first part reached" if self._stage[index] else ""
+        return (
+            f"Goal: {self.goals[int(self._goal_id[index])]} ({progress})\n"
+            f"{decode_text(self.describer.observation(*state)[0])}\n"
+            f"Actions: {' | '.join(f'{i} {texts[i]}' for i in admissible)}"
+        )
 
     def _observe(self, names: tuple[Tensor, Tensor] | None = None) -> dict:
         """Returns the entries that steps and resets share, with what the social partner names."""

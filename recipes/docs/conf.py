@@ -82,7 +82,6 @@ nitpick_ignore_regex = [
         "py:class",
         r"torchrl_glam\.runs\.(config\.base|interrupt|processes\.ranks)\.(Batch|Config|T)",
     ),
-    ("py:class", r"torchrl_glam\.envs\.playground\.rendering\.Rendering"),  # nor has a part
 ]
 
 # --- tutorials: run by the build, with what they print and draw

@@ -226,3 +226,5 @@ def test_render():
     assert text.splitlines()[0] == f"Goal: {env.goals[env._goal_id[2]]} (step 1 of 16)"
     assert decode_text(env.describer.observation(env._place, env._scene, env._grown)[2]) in text
     assert env.render() == env.render(0) != text
+    with pytest.raises(IndexError, match=r"index must be in \[0, \d+\), got -1"):
+        env.render(-1)

@@ -102,11 +102,10 @@ evaluate env.sequential=maybe
 evaluate model=no/such-model
 watch agent=a model=tiny: agent (a) must be null with model (tiny)
 watch model=tiny episodes=0: episodes (0)
-watch model=tiny output=a.avi: output (a.avi) must end in one of ('.html', '.gif')
+watch model=tiny output=a.avi: output (a.avi) must end in .html
 watch model=tiny output=FILE/page.html: output
 watch model=tiny longest=0: longest
 watch agent=a beside=a: beside (a) must be another agent than the first
-watch agent=a beside=b output=a.gif: beside (b) must be null for a .gif
 watch agent=nowhere: folder ('nowhere') is not there
 watch agent=''
 play max_tokens_per_pass=0

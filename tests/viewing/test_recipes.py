@@ -138,11 +138,6 @@ def test_two_agents_are_watched(succeeds, export, tmp_path):
     assert f'href="{page.name}"' in (export.parent / "report.html").read_text(encoding="utf-8")
 
 
-def test_an_episode_moves(succeeds, export, tmp_path):
-    assert "Open a.gif" in succeeds("watch", f"agent={export}", "episodes=1", "output=a.gif")
-    assert (tmp_path / "a.gif").read_bytes()[:6] == b"GIF89a"
-
-
 def test_the_goals_of_a_named_game_replace_those_of_the_run(succeeds, refused, tmp_path):
     """The run was evaluated on training goals alone."""
     card = AgentCard(environment={"eval_splits": {"train": {"split": "train"}}}, num_critics=0)

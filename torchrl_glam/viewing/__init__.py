@@ -4,7 +4,6 @@ from torchrl_glam._extras import needs
 
 with needs("recipes", "Viewing an agent"):
     from torchrl_glam.viewing.agents import name_apart, open_agent
-    from torchrl_glam.viewing.animation import write_animation
     from torchrl_glam.viewing.figures import (
         format_results,
         measure,
@@ -30,7 +29,6 @@ __all__ = [
     "pool",
     "record",
     "tokenize",
-    "write_animation",
     "write_page",
     "write_results",
 ]

@@ -10,7 +10,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from torchrl_glam.envs.playground.drawings import DRAWINGS
 from torchrl_glam.models import Agent
 from torchrl_glam.runs.files import replace_file
 
@@ -42,32 +41,14 @@ def write_page(
     def asset(name: str) -> str:
         return (assets / name).read_text(encoding="utf-8")
 
-    drawings = json.dumps({name: DRAWINGS[name] for name in ("things", "agent", "star")})
     parts = {
-        "style": asset("base.css") + asset("viewer.css") + _paints(),
-        "script": asset("scene.js").replace("/*{drawings}*/", drawings) + asset("viewer.js"),
+        "style": asset("base.css") + asset("viewer.css"),
+        "script": "".join(map(asset, ("drawings.js", "scene.js", "viewer.js"))),
         # No text of an environment ends the element that holds it.
         "data": data.replace("<", "\\u003c").replace("\u2028", "\\u2028"),
     }
     page = _SLOT.sub(lambda slot: parts[slot[1]], asset("viewer.html"))
     replace_file(Path(path), page)
-
-
-def _paints() -> str:
-    """The style sheet of the scene's shapes."""
-    own = ("none", "currentColor")
-    rules = []
-    for name, paint in DRAWINGS["paints"].items():
-        declared = [
-            f"{key}: {value if value in own or value[0] == '#' else f'var(--{value})'};"
-            for key, value in paint.items()
-            if key in ("fill", "stroke")
-        ]
-        declared += [f"stroke-width: {paint['width']};"] if "width" in paint else []
-        if "dash" in paint:
-            declared.append(f"stroke-dasharray: {' '.join(map(str, paint['dash']))};")
-        rules.append(f".scene .{name} {{ {' '.join(declared)} }}")
-    return "\n".join(rules) + "\n"
 
 
 def _pack(

@@ -125,10 +125,8 @@ class WatchConfig(ViewConfig):
             another = self.beside not in (self.agent, self.language_model)
             require(self, "beside", another, "be another agent than the first")
         choice(self, "mode", MODES)
-        kinds, output = (".html", ".gif"), self.output or ".html"
-        require(self, "output", output.endswith(kinds), f"end in one of {kinds}")
-        alone = not output.endswith(".gif") or self.beside is None
-        require(self, "beside", alone, "be null for a .gif, which shows one agent")
+        page = self.output is None or self.output.endswith(".html")
+        require(self, "output", page, "end in .html")
 
 
 @dataclass

@@ -1,9 +1,6 @@
 "use strict";
 
-// A state of Playground-Text as a picture; viewer.js calls drawScene. DRAWINGS is the description that
-// PlaygroundTextEnv.render draws by as well.
-
-const DRAWINGS = /*{drawings}*/;
+// A state of Playground-Text as a picture; viewer.js calls drawScene.
 
 const SVG = "http://www.w3.org/2000/svg";
 

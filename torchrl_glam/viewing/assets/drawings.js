@@ -1,30 +1,9 @@
-{
-  "about": "Playground-Text's things as SVG shapes of 48 by 48 units, agent and star around their middle. A shape is painted as its class says, else as the group that it is in (thing, agent, star).",
-  "colours": {
-    "ink": "#1b1f24",
-    "muted": "#57606a",
-    "accent": "#0b5cad",
-    "good": "#14713a",
-    "room": "#faf7f0",
-    "red": "#d8433b",
-    "blue": "#3f7fd4",
-    "green": "#43a047"
-  },
-  "paints": {
-    "thing": {"fill": "currentColor", "stroke": "ink", "width": 1.4},
-    "agent": {"fill": "accent", "stroke": "ink", "width": 1.4},
-    "star": {"fill": "#e8bf3a", "stroke": "ink", "width": 0.8},
-    "gap": {"fill": "none", "stroke": "muted", "width": 1, "dash": [4, 4]},
-    "here": {"fill": "none", "stroke": "accent", "width": 2.5},
-    "k": {"fill": "ink", "stroke": "none"},
-    "w": {"fill": "room"},
-    "n": {"fill": "none"},
-    "s": {"fill": "none", "stroke": "good", "width": 2.4},
-    "b": {"fill": "#94724f"},
-    "y": {"fill": "#e8bf3a"}
-  },
-  "agent": "<path d=\"M-9 20q0-20 9-20t9 20z\"/><circle cx=\"0\" cy=\"-6\" r=\"8\"/><circle class=\"w\" cx=\"-3\" cy=\"-7\" r=\"2.2\"/><circle class=\"w\" cx=\"3\" cy=\"-7\" r=\"2.2\"/>",
-  "star": "<path d=\"m0-8 2.2 5.4 5.8.4-4.5 3.7 1.5 5.7L0 4.2l-5 3 1.5-5.7-4.5-3.7 5.8-.4z\"/>",
+"use strict";
+
+// Playground-Text's things as SVG shapes of 48 by 48 units, agent and star around their middle. A shape is
+// painted in viewer.css as its class says, else as the group that it is in (thing, agent, star).
+
+const DRAWINGS = {
   "things": {
     "door": "<rect x=\"12\" y=\"3\" width=\"24\" height=\"42\" rx=\"1\"/><rect class=\"n\" x=\"17\" y=\"8\" width=\"14\" height=\"12\"/><circle class=\"k\" cx=\"32\" cy=\"26\" r=\"1.6\"/>",
     "chair": "<path d=\"M13 3h5v21h17v21h-4V30H18v15h-5z\"/>",
@@ -58,5 +37,7 @@
     "cow": "<path class=\"w\" d=\"M12 12Q4 10 6 2q2 6 9 6zM36 12q8-2 6-10-2 6-9 6z\"/><path d=\"M11 17Q2 14 1 22q6 4 11 1zM37 17q9-3 10 5-6 4-11 1z\"/><path d=\"M11 14q13-10 26 0l-3 22H14z\"/><ellipse class=\"w\" cx=\"24\" cy=\"37\" rx=\"12\" ry=\"8\"/><circle class=\"k\" cx=\"18\" cy=\"21\" r=\"2\"/><circle class=\"k\" cx=\"30\" cy=\"21\" r=\"2\"/><circle class=\"k\" cx=\"20\" cy=\"36\" r=\"1.6\"/><circle class=\"k\" cx=\"28\" cy=\"36\" r=\"1.6\"/>",
     "food": "<path class=\"s\" d=\"M24 15q0-8 6-12\"/><path d=\"M24 14C18 7 5 11 6 26c1 12 10 21 18 18 8 3 17-6 18-18 1-15-12-19-18-12z\"/><path class=\"w\" d=\"M12 24q0-7 6-8-3 3-3 9z\"/>",
     "water": "<path d=\"M24 2c7 12 15 18 15 28a15 15 0 0 1-30 0C9 20 17 14 24 2z\"/><path class=\"w\" d=\"M15 29q0 9 8 11-4-4-4-11z\"/>"
-  }
-}
+  },
+  "agent": "<path d=\"M-9 20q0-20 9-20t9 20z\"/><circle cx=\"0\" cy=\"-6\" r=\"8\"/><circle class=\"w\" cx=\"-3\" cy=\"-7\" r=\"2.2\"/><circle class=\"w\" cx=\"3\" cy=\"-7\" r=\"2.2\"/>",
+  "star": "<path d=\"m0-8 2.2 5.4 5.8.4-4.5 3.7 1.5 5.7L0 4.2l-5 3 1.5-5.7-4.5-3.7 5.8-.4z\"/>"
+};
