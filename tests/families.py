@@ -13,7 +13,7 @@ from tensordict import TensorDict
 
 from torchrl_glam.models import load_tokenizer, make_trunk
 
-FAMILIES = ("t5", "flan-t5", "umt5", "bart", "gpt2", "llama", "qwen2")
+FAMILIES = ("t5", "flan-t5", "bart", "gpt2", "llama", "qwen2")
 
 GOALS = ["Grasp red lion", "Grow any plant then grasp blue door", "Grow green rose"]
 OBSERVATIONS = [

@@ -11,7 +11,6 @@ as objects plus two. With --prompts, prompts have that many tokens, as with a me
 steps, and a last table tells how many times the seconds of the trie the naive way takes. Methods:
 
 - naive: one forward per candidate, the prompt read again each time;
-- repeat: the prompt read once, its encoding (or key-value cache) repeated per candidate;
 - trie: shared prefixes, log-likelihoods alone; and trie + embeddings: the critic's inputs as well;
 - floor: prompts alone, no candidates at all.
 
@@ -74,7 +73,7 @@ def table(arguments: argparse.Namespace, name: str) -> dict[str, tuple[float, fl
             line += f"{cells[mode][method].memory:10.0f}"
         print(line)
     trie = cells["forward"]["trie"].scores
-    for method in ("naive", "repeat", "trie + embeddings"):
+    for method in ("naive", "trie + embeddings"):
         error = float((cells["forward"][method].scores - trie).abs().max())
         # Log-likelihoods of random weights are hundreds of nats.
         if arguments.dtype == "float32" and error > 1e-2:

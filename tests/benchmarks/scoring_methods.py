@@ -20,13 +20,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from torchrl_glam.models import (
-    CandidateTrunk,
-    RepeatedDecoderOnlyTrunk,
-    RepeatedTrunk,
-    load_language_model,
-    make_trunk,
-)
+from torchrl_glam.models import CandidateTrunk, load_language_model, make_trunk
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -60,7 +54,6 @@ class Case(NamedTuple):
     """A language model and a batch of B states with A candidates each."""
 
     trunk: CandidateTrunk
-    repeated: CandidateTrunk
     states: TensorDict
     prompt: Tensor  # [B, T]
     prompt_mask: Tensor  # [B, T]
@@ -133,14 +126,12 @@ def make_case(arguments: Any, name: str, train: bool) -> Case:
     elif train:
         model = get_peft_model(model, adapters(model))
     trunk = make_trunk(model.eval(), tokenizer, **options).to(device)
-    kind = RepeatedTrunk if trunk.base_model.config.is_encoder_decoder else RepeatedDecoderOnlyTrunk
-    repeated = kind(model, tokenizer, **options).to(device)
     observed = arguments.prompt
     if observed is not None:
         observed -= GOAL_TOKENS + trunk.prompt.num_literal_tokens
     states = make_states(arguments.batch, arguments.objects, observed).to(device)
     read = trunk.prompt(states["goal_tokens"], states["observation_tokens"])
-    return Case(trunk, repeated, states, *read)
+    return Case(trunk, states, *read)
 
 
 def run(method: str, case: Case, train: bool) -> Tensor:
@@ -190,7 +181,6 @@ def _floor(case: Case) -> Iterator[Tensor]:
 
 METHODS: dict[str, Callable[[Case], Iterator[Tensor]]] = {
     "naive": _naive,
-    "repeat": lambda case: [case.repeated(case.states.clone(), only="scores")["log_likelihood"]],
     "trie": lambda case: [case.trunk(case.states.clone(), only="scores")["log_likelihood"]],
     "trie + embeddings": lambda case: [case.trunk(case.states.clone())["log_likelihood"]],
     "floor": _floor,

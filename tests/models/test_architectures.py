@@ -4,8 +4,6 @@ python tests/models/test_architectures.py    # writes torchrl_glam/models/archit
 """
 
 import sys
-import warnings
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,12 +15,7 @@ sys.path.insert(0, str(ROOT / "tests"))  # when run by itself
 from architectures import ARCHITECTURES, SCALES, make_architecture  # noqa: E402
 from families import OBSERVATIONS, assert_plain, make_states  # noqa: E402
 
-from torchrl_glam.models import (  # noqa: E402
-    RepeatedDecoderOnlyTrunk,
-    RepeatedTrunk,
-    load_tokenizer,
-    make_trunk,
-)
+from torchrl_glam.models import load_tokenizer, make_trunk  # noqa: E402
 
 TABLE = ROOT / "torchrl_glam/models/architectures.md"
 # The first is longer than every window and rotary switch of these models, the last shorter.
@@ -30,17 +23,15 @@ LONG = ["You see: " + ", ".join(["red lion", "blue cat", "green rose"] * 10), *O
 SHORT = ["You see: red lion", "You see: red food", "You see: blue door"]
 REFUSED = {
     "state-space, recurrent": "refused: layers that read tokens in one line",
-    "experts with room for a share": "refused: experts shared by the states of a batch",
-    "is read exactly by no trunk": "refused: no way of reading it is exact",
+    "experts with room for some": "refused: experts shared by the tokens of a batch",
+    "cannot be read by": "refused: a token trie is not exact",
 }
 HEADER = """# Architectures
 
 How `make_trunk` reads tiny models of these architectures, fresh and with enlarged weights, in
 float32 and in bfloat16. Scores equal the model's own forward, one candidate at a time, to 1e-4.
 
-- *trie*: one pass a state, candidates merged by prefix; texts beyond a sliding window are read
-  *repeated*;
-- *repeated*: one row a candidate, the prompt encoded or cached once. A warning says so;
+- *trie*: one pass a state, candidates merged by prefix;
 - *refused*: by a message with this reason. Texts beyond a limit are refused as well.
 
 Written by `python tests/models/test_architectures.py`; a test keeps it true.
@@ -52,24 +43,18 @@ Written by `python tests/models/test_architectures.py`; a test keeps it true.
 
 def make(name, tokenizer, **options):
     """The trunk, or the error that refuses the model."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return make_trunk(make_architecture(name, tokenizer, **options), tokenizer)
-        except ValueError as error:
-            return error
+    try:
+        return make_trunk(make_architecture(name, tokenizer, **options), tokenizer)
+    except ValueError as error:
+        return error
 
 
 def describe(found):
     if isinstance(found, ValueError):
         return next(how for words, how in REFUSED.items() if words in str(found)), ""
-    repeated = isinstance(found, (RepeatedTrunk, RepeatedDecoderOnlyTrunk))
-    how = "repeated" if repeated else "trie"
-    if found.window is not None:
-        how += ", repeated beyond its window"
-    if found.limit is None or "positions" in found.limit.why:
-        return how, "its positions" if found.limit else ""
-    return how, "its rotary switch"
+    why = found.limit.why if found.limit else ""
+    limits = {"positions": "its positions", "see": "its window", "": "its rotary switch"}
+    return "trie", next(limit for word, limit in limits.items() if word in why) if why else ""
 
 
 def row(name, columns):
@@ -112,11 +97,7 @@ def test_every_architecture_is_exact_or_refused(name, tokenizer):
     bounded = columns[1] not in ("", "its positions") or "dynamic" in name
     for trunk in found.values():
         trunk.model.float()  # weights that were rounded, read without rounding
-        if not bounded:
-            with pytest.warns(UserWarning, match="longer texts") if trunk.window else nullcontext():
-                assert_exact(trunk, tokenizer, LONG)
-        if bounded or trunk.window:
-            assert_exact(trunk, tokenizer, SHORT)
+        assert_exact(trunk, tokenizer, SHORT if bounded else LONG)
     if not bounded:
         return
     trunk = found["scaled"]
@@ -125,7 +106,7 @@ def test_every_architecture_is_exact_or_refused(name, tokenizer):
 
 
 def test_half_precision_rounds_no_more_than_the_model_does(tokenizer):
-    for name in ("gpt2", "llama", "mpt", "flan-t5", "bart"):
+    for name in ("gpt2", "llama", "flan-t5", "bart"):
         trunk = make(name, tokenizer, dtype=torch.bfloat16)
         with torch.no_grad():
             scores = trunk(make_states(tokenizer, observations=LONG))["log_likelihood"]

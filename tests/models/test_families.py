@@ -1,7 +1,5 @@
 """Trunks of every family against the plain computation: values, gradients, options, bad input."""
 
-import warnings
-
 import pytest
 import torch
 from families import (
@@ -27,7 +25,6 @@ from torchrl_glam.models import (
     CandidateCritic,
     DecoderOnlyTrunk,
     EncoderDecoderTrunk,
-    RepeatedTrunk,
     ScoresOnly,
     load_language_model,
     make_trunk,
@@ -43,17 +40,15 @@ def family(request):
 
 
 def trunk_of(family, tokenizer, model=None, **options):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "UMT5ForConditionalGeneration takes no token trie")
-        return make_trunk(model or make_model(family, tokenizer), tokenizer, **options)
+    return make_trunk(model or make_model(family, tokenizer), tokenizer, **options)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("masked", [(), ((0, 1), (1, 4), (2, 0))], ids=["all", "masked"])
 def test_scores_equal_the_plain_computation(family, tokenizer, attention, masked):
     trunk = trunk_of(family, tokenizer, make_model(family, tokenizer, attention=attention))
-    kinds = {"umt5": RepeatedTrunk, **dict.fromkeys(("gpt2", "llama", "qwen2"), DecoderOnlyTrunk)}
-    assert type(trunk) is kinds.get(family, EncoderDecoderTrunk)
+    decodes = family in ("gpt2", "llama", "qwen2")
+    assert type(trunk) is (DecoderOnlyTrunk if decodes else EncoderDecoderTrunk)
     assert_plain(trunk, tokenizer, trunk(make_states(tokenizer, masked)))
 
 
@@ -236,11 +231,8 @@ def test_under_vmap_the_remedy_is_named(tokenizer):
 def test_models_that_trunks_cannot_read_are_refused(tokenizer):
     with pytest.raises(ValueError, match="not a decoder-only language model"):
         DecoderOnlyTrunk(make_model("t5", tokenizer), tokenizer)
-    for kind in (RepeatedTrunk, EncoderDecoderTrunk):
-        with pytest.raises(ValueError, match="not an encoder-decoder with a language-model head"):
-            kind(make_model("gpt2", tokenizer), tokenizer)
-    with pytest.raises(ValueError, match="cannot be read by EncoderDecoderTrunk"):
-        EncoderDecoderTrunk(make_model("umt5", tokenizer), tokenizer)
+    with pytest.raises(ValueError, match="not an encoder-decoder with a language-model head"):
+        EncoderDecoderTrunk(make_model("gpt2", tokenizer), tokenizer)
     t5, gpt2 = make_model("t5", tokenizer).config, make_model("gpt2", tokenizer).config
     with pytest.raises(ValueError, match="T5EncoderModel.*language-model head"):
         make_trunk(T5EncoderModel(t5), tokenizer)

@@ -15,9 +15,9 @@ from torchrl_glam.models.judge import GoalJudge
 from torchrl_glam.models.loading import load_language_model, load_tokenizer
 from torchrl_glam.models.model_card import write_model_card
 from torchrl_glam.models.protocol import Trunk
-from torchrl_glam.models.trunks.decoder_only import DecoderOnlyTrunk, RepeatedDecoderOnlyTrunk
+from torchrl_glam.models.trunks.decoder_only import DecoderOnlyTrunk
 from torchrl_glam.models.trunks.encoded_actions import EncodedActionsTrunk
-from torchrl_glam.models.trunks.encoder_decoder import EncoderDecoderTrunk, RepeatedTrunk
+from torchrl_glam.models.trunks.encoder_decoder import EncoderDecoderTrunk
 from torchrl_glam.models.trunks.exactness import InexactTrunkError, score_error
 from torchrl_glam.models.trunks.factory import make_trunk
 from torchrl_glam.models.trunks.gradients import check_gradients
@@ -40,8 +40,6 @@ __all__ = [
     "InexactTrunkError",
     "ObservationCritic",
     "OnDevice",
-    "RepeatedDecoderOnlyTrunk",
-    "RepeatedTrunk",
     "ScoresOnly",
     "Trunk",
     "ValueHead",

@@ -1,15 +1,12 @@
-"""Trunks for encoder-decoder language models (T5, BART, Pegasus).
+"""The trunk for encoder-decoder language models (T5, BART, Pegasus): one pass of each per state.
 
-:class:`EncoderDecoderTrunk` encodes the prompt once. All candidate actions of a state are read by
-one decoder pass over their token trie, in which each node attends to its ancestors and to the
-encoded prompt. Decoders count positions by index, so they are told otherwise:
+The prompt is encoded once. All candidate actions of a state are read by one decoder pass over their
+token trie, in which each node attends to its ancestors and to the encoded prompt. Decoders count
+positions by index, so they are told otherwise:
 
 - T5's relative position bias is corrected in the attention mask;
 - embedded positions (BART, Pegasus, Marian) are taken at the depth of each node;
 - a decoder that takes positions (T5Gemma) is given them.
-
-:class:`RepeatedTrunk` is for models whose decoder takes candidates one by one only: the encoded
-prompt is repeated for each.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from inspect import signature
 import torch
 from torch import Tensor, nn
 
-from torchrl_glam.models.trunks.exactness import InexactTrunkError
 from torchrl_glam.models.trunks.reader import check_positions
 from torchrl_glam.models.trunks.trie import CandidateTrie
 from torchrl_glam.models.trunks.trunk import CandidateTrunk
@@ -43,15 +39,6 @@ class EncoderDecoderTrunk(CandidateTrunk):
         >>> EncoderDecoderTrunk(*load_language_model("tiny")).embedding_dim
         128
     """
-
-    def check_exactness(self) -> None:
-        if hasattr(self.base_model.config, "expert_capacity"):
-            raise InexactTrunkError(
-                f"model ({type(self.base_model).__name__}) has experts with room for so many "
-                "tokens of a text, and candidates that share one would take it from each other: "
-                "use make_trunk"
-            )
-        super().check_exactness()
 
     def _check_family(self) -> None:
         super()._check_family()
@@ -136,40 +123,6 @@ class EncoderDecoderTrunk(CandidateTrunk):
         start = torch.full_like(candidate[:, :1], self._start_id())
         decoder_ids = torch.cat([start, candidate], -1)
         return self.base_model(input_ids=prompt, decoder_input_ids=decoder_ids).logits
-
-
-class RepeatedTrunk(EncoderDecoderTrunk):
-    """Scores candidates with any encoder-decoder model: one decoder row per candidate.
-
-    Arguments, keys and errors are those of :class:`~torchrl_glam.models.CandidateTrunk`. Exact,
-    but slower than a trie.
-
-    Examples:
-        >>> from torchrl_glam.models import load_language_model
-        >>> RepeatedTrunk(*load_language_model("tiny")).embedding_dim
-        128
-    """
-
-    def check_exactness(self) -> None:
-        CandidateTrunk.check_exactness(self)
-
-    def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
-        model = self.base_model
-        state, action, tokens = trie.rows()
-        check_positions("prompts", prompt.shape[1], self.limit)
-        check_positions("candidate actions, with the start,", tokens.shape[1] + 1, self.limit)
-        seen = prompt_mask.long()  # some models subtract it from 1
-        encoded = model.get_encoder()(input_ids=prompt, attention_mask=seen).last_hidden_state
-        rows = torch.cat([tokens.new_full((len(state), 1), self._start_id()), tokens], 1)
-        hidden = model.get_decoder()(
-            input_ids=rows,
-            encoder_hidden_states=encoded[state],
-            encoder_attention_mask=seen[state],
-            use_cache=False,
-        ).last_hidden_state
-        first = state.new_zeros(len(prompt))
-        first[state] = torch.arange(len(state), device=state.device)  # any row of a state
-        return trie.nodes_of_rows(hidden[first, 0], hidden[:, 1:], state, action)
 
 
 @cache

@@ -39,17 +39,16 @@ class InexactTrunkError(ValueError):
 
 
 @torch.no_grad()
-def check_exactness(trunk: CandidateTrunk, beyond: bool = False) -> int:
+def check_exactness(trunk: CandidateTrunk) -> int:
     """Compares the logits along candidates that share prefixes with the model's own forward.
 
-    Prompts of unequal length stand in one batch; the longest exceeds every window of the model of
-    at most 1,024 tokens. ``beyond`` checks instead how texts longer than a window are read. Dropout
-    is off; weights and generators are left as they are. Returns the width of the embeddings, and
-    raises InexactTrunkError if logits differ by more than rounding, or the model takes no such
-    input.
+    Prompts of unequal length stand in one batch; the longest exceeds every window of at most 1,024
+    tokens that the model still reads. Dropout is off; weights and generators are left as they are.
+    Returns the width of the embeddings, and raises InexactTrunkError if logits differ by more than
+    rounding, or the model takes no such input.
     """
     base = trunk.base_model
-    prompt, prompt_mask, candidates = probe(trunk, beyond)
+    prompt, prompt_mask, candidates = probe(trunk)
     try:
         with _undisturbed(trunk):
             for size in _TRAINED_SIZES:
@@ -60,8 +59,7 @@ def check_exactness(trunk: CandidateTrunk, beyond: bool = False) -> int:
                     noise = max(float(_relative(moved[key], plain[key]).max()) for key in plain)
                     if noise > _ROUNDING / 10 and size > 0:
                         continue
-                    read = trunk._read_apart if beyond else trunk._read
-                    hidden = read(prompt, prompt_mask, candidates)
+                    hidden = trunk._read(prompt, prompt_mask, candidates)
                     errors, _ = _compare(trunk, candidates, hidden, plain)
                     break
     except torch.OutOfMemoryError:
@@ -76,7 +74,7 @@ def check_exactness(trunk: CandidateTrunk, beyond: bool = False) -> int:
         raise InexactTrunkError(
             f"model ({base.__class__.__name__}) cannot be read by {trunk.__class__.__name__}: "
             f"logits differ from the model's own by {error:.2g} of their norm. It does something "
-            "to masks, positions or logits that this trunk does not know; choose another one"
+            "to masks, positions or logits that this trunk does not know; choose another model"
         )
     return hidden.shape[-1]
 
@@ -130,10 +128,9 @@ def score_error(
     return error
 
 
-def probe(trunk: CandidateTrunk, beyond: bool = False) -> tuple[Tensor, Tensor, CandidateTrie]:
+def probe(trunk: CandidateTrunk) -> tuple[Tensor, Tensor, CandidateTrie]:
     """Three prompts ``[3, T]``, their mask, and four candidates of each."""
-    limits = [trunk.limit, None if beyond else trunk.window]
-    limit = min((limit.tokens for limit in limits if limit), default=_LONGEST_PROBE * 2)
+    limit = 2 * _LONGEST_PROBE if trunk.limit is None else trunk.limit.tokens
     turn = max((n for n in trunk.turning_points if n <= _LONGEST_PROBE), default=0)
     longest = max(1, min(max(24, turn + 12), limit - 4))
     weight = trunk.base_model.get_input_embeddings().weight

@@ -123,14 +123,6 @@ def checkpoint_layers(model: nn.Module) -> None:
         layer.__class__ = _checkpointed(type(layer))
 
 
-def is_checkpointed(model: nn.Module) -> bool:
-    """Whether any layer of a model computes its activations again, by whatever means."""
-    return any(
-        getattr(module, "gradient_checkpointing", False) or hasattr(type(module), "_recomputes")
-        for module in model.modules()
-    )
-
-
 @cache
 def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
     def forward(self, *args, **kwargs):
@@ -139,5 +131,5 @@ def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
             return run(*args)
         return checkpoint(run, *args, use_reentrant=False)
 
-    own = {"forward": forward, "__module__": kind.__module__, "_recomputes": True}
+    own = {"forward": forward, "__module__": kind.__module__}
     return type(kind.__name__, (kind,), own)

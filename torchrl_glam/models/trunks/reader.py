@@ -16,6 +16,12 @@ _WINDOWS = (
     *("sliding_window", "window_size", "attention_window", "attention_window_size"),
     *("attention_chunk_size", "local_attention", "local_radius", "block_size"),
 )
+# Those that a mask alone makes, with the layers that have them.
+_MASKED = {
+    "sliding_window": "sliding_attention",
+    "local_attention": "sliding_attention",
+    "attention_chunk_size": "chunked_attention",
+}
 # Kinds of layers in which a token takes part by attention alone.
 _ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 
@@ -56,10 +62,10 @@ def check_kind(base: nn.Module) -> None:
             "that read tokens in one line, so candidate actions cannot share a prompt: choose a "
             "model with attention layers only"
         )
-    if hasattr(config, "moe_eval_capacity_token_fraction"):
+    if hasattr(config, "expert_capacity"):
         raise ValueError(
-            f"model ({name}) has experts with room for a share of a batch's tokens, so the score "
-            "of an action would hang on the other states of the batch: choose another model"
+            f"model ({name}) has experts with room for some of the tokens, so the score of an "
+            "action would hang on other actions and states: choose another model"
         )
 
 
@@ -85,9 +91,11 @@ def check_positions(what: str, tokens: int, limit: Limit | None) -> None:
         )
 
 
-def positions(config: PretrainedConfig) -> Limit | None:
+def longest_text(config: PretrainedConfig, masked: bool) -> Limit | None:
     """Tokens of the longest text that a model can read at all, and in one way.
 
+    With ``masked``, the model is given a mask, which takes the place of the one that restricts some
+    of its layers to a window: texts must fit into it.
     Where a rotary embedding changes with the longest text of a batch (LongRoPE), texts must stay
     below that length: the score of one would hang on the others.
     """
@@ -104,22 +112,11 @@ def positions(config: PretrainedConfig) -> Limit | None:
             if tokens is not None:
                 why = f"reads batches with longer texts by another rotary embedding ({tokens})"
                 limits.append(Limit(int(tokens), why))
-    return min(limits, default=None)
-
-
-def window(config: PretrainedConfig) -> Limit | None:
-    """The window of layers that only their mask restricts, and that our mask would not."""
     kinds = getattr(config, "layer_types", None) or ["sliding_attention", "chunked_attention"]
-    limits = []
-    for name, kind in (
-        ("sliding_window", "sliding_attention"),
-        ("local_attention", "sliding_attention"),
-        ("attention_chunk_size", "chunked_attention"),
-    ):
+    for name, kind in _MASKED.items() if masked else ():
         tokens = getattr(config, name, None)
         if tokens is not None and kind in kinds:
-            why = f"has layers that see {tokens} tokens only ({name}), which a token trie is not"
-            limits.append(Limit(tokens, why))
+            limits.append(Limit(tokens, f"has layers that see {tokens} tokens only ({name})"))
     return min(limits, default=None)
 
 

@@ -27,7 +27,6 @@ class CandidateTrie(NamedTuple):
         ancestors: ``[B, N, N]`` bool, True at ``[b, n, m]`` if m is n or above n. A slot without
             a node sees itself only, so that attention stays defined there.
         path: ``[B, A, W]`` int64, node of each candidate's token; 0 where it has none.
-        on_path: ``[B, A, W]`` bool, True where the candidate's token has a node.
         end: ``[B, A]`` int64, node of each candidate's last token; 0 for a masked candidate.
         targets: ``[B, A, W]`` int64, tokens of the candidates.
         is_target: ``[B, A, W]`` bool, True where an admissible candidate has a token.
@@ -38,7 +37,6 @@ class CandidateTrie(NamedTuple):
     valid: Tensor
     ancestors: Tensor
     path: Tensor
-    on_path: Tensor
     end: Tensor
     targets: Tensor
     is_target: Tensor
@@ -47,28 +45,6 @@ class CandidateTrie(NamedTuple):
     def predicted_at(self) -> Tensor:
         """``[B, A, W]`` int64: the node after which each of ``targets`` comes."""
         return pad(self.path[..., :-1], (1, 0))
-
-    def rows(self) -> tuple[Tensor, Tensor, Tensor]:
-        """State and action ``[R]`` of each admissible candidate, and the tokens read ``[R, L]``."""
-        state, action = self.is_target[..., 0].nonzero(as_tuple=True)
-        longest = int(self.on_path[state, action].sum(-1).max()) if len(state) else 0
-        return state, action, self.targets[state, action, :longest]
-
-    def nodes_of_rows(self, roots: Tensor, rows: Tensor, state: Tensor, action: Tensor) -> Tensor:
-        """Hidden states at the nodes ``[B, N, D]``, where each candidate was read in its own row.
-
-        ``roots`` ``[B, D]`` are the states before any candidate, ``rows`` ``[R, L, D]`` those along
-        the rows; ``state`` and ``action`` ``[R]`` tell which candidate a row reads.
-        """
-        path, on_path = (
-            value[state, action, : rows.shape[1]] for value in (self.path, self.on_path)
-        )
-        number = self.tokens.shape[1]
-        source = torch.arange(len(roots), device=roots.device).repeat_interleave(number)
-        # Of the rows that run through a node, any one: up to there they read the same tokens.
-        slot = (path + state.unsqueeze(1) * number)[on_path]
-        source[slot] = len(roots) + on_path.flatten().nonzero().squeeze(-1)
-        return torch.cat([roots, rows.flatten(0, 1)])[source].view(*self.tokens.shape, -1)
 
 
 def build_trie(
@@ -131,7 +107,6 @@ def build_trie(
         valid=valid,
         ancestors=_ancestors(parent, valid, path.shape[-1]),
         path=path,
-        on_path=on_path,
         end=path.gather(-1, (on_path.sum(-1, keepdim=True) - 1).clamp_min(0)).squeeze(-1),
         targets=tokens,
         is_target=is_target,

@@ -22,7 +22,7 @@ from torchrl_glam.models.trunks.reader import (
     Limit,
     check_ids,
     check_kind,
-    positions,
+    longest_text,
     text_config,
     turning_points,
 )
@@ -90,9 +90,8 @@ class CandidateTrunk(TensorDictModuleBase):
     closes_prompt = True
     # Width D of the embeddings, as the model writes them; configurations may say otherwise.
     embedding_dim: int
-    # Most tokens of a text that this trunk reads, and where it begins to read them another way.
+    # Most tokens of a text that this trunk reads.
     limit: Limit | None
-    window: Limit | None = None
 
     def __init__(
         self,
@@ -129,7 +128,7 @@ class CandidateTrunk(TensorDictModuleBase):
         check_kind(self.base_model)
         self.text_config = text_config(self.base_model)
         self.turning_points = turning_points(self.base_model.config)
-        self.limit = positions(self.text_config)
+        self.limit = longest_text(self.text_config, masked=not self.closes_prompt)
         self.special_ids = frozenset(tokenizer.all_special_ids)
         self.prompt = PromptBuilder(tokenizer, template, closed=self.closes_prompt)
         # Without an encoder, actions continue the text of the prompt.
