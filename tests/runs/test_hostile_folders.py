@@ -14,7 +14,7 @@ from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
 from torchrl_glam.runs.checkpoints.adapters import StateDictAdapter
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
-from torchrl_glam.runs.run_folder import RunFolder
+from torchrl_glam.runs.run_folder import claimed
 
 pytestmark = pytest.mark.hostile
 
@@ -63,9 +63,8 @@ def run(tmp_path):
 
 
 def claim(run):
-    folder = RunFolder(run)
-    folder.claim(resume=True)
-    folder.release()
+    with claimed(run, resume=True):
+        pass
 
 
 def component(step, name):

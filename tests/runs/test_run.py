@@ -9,9 +9,8 @@ import torch
 from tensordict import TensorDict
 
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
-from torchrl_glam.runs.divergence import check_rewards, diverged
-from torchrl_glam.runs.records.progress import Progress
-from torchrl_glam.runs.run import Run
+from torchrl_glam.runs.records.progress import Progress, check_rewards
+from torchrl_glam.runs.run import Run, diverged
 
 SMALL = {
     **{"num_envs": 4, "update_every": 8, "total_steps": 64, "batch_size": 8, "num_updates": 1},

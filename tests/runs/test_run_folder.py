@@ -6,7 +6,12 @@ import signal
 import pytest
 
 from torchrl_glam.runs.files import replace_file
-from torchrl_glam.runs.run_folder import RunFolder
+from torchrl_glam.runs.run_folder import claimed
+
+
+def claim(run, *, resume):
+    with claimed(run, resume=resume):
+        pass
 
 
 def test_another_run_in_the_folder_is_refused_until_the_first_is_killed(tmp_path):
@@ -14,38 +19,33 @@ def test_another_run_in_the_folder_is_refused_until_the_first_is_killed(tmp_path
     child = os.fork()
     if child == 0:
         try:
-            folder = RunFolder(run)
-            folder.claim(resume=False)
-            (run / "config.yaml").touch()
-            os.write(tell, b"1")
-            signal.pause()
+            with claimed(run, resume=False):
+                (run / "config.yaml").touch()
+                os.write(tell, b"1")
+                signal.pause()
         finally:
             os._exit(1)
     try:
         assert os.read(ready, 1) == b"1"
         with pytest.raises(BlockingIOError, match="run' is in use by another run: wait"):
-            RunFolder(run).claim(resume=True)
+            claim(run, resume=True)
         with pytest.raises(FileExistsError, match="holds config.yaml"):
-            RunFolder(run).claim(resume=False)
+            claim(run, resume=False)
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    RunFolder(run).claim(resume=True)
+    claim(run, resume=True)
 
 
 def test_a_run_that_saved_nothing_leaves_nothing(tmp_path):
-    folder = RunFolder(tmp_path / "runs" / "sac" / "run")
-    folder.claim(resume=False)
-    assert (tmp_path / "runs" / "sac" / "run").is_dir()
-    folder.release()
+    with claimed(tmp_path / "runs" / "sac" / "run", resume=False):
+        assert (tmp_path / "runs" / "sac" / "run").is_dir()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_folders_that_were_there_before_stay(tmp_path):
     (tmp_path / "runs" / "run").mkdir(parents=True)
-    folder = RunFolder(tmp_path / "runs" / "run")
-    folder.claim(resume=False)
-    folder.release()
+    claim(tmp_path / "runs" / "run", resume=False)
     assert list((tmp_path / "runs" / "run").iterdir()) == []
 
 
@@ -62,27 +62,27 @@ def test_a_new_run_does_not_overwrite_what_the_folder_holds(held, tmp_path):
     (tmp_path / held).write_text("precious")
     name = held.split("/")[0]
     with pytest.raises(FileExistsError, match=rf"output .* holds {name}, which a new run would"):
-        RunFolder(tmp_path).claim(resume=False)
+        claim(tmp_path, resume=False)
     assert (tmp_path / held).read_text() == "precious"
     assert not (tmp_path / "run.lock").exists()
 
 
 def test_a_folder_with_other_things_may_hold_a_run(tmp_path):
     (tmp_path / "train.log").write_text("a redirected log")
-    RunFolder(tmp_path).claim(resume=False)
+    claim(tmp_path, resume=False)
 
 
 @pytest.mark.parametrize("place", ["nowhere", "."])
 def test_what_holds_no_run_cannot_be_resumed(place, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"resume \(.*\) must be the folder of a run"):
-        RunFolder(tmp_path / place).claim(resume=True)
+        claim(tmp_path / place, resume=True)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_in_the_place_of_the_folder_is_found_at_the_start(tmp_path):
     (tmp_path / "run").write_text("a file, no folder")
     with pytest.raises(OSError, match="cannot write .*give as `output` a folder that can be"):
-        RunFolder(tmp_path / "run").claim(resume=False)
+        claim(tmp_path / "run", resume=False)
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):

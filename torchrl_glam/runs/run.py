@@ -20,7 +20,6 @@ from torchrl_glam.objectives import GatheringOptimizer
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.device import choose_device
-from torchrl_glam.runs.divergence import diverged
 from torchrl_glam.runs.environments import make_probe
 from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.runs.files import replace_file
@@ -31,7 +30,7 @@ from torchrl_glam.runs.program import end_sweep, how_to_resume
 from torchrl_glam.runs.records.metrics import MetricsTable, Record
 from torchrl_glam.runs.records.progress import Progress
 from torchrl_glam.runs.results import save_results
-from torchrl_glam.runs.run_folder import CONFIG, DIVERGED, RunFolder
+from torchrl_glam.runs.run_folder import CONFIG, DIVERGED, claimed
 from torchrl_glam.runs.setting import Setting
 
 if TYPE_CHECKING:
@@ -90,9 +89,7 @@ class Run(Setting):
         with ExitStack() as stack:  # gives the folder back if what follows fails
             with self.ranks.together():
                 if self.ranks.first:
-                    claimed = RunFolder(self.folder)
-                    claimed.claim(resume=config.resume is not None)
-                    stack.callback(claimed.release)
+                    stack.enter_context(claimed(self.folder, resume=config.resume is not None))
             with self.ranks.together():
                 if not self.folder.is_dir():
                     raise FileNotFoundError(
@@ -324,3 +321,24 @@ class Run(Setting):
             self.folder, self._table, model, self._tokenizer, env, critics, self.config
         )
         logger.info("Success after %s %s: %s. Results in %s", at, unit, final, self.folder)
+
+
+def diverged(
+    error: FloatingPointError,
+    counters: Mapping[str, float],
+    config: RecipeConfig,
+    checkpoint: Path | None,
+) -> FloatingPointError:
+    """The error of an update, with where it was, the learning rates and the newest checkpoint."""
+    rates = {k: v for k, v in asdict(config).items() if k.startswith("lr_") and k != "lr_end"}
+    rates = ", ".join(f"{name}={rate}" for name, rate in rates.items())
+    last = (
+        "it has saved no checkpoint"
+        if checkpoint is None
+        else f"its last good checkpoint is {checkpoint} (weights and optimizer are finite there; "
+        "an earlier one may be better still)"
+    )
+    return FloatingPointError(
+        f"update {counters['updates']} at step {counters['steps']}: {error} The run stops; {last}. "
+        f"Learning rates that are too high do this: {rates}"
+    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from filelock import FileLock, Timeout
 
 from torchrl_glam._files import read_text
 from torchrl_glam.models.card import CARD
-from torchrl_glam.runs.checkpoints.same_config import require_same_config
 from torchrl_glam.runs.files import plain_files, writing_to
 
 CHECKPOINTS = "checkpoints"
@@ -31,90 +31,78 @@ class RunIsDone(Exception):
     """A run that need not be made, as its folder holds it to its end."""
 
 
-class RunFolder:
-    """The folder of a run, locked from its start to its end.
+@contextmanager
+def claimed(path: Path, *, resume: bool) -> Iterator[None]:
+    """Makes a run's folder, and locks it within the block.
 
-    A run that was refused leaves nothing behind: on release, the lock's file is removed, and so are
+    A run that was refused leaves nothing behind: at the end the lock's file is removed, and so are
     the folders that were made for the run if they are still empty.
+
+    Args:
+        path: the folder.
+        resume: whether to resume the run that the folder holds; else it must hold none.
+
+    Raises:
+        BlockingIOError: if another run is at work in the folder.
+        FileExistsError: if not ``resume`` and the folder holds what a run would overwrite.
+        FileNotFoundError: if ``resume`` and it holds no run.
+        ValueError: if it holds a link or a pipe.
+        OSError: if the folder cannot be made or written to.
     """
-
-    def __init__(self, path: str | os.PathLike) -> None:
-        self.path = Path(path)
-        self._made: list[Path] = []
-        self._lock: FileLock | None = None
-
-    def claim(self, *, resume: bool) -> None:
-        """Makes the folder and locks it.
-
-        Args:
-            resume: whether to resume the run that the folder holds; else it must hold none.
-
-        Raises:
-            BlockingIOError: if another run is at work in the folder.
-            FileExistsError: if not ``resume`` and the folder holds what a run would overwrite.
-            FileNotFoundError: if ``resume`` and it holds no run.
-            ValueError: if it holds a link or a pipe.
-            OSError: if the folder cannot be made or written to.
-        """
-        if resume and not (self.path / CONFIG).is_file():
-            raise FileNotFoundError(f"resume ({str(self.path)!r}) must be the folder of a run")
-        try:
-            self._require_plain()
-            if not resume:
-                self._require_no_results()
-            with writing_to(self.path):
-                root = self.path / CHECKPOINTS
-                self._made = [p for p in (root, *root.parents) if not p.exists()]
-                root.mkdir(parents=True, exist_ok=True)
-                lock = FileLock(self.path / _LOCK, blocking=False)
-                lock.acquire()
-                self._lock = lock
-            for left_over in root.glob(".step-*"):  # of a run that was killed while saving
-                shutil.rmtree(left_over, ignore_errors=True)
-        except Timeout:
-            raise BlockingIOError(
-                f"folder {str(self.path)!r} is in use by another run: wait for its end, or give "
-                "another folder as `output`"
-            ) from None
-        except BaseException:
-            self.release()
-            raise
-
-    def release(self) -> None:
-        """Gives the folder back."""
-        if self._lock is not None:
-            (self.path / _LOCK).unlink(missing_ok=True)
-            self._lock.release()
-            self._lock = None
-        for path in self._made:
+    if resume and not (path / CONFIG).is_file():
+        raise FileNotFoundError(f"resume ({str(path)!r}) must be the folder of a run")
+    root, lock = path / CHECKPOINTS, FileLock(path / _LOCK, blocking=False)
+    made: list[Path] = []
+    try:
+        _require_plain(path)
+        if not resume:
+            _require_no_results(path)
+        with writing_to(path):
+            made = [p for p in (root, *root.parents) if not p.exists()]
+            root.mkdir(parents=True, exist_ok=True)
             try:
-                path.rmdir()
-            except OSError:  # no longer empty, or never made
-                break
+                lock.acquire()
+            except Timeout:
+                raise BlockingIOError(
+                    f"folder {str(path)!r} is in use by another run: wait for its end, or give "
+                    "another folder as `output`"
+                ) from None
+        for left_over in root.glob(".step-*"):  # of a run that was killed while saving
+            shutil.rmtree(left_over, ignore_errors=True)
+        yield
+    finally:
+        if lock.is_locked:
+            (path / _LOCK).unlink(missing_ok=True)
+            lock.release()
+        with suppress(OSError):  # no longer empty, or never made
+            for folder in made:
+                folder.rmdir()
 
-    def _require_plain(self) -> None:
-        """Whatever a run or one of its loggers writes must stay in the folder."""
-        try:
-            for child in self.path.resolve().glob("*"):
-                if child.name != "wandb":  # which links to its own latest run
-                    list(plain_files(child))
-        except ValueError as error:
-            raise ValueError(
-                f"folder {str(self.path)!r} is not used, as what a run writes there could go "
-                f"elsewhere: {error}; remove it"
-            ) from None
 
-    def _require_no_results(self) -> None:
-        names = (METRICS, CONFIG, RECORD, PAGE, "model")
-        held = [name for name in names if (self.path / name).exists()]
-        # without a checkpoint it is of a run that only began, or was killed then
-        held += [CHECKPOINTS] * any((self.path / CHECKPOINTS).glob("*"))
-        held += [path.name for pattern in _MODELS for path in sorted(self.path.glob(pattern))]
-        if held:
-            raise FileExistsError(
-                f"output ({str(self.path)!r}) holds {', '.join(held)}, which a new run would "
-                "overwrite: give another folder, or resume that run with `resume`"
-            )
+def _require_plain(path: Path) -> None:
+    """Whatever a run or one of its loggers writes must stay in the folder."""
+    try:
+        for child in path.resolve().glob("*"):
+            if child.name != "wandb":  # which links to its own latest run
+                list(plain_files(child))
+    except ValueError as error:
+        raise ValueError(
+            f"folder {str(path)!r} is not used, as what a run writes there could go elsewhere: "
+            f"{error}; remove it"
+        ) from None
+
+
+def _require_no_results(path: Path) -> None:
+    names = (METRICS, CONFIG, RECORD, PAGE, "model")
+    held = [name for name in names if (path / name).exists()]
+    # without a checkpoint it is of a run that only began, or was killed then
+    held += [CHECKPOINTS] * any((path / CHECKPOINTS).glob("*"))
+    held += [file.name for pattern in _MODELS for file in sorted(path.glob(pattern))]
+    if held:
+        raise FileExistsError(
+            f"output ({str(path)!r}) holds {', '.join(held)}, which a new run would overwrite: "
+            "give another folder, or resume that run with `resume`"
+        )
 
 
 def stored_settings(folder: str | Path) -> dict[str, Any]:
@@ -141,6 +129,38 @@ def stored_settings(folder: str | Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ValueError(f"{str(path)!r} is no configuration of a run")
     return settings
+
+
+def require_same_config(
+    saved: Mapping[str, Any], now: Mapping[str, Any], allowed: Collection[str], path: Path
+) -> None:
+    """Refuses another configuration than that of the checkpoint ``path``, by ValueError.
+
+    Keys ``allowed`` may differ; dots lead into nested dicts, and a key stands for all below it.
+    """
+    before, after = _flat(saved), _flat(now)
+    changed = [
+        f"{key} was {before.get(key, 'not set')}, is {after.get(key, 'not set')}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+        and not any(key == name or key.startswith(f"{name}.") for name in allowed)
+    ]
+    if changed:
+        raise ValueError(
+            f"config differs from that of {str(path)!r}: {'; '.join(changed)}. Resume with the "
+            "same values, or start a new run in another folder"
+        )
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return dotted keys and their values as JSON text, in which a tuple equals a list."""
+    flat = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = json.dumps(value, default=str)
+    return flat
 
 
 def find_unfinished(

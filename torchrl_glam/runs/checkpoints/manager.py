@@ -16,10 +16,9 @@ from torchrl_glam.runs.checkpoints.adapters import (
     kept_apart,
     require_finite,
 )
-from torchrl_glam.runs.checkpoints.same_config import require_same_config
 from torchrl_glam.runs.files import plain_files, writing_to
 from torchrl_glam.runs.processes.ranks import Ranks
-from torchrl_glam.runs.run_folder import CHECKPOINTS
+from torchrl_glam.runs.run_folder import CHECKPOINTS, require_same_config
 
 _PREFIX = "step"
 

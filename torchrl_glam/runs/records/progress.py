@@ -13,7 +13,6 @@ from torchrl._utils import timeit
 from tqdm import tqdm
 
 from torchrl_glam.runs.config import RecipeConfig
-from torchrl_glam.runs.divergence import check_rewards
 from torchrl_glam.runs.processes.ranks import Ranks
 from torchrl_glam.runs.records.statistics import EpisodeStatistics, GoalCoverage, pace
 from torchrl_glam.text import EnvDescription
@@ -91,3 +90,20 @@ class Progress:
     def close(self) -> None:
         """Takes the bar away."""
         self._bar.close()
+
+
+def check_rewards(steps: TensorDictBase, counters: Mapping[str, float]) -> None:
+    """Refuses an environment's rewards that are not finite, before they are stored.
+
+    Raises:
+        FloatingPointError: saying how many there are, and in which instance the first.
+    """
+    reward = steps["next", "reward"].squeeze(-1)
+    bad = (~reward.isfinite()).nonzero()
+    if len(bad):
+        first = bad[0].tolist()
+        raise FloatingPointError(
+            f"the environment's rewards after step {counters['steps']} are not finite: {len(bad)} "
+            f"of {reward.numel()}, the first is {reward[tuple(first)].item()}, at {first} of the "
+            "batch. Nothing of it was stored; mend the environment"
+        )
