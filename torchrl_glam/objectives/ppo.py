@@ -20,14 +20,16 @@ from tensordict.nn import (
     dispatch,
 )
 from torch import Tensor, nn
-from torchrl.objectives import KLPENPPOLoss, LossModule
+from torchrl.objectives import ClipPPOLoss, KLPENPPOLoss, LossModule
 from torchrl.objectives.utils import ValueEstimators
 from torchrl.objectives.value import GAE
 
 from torchrl_glam.objectives._checks import check_action, check_finite, check_ppo_arguments
-from torchrl_glam.objectives._ppo_heads import NOW, CentredClipPPOLoss, reading_now
-from torchrl_glam.objectives.functional import ratio_center
+from torchrl_glam.objectives.functional import log_clip_bounds, ratio_center
 from torchrl_glam.objectives.trunk import state_keys, trainable_leaves
+
+# Where the heads find what the trunk writes in this pass.
+_NOW = "now"
 
 
 class PPOGLAMLoss(LossModule):
@@ -136,12 +138,12 @@ class PPOGLAMLoss(LossModule):
         self.actor = actor
         self._scores = [unravel_key(k) for k in actor.in_keys if k in trunk.out_keys]
         own = {"clip": {"clip_epsilon": clip_epsilon}, "kl": {"beta": kl_coeff}}[objective]
-        kind = CentredClipPPOLoss if objective == "clip" else KLPENPPOLoss
+        kind = _CentredClipPPOLoss if objective == "clip" else KLPENPPOLoss
         if objective == "kl":  # its own rule would adapt beta at every call: see adapt_kl_coeff
             own |= {"increment": 1.0, "decrement": 1.0}
         # Functional losses keep parameters apart for targets; PPO has none.
         self.heads = kind(
-            reading_now(actor, self._scores),
+            _reading_now(actor, self._scores),
             value,
             functional=False,
             entropy_coeff=entropy_coeff,
@@ -248,7 +250,7 @@ class PPOGLAMLoss(LossModule):
         check_finite(tensordict[keys.advantage], keys.advantage)
         for key in self._scores:
             score = now.pop(key)
-            now.set(unravel_key((NOW, key)), score)
+            now.set(unravel_key((_NOW, key)), score)
         out = self.heads(now.update(tensordict.select(*self._recorded())))
         if self.objective == "kl":
             out.set("kl", out["kl"].mean())
@@ -298,3 +300,36 @@ class PPOGLAMLoss(LossModule):
     def _apply(self, fn: Callable[[Tensor], Tensor]) -> PPOGLAMLoss:
         self.trunk._apply(fn)  # frozen weights too; the trained ones do not move twice
         return super()._apply(fn)
+
+
+class _CentredClipPPOLoss(ClipPPOLoss):
+    """Clips every row's ratio around a centre of its own, where ``center_key`` is given.
+
+    The centre, ``[*B]`` and above 0, takes the place of 1 in ``clip(r, 1 - eps, 1 + eps)``.
+    """
+
+    center_key: NestedKey | None = None
+
+    def _log_weight(self, tensordict: TensorDictBase, adv_shape: torch.Size) -> tuple:
+        if self.center_key is not None:
+            self._center = tensordict[self.center_key].view(*adv_shape, 1)
+        return super()._log_weight(tensordict, adv_shape)
+
+    @property
+    def _clip_bounds(self) -> tuple[Tensor, Tensor]:
+        """Logarithms of the smallest and the largest ratio."""
+        if self.center_key is None:
+            return super()._clip_bounds
+        return log_clip_bounds(self._center, self.clip_epsilon)
+
+
+def _reading_now(
+    actor: ProbabilisticTensorDictSequential, scores: list[NestedKey]
+) -> ProbabilisticTensorDictSequential:
+    """The actor on the scores of this pass; built without running, on the recorded ones.
+
+    ``KLPENPPOLoss`` makes the old distribution from the recorded scores, and the new one by running
+    the actor.
+    """
+    copy = [TensorDictModule(nn.Identity(), [unravel_key((_NOW, k))], [k]) for k in scores]
+    return ProbabilisticTensorDictSequential(*copy, *actor)

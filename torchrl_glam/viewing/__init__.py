@@ -3,7 +3,6 @@
 from torchrl_glam._extras import needs
 
 with needs("recipes", "Viewing an agent"):
-    from torchrl_glam.viewing.agents import name_apart, open_agent
     from torchrl_glam.viewing.figures import (
         format_results,
         measure,
@@ -11,7 +10,13 @@ with needs("recipes", "Viewing an agent"):
         pool,
         write_results,
     )
-    from torchrl_glam.viewing.games import choose_game, make_game, tokenize
+    from torchrl_glam.viewing.games import (
+        choose_game,
+        make_game,
+        name_apart,
+        open_agent,
+        tokenize,
+    )
     from torchrl_glam.viewing.page import write_page
     from torchrl_glam.viewing.play import nearest_goals, play
     from torchrl_glam.viewing.recording import record

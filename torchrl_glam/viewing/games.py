@@ -1,17 +1,46 @@
-"""The environment that an agent was trained in, made again."""
+"""The agents that a configuration names, and the environments that they were trained in."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torchrl.envs import EnvBase, TransformedEnv
 
-from torchrl_glam.models import Agent, AgentCard
+from torchrl_glam.models import Agent, AgentCard, load_agent, zero_shot_agent
 from torchrl_glam.runs.config import ENVIRONMENT, LENGTHS, RecipeConfig
 from torchrl_glam.runs.config.viewing import ViewConfig
+from torchrl_glam.runs.device import choose_device
 from torchrl_glam.runs.environments import OWN_ENV, make_bare_env, refuse_named_env
 from torchrl_glam.text import TokenizeText, token_lengths
+
+
+def open_agent(config: ViewConfig, folder: str | None) -> Agent:
+    """Loads the agent of a folder, or the configuration's language model without training.
+
+    Args:
+        config: gives ``language_model``, if there is no folder, device and size of passes.
+        folder: as :func:`~torchrl_glam.models.load_agent` takes it. None: use the model.
+    """
+    device = choose_device(config.device)
+    options = {"device": device, "max_tokens_per_pass": config.max_tokens_per_pass}
+    if folder is not None:
+        return load_agent(folder, **options)
+    return zero_shot_agent(config.language_model, config.chat_template, **options)
+
+
+def name_apart(folders: Sequence[str]) -> list[str]:
+    """Names folders by the last part of their paths in which all of them differ.
+
+    Examples:
+        >>> name_apart(["runs/seed0/model", "runs/seed1/model"])
+        ['seed0', 'seed1']
+    """
+    parts = (reversed(Path(folder).parts) for folder in folders)
+    columns = zip(*parts, strict=False)
+    apart = (list(column) for column in columns if len(set(column)) == len(folders))
+    return next(apart, [str(folder) for folder in folders])
 
 
 def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
@@ -51,15 +80,9 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
     env = own.get("env", {} if config.env_class else default.env)
     given = {key: getattr(config, key) for key in (*LENGTHS, "memory", "long_texts")}
     texts = {key: value for key, value in given.items() if value is not None}
-    return (
-        own
-        | texts
-        | {
-            "env_class": config.env_class or named,
-            "env": {**env, **config.env},
-            "eval_splits": config.eval_splits or own.get("eval_splits") or default.eval_splits,
-        }
-    )
+    own |= texts | {"env_class": config.env_class or named, "env": {**env, **config.env}}
+    own["eval_splits"] = config.eval_splits or own.get("eval_splits") or default.eval_splits
+    return own
 
 
 def make_game(
