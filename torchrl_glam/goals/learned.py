@@ -95,11 +95,9 @@ class LearnedProgressGoals(GoalSampler):
         self._measure()
 
     def _embed(self, goal_ids: Tensor) -> Tensor:
-        given = self.embeddings
+        given, table = self.embeddings, isinstance(self.embeddings, Tensor)
         with torch.no_grad():
-            rows = (
-                given[goal_ids.to(given.device)] if isinstance(given, Tensor) else given(goal_ids)
-            )
+            rows = given[goal_ids.to(given.device)] if table else given(goal_ids)
         rows = rows.detach().to("cpu", torch.float32)
         wrong = goal_ids[~rows.isfinite().all(-1)].tolist()
         if wrong:

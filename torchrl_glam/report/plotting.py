@@ -43,7 +43,6 @@ def plot_learning_curves(
     *,
     references: Mapping[str, float] | None = None,
     x_label: str = "environment steps",
-    y_label: str = "success rate",
 ) -> None:
     """Draws success against environment steps (or seconds), one colour a label.
 
@@ -55,7 +54,7 @@ def plot_learning_curves(
         path: PNG to write; its folder is made if need be.
         references: heights of at most two lines, by name (random play, the oracle). Default:
             none.
-        x_label, y_label: names of the axes.
+        x_label: name of the horizontal axis. Default: ``"environment steps"``.
     """
     with rc_context({"text.parse_math": False}):  # a label with two $ is a label
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
@@ -64,7 +63,7 @@ def plot_learning_curves(
             _draw_group(axes, label, runs, f"C{index}")
         for style, (name, height) in zip(("--", ":"), (references or {}).items(), strict=False):
             axes.axhline(height, linestyle=style, linewidth=1, color="0.5", label=name)
-        axes.set(xlabel=x_label, ylabel=y_label, ylim=(0, 1.08))
+        axes.set(xlabel=x_label, ylabel="success rate", ylim=(0, 1.08))
         axes.legend(loc="best", fontsize=8)
         path = Path(path)
         with open_below(path.parent, path.name, "wb") as file:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_NORMAL = 1.959963984540054  # 97.5 % of the standard normal distribution lie below it
-
 ALL = "all"
 """The goal kind that stands for all of them together."""
 
@@ -56,12 +54,11 @@ class Result:
         """
         if self.by_agent:
             low, high = interval(self.by_agent)
-            return float(low), float(high)
-        share, weight = self.success, _NORMAL**2 / self.episodes
-        middle = share + weight / 2
-        half = (weight * (share * (1 - share) + weight / 4)) ** 0.5
-        low, high = (middle - half) / (1 + weight), (middle + half) / (1 + weight)
-        return max(0.0, low), min(1.0, high)
+        else:
+            from scipy.stats import binomtest  # slow to import
+
+            low, high = binomtest(self.successes, self.episodes).proportion_ci(method="wilson")
+        return float(low), float(high)
 
 
 def interval(

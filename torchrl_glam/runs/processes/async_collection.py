@@ -109,10 +109,8 @@ class AsyncCollectors:
                 self._replace(place, str(error))
                 continue
             version = place.version
-            place.task, place.version = (
-                self._pool.collect(place.worker, self._weights),
-                self._version,
-            )
+            place.task = self._pool.collect(place.worker, self._weights)
+            place.version = self._version
             place.since = time.monotonic()
             if version is not None:
                 return self._taken(place, result, version)

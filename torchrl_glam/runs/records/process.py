@@ -6,20 +6,22 @@ import platform
 import shlex
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
-_PACKAGES = ("torchrl_glam", "torch", "torchrl", "tensordict", "transformers", "peft")
+from torchrl_glam import __version__
+
+_PACKAGES = ("torch", "torchrl", "tensordict", "transformers", "peft")
 
 
 def describe_process() -> dict[str, str]:
     """This process: ``command``, ``versions``, ``system``, ``processor``, and where there are any
     ``GPUs`` and ``commit``, of the script's repository, with ``-dirty`` if it was changed since.
     """
-    found = {name: _version(name) for name in _PACKAGES}
-    versions = ", ".join(f"{name} {number}" for name, number in found.items() if number)
+    found = {"torchrl_glam": __version__, **{name: version(name) for name in _PACKAGES}}
+    versions = ", ".join(f"{name} {number}" for name, number in found.items())
     described = {
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),
         "commit": _commit(Path(sys.argv[0]).resolve().parent),
@@ -29,13 +31,6 @@ def describe_process() -> dict[str, str]:
         "GPUs": ", ".join(map(torch.cuda.get_device_name, range(torch.cuda.device_count()))),
     }
     return {name: value for name, value in described.items() if value}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def _commit(folder: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 
+from torchrl_glam.models.trunks.passes import fingerprint
 from torchrl_glam.text import EnvDescription
 
 
@@ -80,8 +81,8 @@ class EpisodeStatistics:
     ) -> None:
         self._kinds = tuple(kinds)
         self._success_key = success_key
-        self._ended: defaultdict[str, int] = defaultdict(int)
-        self._reached: defaultdict[str, int] = defaultdict(int)
+        self._ended: Counter[str] = Counter()
+        self._reached: Counter[str] = Counter()
         self._goals = torch.empty(0, dtype=torch.int64)  # that were reached
 
     def add(self, steps: TensorDictBase) -> None:
@@ -99,12 +100,11 @@ class EpisodeStatistics:
                 f"{len(self._kinds)} goal kinds {self._kinds}: let the environment's goal_kinds "
                 "name them all"
             )
-        for kind, reached in zip(kinds, reached_now[done].tolist(), strict=True):
-            self._ended[self._kinds[kind]] += 1
-            self._reached[self._kinds[kind]] += reached
+        self._ended.update(self._kinds[kind] for kind in kinds)
+        self._reached.update(self._kinds[kind] for kind in steps["goal_kind"][reached_now].tolist())
         tokens = steps.get("goal_tokens", None)
         if tokens is not None:
-            self._take(_fingerprint(tokens[reached_now]))
+            self._take(fingerprint(tokens[reached_now]).cpu())
 
     def _take(self, goals: Tensor) -> None:
         self._goals = torch.cat((self._goals, goals)).unique()
@@ -134,9 +134,8 @@ class EpisodeStatistics:
 
     def merge(self, state_dict: dict[str, Any]) -> None:
         """Adds the counts of another's :meth:`state_dict`."""
-        for counts, name in ((self._ended, "ended"), (self._reached, "reached")):
-            for kind, count in state_dict[name].items():
-                counts[kind] += count
+        self._ended.update(state_dict["ended"])
+        self._reached.update(state_dict["reached"])
         self._take(state_dict["goals"])
 
     def state_dict(self) -> dict[str, Any]:
@@ -146,8 +145,8 @@ class EpisodeStatistics:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the counts."""
-        self._ended = defaultdict(int, state_dict["ended"])
-        self._reached = defaultdict(int, state_dict["reached"])
+        self._ended = Counter(state_dict["ended"])
+        self._reached = Counter(state_dict["reached"])
         self._goals = state_dict["goals"].clone()
 
 
@@ -189,7 +188,7 @@ class GoalCoverage:
         tokens, kinds = (steps["next", "hindsight", key] for key in ("goal_tokens", "kind"))
         named = kinds >= 0
         counts = kinds[named].cpu().bincount(minlength=len(self._kinds))
-        self._take(_fingerprint(tokens[named]).cpu(), counts, steps.numel())
+        self._take(fingerprint(tokens[named]).cpu(), counts, steps.numel())
 
     def merge(self, state_dict: dict[str, Tensor | int]) -> None:
         """Takes note of what another, since it was last cleared, says by its :meth:`state_dict`."""
@@ -283,11 +282,3 @@ def policy_lag(recorded_at: torch.Tensor, updates: int, of: str) -> dict[str, fl
         f"policy_lag/{of}/mean": lag.mean().item(),
         f"policy_lag/{of}/max": lag.max().item(),
     }
-
-
-def _fingerprint(tokens: Tensor) -> Tensor:
-    """A number for each row of tokens ``[N, T]``, the same for rows that differ in padding (0)."""
-    weights = torch.randint(
-        -(2**62), 2**62, tokens.shape[-1:], generator=torch.Generator().manual_seed(0)
-    )
-    return (tokens.cpu().long() * (2 * weights + 1)).sum(-1)
