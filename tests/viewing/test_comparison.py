@@ -194,13 +194,9 @@ def test_output_is_opened_first_and_through_no_link(tmp_path, here):
 
 def test_the_recipe_refuses_what_cannot_be_compared(tmp_path, refused):
     run, other = a_run(tmp_path / "a", [0.2, 0.9]), a_run(tmp_path / "b", [0.2, 0.9], objects=6)
-    begun = a_run(tmp_path / "c", [])
     for runs, message in (
         ((run, "--", "b", other), "runs of different environments cannot be compared: env is"),
-        ((begun,), "has no rows yet"),
-        (("nowhere",), "no run in"),
         ((run, "--", "a", run), "every group needs a label of its own"),
-        ((run, "--threshold", "80"), "--threshold ([80.0]) is a success"),
     ):
         assert message in refused("compare", "--out", "out", "a", *runs)
     assert not (tmp_path / "out").exists()
