@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase, TransformedEnv, check_env_specs
 from torchrl.envs.utils import step_mdp
 
 from torchrl_glam.envs.action_mask import CandidateMask
-from torchrl_glam.envs.check_entries import Rows, check_content, check_types, missing, name_of
-from torchrl_glam.text import EnvDescription, describe_env
+from torchrl_glam.text import EnvDescription, decode_text, describe_env
 
 _SLACK = 1e-4  # of rewards that leave their scale by rounding
+_GOAL, _KIND, _ID = ("hindsight", "goal"), ("hindsight", "kind"), ("hindsight", "goal_id")
+_INTEGERS = "int8 or int16 or int32 or int64"
+# Of every key: its types, and its shape.
+_ENTRIES: dict[NestedKey, tuple[str, str]] = {
+    "goal": ("uint8", "[*B, bytes]"),
+    "observation": ("uint8", "[*B, bytes]"),
+    "actions": ("uint8", "[*B, A, bytes]"),
+    "action_mask": ("bool", "[*B, A]"),
+    "goal_kind": (_INTEGERS, "[*B]"),
+    _GOAL: ("uint8", "[*B, H, bytes]"),
+    _KIND: (_INTEGERS, "[*B, H]"),
+    _ID: (_INTEGERS, "[*B, H]"),
+}
+_ALWAYS = [key for key in _ENTRIES if isinstance(key, str)]
 
 
 def check_text_env(
@@ -58,13 +71,13 @@ def check_text_env(
             "contract knows [] and [B], and [N, B] by SerialEnv or ParallelEnv"
         )
     if "action_mask" not in env.observation_spec.keys(True):
-        raise missing("action_mask", "observation_spec")
+        raise _missing("action_mask", "observation_spec")
     description = describe_env(env)
     with torch.random.fork_rng():
         played, actions = [], []
         for rows in _play(env, seed, steps, actions):
-            check_types(rows)
-            check_content(rows, description)
+            _check_types(rows)
+            _check_content(rows, description)
             if rows.where == "step":
                 _check_rewards(rows, reward_scale)
                 _check_success(rows, description)
@@ -75,26 +88,61 @@ def check_text_env(
         check_env_specs(masked)  # which plays what is admissible
 
 
-def _play(env: EnvBase, seed: int, steps: int, actions: list[Tensor]) -> Iterator[Rows]:
+class _Rows:
+    """The rows of a reset's or step's state that count, ``bool [*B]``, in one dimension."""
+
+    def __init__(
+        self, state: TensorDictBase, batch: torch.Size, where: str, counts: Tensor
+    ) -> None:
+        self.state, self.batch, self.where = state, batch, where
+        self._places = counts.flatten().nonzero().flatten()
+
+    def get(self, key: NestedKey) -> Tensor | None:
+        """Values of an entry, ``[rows, ...]``; None if it is missing."""
+        value = self.state.get(key, None)
+        if value is not None:
+            value = value.reshape(-1, *value.shape[len(self.batch) :])[self._places]
+        return value
+
+    def first_difference(
+        self, other: _Rows, keys: Iterable[NestedKey] | None = None
+    ) -> NestedKey | None:
+        """The first of the keys, by default all, whose values differ; None if none does."""
+        for key in self.state.keys(True, True) if keys is None else keys:
+            mine, theirs = self.get(key), other.get(key)
+            if isinstance(mine, Tensor) and not (
+                isinstance(theirs, Tensor) and torch.equal(mine, theirs)
+            ):
+                return key
+        return None
+
+    def name(self, key: NestedKey, row: int, *more: int) -> str:
+        """An entry of a row, as errors name it."""
+        place = torch.unravel_index(self._places[row], self.batch) if self.batch else ()
+        index = ", ".join(str(int(i)) for i in (*place, *more))
+        return f"{_name_of(key)}{f'[{index}]' if index else ''} of the {self.where}"
+
+
+def _play(env: EnvBase, seed: int, steps: int, actions: list[Tensor]) -> Iterator[_Rows]:
     """Plays the actions, or ``steps`` new ones, which it lists; yields the rows that count."""
     torch.manual_seed(seed)
     env.set_seed(seed)
     given = iter(actions[:])
     everything = torch.ones(env.batch_size, dtype=torch.bool)
     state = env.reset()
-    yield Rows(state.clone(), env.batch_size, "reset", everything)
+    yield _Rows(state.clone(), env.batch_size, "reset", everything)
     for _ in range(steps):
         action = next(given, None)
         if action is None:
             action = _draw(state["action_mask"])
             actions.append(action)
         following = env.step(state.set("action", action.clone()))["next"]
-        yield Rows(following.clone(), env.batch_size, "step", everything)
+        yield _Rows(following.clone(), env.batch_size, "step", everything)
         done = following["done"]
         state = _after(following)
         if done.any():
             state = env.reset(state.set("_reset", done))
-            yield Rows(state.clone(), env.batch_size, "reset", done.view(env.batch_size))
+            yield _Rows(state.clone(), env.batch_size, "reset", done.view(env.batch_size))
 
 
 def _draw(mask: Tensor) -> Tensor:
@@ -106,14 +154,14 @@ def _after(following: TensorDictBase) -> TensorDictBase:
     return step_mdp(following.new_empty(following.batch_size).set("next", following))
 
 
-def _check_seed(env: EnvBase, seed: int, played: Sequence[Rows], actions: list[Tensor]) -> None:
+def _check_seed(env: EnvBase, seed: int, played: Sequence[_Rows], actions: list[Tensor]) -> None:
     """Plays the same actions from the same seed."""
     again = _play(env, seed, len(actions), actions)
     for number, (rows, before) in enumerate(zip(again, played, strict=False)):
         key = rows.first_difference(before)
         if key is not None or rows.where != before.where:
             raise ValueError(
-                f"{name_of(key or 'done')} of state {number} differs when the same actions are "
+                f"{_name_of(key or 'done')} of state {number} differs when the same actions are "
                 f"played again from the seed {seed}: draw all that is random from the seed that "
                 "set_seed is given (in a game: reset(seed=...))"
             )
@@ -128,10 +176,10 @@ def _check_partial_steps(env: EnvBase, seed: int, steps: int) -> None:
     moves[0] = False
     state = env.reset()
     for _ in range(steps):
-        before = Rows(state.clone(), env.batch_size, "state", ~moves)
+        before = _Rows(state.clone(), env.batch_size, "state", ~moves)
         state.set("action", _draw(state["action_mask"]))
         following = env.step(state.set("_step", moves.view(state["done"].shape)))["next"]
-        rows = Rows(following, env.batch_size, "step", ~moves)
+        rows = _Rows(following, env.batch_size, "step", ~moves)
         key = rows.first_difference(before, ("observation", "actions", "action_mask", "done"))
         if key is not None:
             raise ValueError(
@@ -142,10 +190,10 @@ def _check_partial_steps(env: EnvBase, seed: int, steps: int) -> None:
         state = env.reset() if following["done"].any() else _after(following)
 
 
-def _check_rewards(rows: Rows, scale: tuple[float, float]) -> None:
+def _check_rewards(rows: _Rows, scale: tuple[float, float]) -> None:
     reward = rows.get("reward")
     if reward is None:
-        raise missing("reward", "step")
+        raise _missing("reward", "step")
     reward = reward.reshape(-1)
     for row in (~reward.isfinite()).nonzero().flatten().tolist():
         raise ValueError(
@@ -164,14 +212,14 @@ def _check_rewards(rows: Rows, scale: tuple[float, float]) -> None:
         )
 
 
-def _check_success(rows: Rows, description: EnvDescription) -> None:
+def _check_success(rows: _Rows, description: EnvDescription) -> None:
     key = description.success_key
     reached, done = rows.get(key), rows.get("done")
     if reached is None:
-        raise missing(key, "step", "; success_key names the entry that says what success is")
+        raise _missing(key, "step", "; success_key names the entry that says what success is")
     if reached.numel() != done.numel():
         raise ValueError(
-            f"{name_of(key)} of the step has the shape {list(rows.state[key].shape)}: it must be "
+            f"{_name_of(key)} of the step has the shape {list(rows.state[key].shape)}: it must be "
             f"that of done, {list(rows.state['done'].shape)}"
         )
     for row in ((reached.reshape(done.shape) > 0) & ~done).nonzero()[:, 0].tolist():
@@ -180,3 +228,131 @@ def _check_success(rows: Rows, description: EnvDescription) -> None:
             "must be positive on the step that reaches the goal, and on no other; where rewards "
             "say more, write a bool entry that does and name it in the attribute success_key"
         )
+
+
+def _check_types(rows: _Rows) -> None:
+    """Checks keys, types and shapes."""
+    state, batch, where = rows.state, rows.batch, rows.where
+    named = [key for key in (_GOAL, _ID) if state.get(key, None) is not None]
+    for key in _ALWAYS + named + [_KIND] * bool(named):
+        value, name = state.get(key, None), f"{_name_of(key)} of the {where}"
+        if value is None:
+            raise _missing(key, where)
+        types, shape = _ENTRIES[key]
+        ndim = len(batch) + shape.count(",")
+        shape += f", B being {list(batch)}"
+        if not isinstance(value, Tensor):
+            raise ValueError(
+                f"{name} is {type(state[key]).__name__}: it must be a {types} tensor {shape}; "
+                "TextLayout.pack and encode_text write strings so"
+            )
+        if str(value.dtype).removeprefix("torch.") not in types.split():
+            raise ValueError(
+                f"{name} is {value.dtype}: it must be {types}; write it so, and say it in the "
+                f"specs (.to(torch.{types.split()[0]}))"
+            )
+        if value.shape[: len(batch)] != batch or value.ndim != ndim:
+            raise ValueError(f"{name} has the shape {list(value.shape)}: it must be {shape}")
+    actions, mask = state["actions"].shape[len(batch)], state["action_mask"].shape[-1]
+    if actions != mask:
+        raise ValueError(
+            f"actions of the {where} has {actions} candidates and action_mask {mask}: pad both"
+        )
+    if named and state[named[0]].shape[len(batch)] != state[_KIND].shape[-1]:
+        raise ValueError(
+            f"{_name_of(named[0])} of the {where} has {state[named[0]].shape[len(batch)]} slots "
+            f"and {_name_of(_KIND)} {state[_KIND].shape[-1]}: a kind for each, -1 in empty ones"
+        )
+    if _GOAL in named and state[_GOAL].shape[-1] != state["goal"].shape[-1]:
+        raise ValueError(
+            f"{_name_of(_GOAL)} of the {where} is {state[_GOAL].shape[-1]} bytes wide and goal "
+            f"{state['goal'].shape[-1]}: one replaces the other, so pad both to the same width"
+        )
+
+
+def _check_content(rows: _Rows, description: EnvDescription) -> None:
+    """Checks texts, admissible actions and kinds of goals."""
+    for key in ("goal", "observation", "actions", _GOAL):
+        text = rows.get(key)
+        if text is not None:
+            _check_text(rows, key, text)
+    actions, mask = rows.get("actions"), rows.get("action_mask")
+    for row, texts in enumerate(decode_text(actions)):
+        places = mask[row].nonzero().flatten().tolist()
+        if not places:
+            raise ValueError(
+                f"{rows.name('action_mask', row)} has no admissible action: each state needs one, "
+                "the last of an episode too (those of the state before will do)"
+            )
+        first: dict[str, int] = {}
+        for place in places:
+            if not texts[place]:
+                raise ValueError(
+                    f"{rows.name('actions', row, place)} is empty and admissible: mask it out"
+                )
+            other = first.setdefault(texts[place], place)
+            if other != place:
+                raise ValueError(
+                    f"{rows.name('actions', row, place)} is {texts[place]!r}, and so is "
+                    f"{rows.name('actions', row, other)}: admissible actions must differ; merge "
+                    "them, or mask one out"
+                )
+    _check_kinds(rows, description)
+
+
+def _check_text(rows: _Rows, key: NestedKey, text: Tensor) -> None:
+    after_end = ((text[..., 1:] != 0) & (text[..., :-1] == 0)).any(-1).nonzero()
+    if len(after_end):
+        place = rows.name(key, *after_end[0].tolist())
+        raise ValueError(f"{place} continues after a zero byte: zeros are padding, at the end only")
+    for index in text[..., 0].nonzero().tolist():
+        try:
+            decode_text(text[tuple(index)])
+        except ValueError as error:
+            raise ValueError(f"{rows.name(key, *index)}: {error}") from None
+
+
+def _check_kinds(rows: _Rows, description: EnvDescription) -> None:
+    kinds, named = description.goal_kinds, rows.get(_KIND)
+    for key, least in (("goal_kind", 0), (_KIND, -1)):
+        found = rows.get(key)
+        if found is None:
+            return
+        for place in ((found < least) | (found >= len(kinds))).nonzero().tolist():
+            raise ValueError(
+                f"{rows.name(key, *place)} is {int(found[tuple(place)])}, and there are "
+                f"{len(kinds)} goal_kinds {kinds}: name more of them, or write others"
+            )
+    key = _GOAL if rows.get(_GOAL) is not None else _ID
+    goals = rows.get(key)
+    filled = goals[..., 0] != 0 if key == _GOAL else goals >= 0
+    for row, slot in (filled != (named >= 0)).nonzero().tolist():
+        says = "names a goal" if filled[row, slot] else "is empty"
+        raise ValueError(
+            f"{rows.name(key, row, slot)} {says} and its kind is {int(named[row, slot])}: the kind "
+            "must be -1 in empty slots, and in no other"
+        )
+    if key == _GOAL:
+        return
+    texts = description.goal_texts
+    if texts is None:
+        raise ValueError(
+            f"{_name_of(_ID)} counts in texts that the environment does not tell: give it an "
+            f"attribute goal_texts, or write {_name_of(_GOAL)}"
+        )
+    for row, slot in (goals >= len(texts)).nonzero().tolist():
+        place, value = rows.name(_ID, row, slot), int(goals[row, slot])
+        raise ValueError(f"{place} is {value}, and goal_texts has {len(texts)} entries")
+
+
+def _name_of(key: NestedKey) -> str:
+    """A key as errors name it."""
+    return key if isinstance(key, str) else ".".join(key)
+
+
+def _missing(key: NestedKey, where: str, more: str = "") -> ValueError:
+    """The error for an entry that is not there."""
+    wanted = f", {' '.join(_ENTRIES[key])}" if key in _ENTRIES else ""
+    return ValueError(
+        f"{_name_of(key)} is missing from the {where}: the text contract wants it{wanted}{more}"
+    )
