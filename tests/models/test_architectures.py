@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "tests"))  # when run by itself
 from architectures import ARCHITECTURES, SCALES, make_architecture  # noqa: E402
 from families import OBSERVATIONS, assert_plain, make_states  # noqa: E402
 
-from torchrl_glam.models import load_tokenizer, make_trunk  # noqa: E402
+from torchrl_glam.models import DecoderOnlyTrunk, load_tokenizer, make_trunk  # noqa: E402
 
 TABLE = ROOT / "torchrl_glam/models/architectures.md"
 # The first is longer than every window and rotary switch of these models, the last shorter.
@@ -53,7 +53,7 @@ def describe(found):
     if isinstance(found, ValueError):
         return next(how for words, how in REFUSED.items() if words in str(found)), ""
     why = found.limit.why if found.limit else ""
-    limits = {"positions": "its positions", "see": "its window", "": "its rotary switch"}
+    limits = {"positions": "its positions", "": "its rotary switch"}
     return "trie", next(limit for word, limit in limits.items() if word in why) if why else ""
 
 
@@ -103,6 +103,24 @@ def test_every_architecture_is_exact_or_refused(name, tokenizer):
     trunk = found["scaled"]
     with pytest.raises(ValueError, match=r"have \d+ tokens, and the model (has|reads)"):
         trunk(make_states(tokenizer, observations=LONG))
+
+
+@pytest.mark.parametrize(("window", "why"), [(2048, "(sliding_window)"), (1000, "positions")])
+def test_a_window_too_long_to_be_compared_is_the_longest_text(window, why, tokenizer):
+    sizes = {"sliding_window": window, "max_position_embeddings": 4096}
+    limit = make("mistral", tokenizer, **sizes).limit
+    assert limit.tokens == (2048 if window == 2048 else 4096) and why in limit.why
+
+
+def test_a_window_that_no_mask_makes_is_the_longest_text(tokenizer, monkeypatch):
+    """As of a model whose windows are not Mistral's."""
+    monkeypatch.setattr(DecoderOnlyTrunk, "_near", lambda self, kind, *_: torch.tensor(True))
+    trunk = make("mistral", tokenizer, scale=4.0)
+    assert trunk.limit.tokens == 32 and "sliding_window" in trunk.limit.why
+    with pytest.raises(ValueError, match=r"have \d+ tokens, and the model has layers that see 32"):
+        trunk(make_states(tokenizer, observations=LONG))
+    with torch.no_grad():
+        assert_exact(trunk, tokenizer, SHORT)
 
 
 def test_half_precision_rounds_no_more_than_the_model_does(tokenizer):

@@ -4,7 +4,8 @@ Prompt and token trie stand in one sequence, ``[prompt | nodes]``, padded betwee
 
 - a node sees its prompt and its ancestors, nothing else;
 - its position is the prompt's true length plus its depth, so padding moves nothing;
-- the prompt's last token is node 0 of the trie: it predicts the candidates' first tokens.
+- the prompt's last token is node 0 of the trie: it predicts the candidates' first tokens;
+- layers with a window see, of these, what lies within it by position.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchrl_glam.models.trunks.reader import check_positions, text_config, text_model
+from torchrl_glam.models.trunks.exactness import LONGEST_PROBE, InexactTrunkError
+from torchrl_glam.models.trunks.reader import (
+    check_positions,
+    longest_text,
+    text_config,
+    text_model,
+    windows,
+)
 from torchrl_glam.models.trunks.trie import CandidateTrie
 from torchrl_glam.models.trunks.trunk import CandidateTrunk
 
@@ -32,7 +40,7 @@ class DecoderOnlyTrunk(CandidateTrunk):
     Raises:
         ValueError: also if the attention implementation takes no custom mask (choose
             ``attention="sdpa"`` or ``"eager"`` when loading); on a call, if prompt and candidate
-            are longer than a sliding window of the model.
+            are longer than a window of more than 1,024 tokens, or one that no mask makes.
 
     Examples:
         >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -54,6 +62,19 @@ class DecoderOnlyTrunk(CandidateTrunk):
                 f"which takes no mask per node: load it with attention= one of {_ATTENTION}"
             )
 
+    def check_exactness(self) -> None:
+        found, own = windows(self.text_config), longest_text(self.text_config)
+        for masked in (True, False):  # a window that no mask makes is the longest text
+            short = {k: w.tokens for k, w in found.items() if masked and w.tokens <= LONGEST_PROBE}
+            limits = [limit for kind, limit in found.items() if kind not in short]
+            self.windows = short
+            self.limit = min(limits if own is None else [*limits, own], default=None)
+            try:
+                return super().check_exactness()
+            except InexactTrunkError:
+                if not short:
+                    raise
+
     def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
         base = self.base_model
         longest = prompt.shape[1]
@@ -64,17 +85,21 @@ class DecoderOnlyTrunk(CandidateTrunk):
             check_positions("prompt and candidate actions", tokens, self.limit)
         # Of a node, the prompt's last position plus its depth; padding needs none of its own.
         positions = torch.arange(longest, device=last.device).minimum(last)
+        positions = torch.cat([positions, last + trie.depth[:, 1:]], 1)
         hidden = text_model(base)(
             input_ids=torch.cat([prompt, trie.tokens[:, 1:]], 1),
-            attention_mask=self._attention(prompt_mask, trie),
-            position_ids=torch.cat([positions, last + trie.depth[:, 1:]], 1),
+            attention_mask=self._attention(prompt_mask, trie, positions),
+            position_ids=positions,
             use_cache=False,
         ).last_hidden_state
         root = hidden.gather(1, last.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
         return torch.cat([root, hidden[:, longest:]], 1)
 
-    def _attention(self, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
-        """``[B, 1, T + N - 1, T + N - 1]``, bool for sdpa, added to the scores for eager.
+    def _attention(
+        self, prompt_mask: Tensor, trie: CandidateTrie, positions: Tensor
+    ) -> Tensor | dict[str, Tensor]:
+        """``[B, 1, T + N - 1, T + N - 1]``, bool for sdpa, added to the scores for eager; where
+        layers are of several kinds and some have windows, by kind.
 
         Padding between prompt and nodes sees the prompt before it, and nothing sees padding.
         """
@@ -84,6 +109,20 @@ class DecoderOnlyTrunk(CandidateTrunk):
         allowed[:, 0, :longest, :longest] = prompt_mask.new_ones(longest, longest).tril()
         allowed[:, 0, longest:, :longest] = prompt_mask.unsqueeze(1)
         allowed[:, 0, longest:, longest:] = trie.ancestors[:, 1:, 1:]
+        masks = {"full_attention": self._as_taken(allowed)}
+        for kind, tokens in self.windows.items():
+            masks[kind] = self._as_taken(allowed & self._near(kind, tokens, positions))
+        kinds = set(getattr(self.text_config, "layer_types", None) or ())
+        return masks if self.windows and len(kinds) > 1 else masks[[*masks][-1]]
+
+    def _near(self, kind: str, tokens: int, positions: Tensor) -> Tensor:
+        """What layers of a kind see by position: the last tokens, or those of the same chunk."""
+        seeing, seen = positions[:, None, :, None], positions[:, None, None]
+        if kind == "sliding_attention":
+            return seeing - seen < tokens
+        return seeing // tokens == seen // tokens
+
+    def _as_taken(self, allowed: Tensor) -> Tensor:
         if self.text_config._attn_implementation == "sdpa":
             return allowed
         dtype = self.autocast or self.base_model.get_input_embeddings().weight.dtype

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Largest difference of logits that rounding makes, as a share of their norm.
 _ROUNDING = 1e-3
 # Prompts are made longer than the windows of a model up to this one.
-_LONGEST_PROBE = 1024
+LONGEST_PROBE = 1024
 # Outputs of matrices are scaled to the first of these root mean squares at which rounding is small.
 _TRAINED_SIZES = (2.0, 0.5, 0.0)
 # Logits are scaled to this, so that caps of some tens show.
@@ -130,8 +130,8 @@ def score_error(
 
 def probe(trunk: CandidateTrunk) -> tuple[Tensor, Tensor, CandidateTrie]:
     """Three prompts ``[3, T]``, their mask, and four candidates of each."""
-    limit = 2 * _LONGEST_PROBE if trunk.limit is None else trunk.limit.tokens
-    turn = max((n for n in trunk.turning_points if n <= _LONGEST_PROBE), default=0)
+    limit = 2 * LONGEST_PROBE if trunk.limit is None else trunk.limit.tokens
+    turn = max((n for n in trunk.turning_points if n <= LONGEST_PROBE), default=0)
     longest = max(1, min(max(24, turn + 12), limit - 4))
     weight = trunk.base_model.get_input_embeddings().weight
     ids = _plain_ids(trunk, 40, weight.device)

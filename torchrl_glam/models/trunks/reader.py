@@ -91,11 +91,9 @@ def check_positions(what: str, tokens: int, limit: Limit | None) -> None:
         )
 
 
-def longest_text(config: PretrainedConfig, masked: bool) -> Limit | None:
+def longest_text(config: PretrainedConfig) -> Limit | None:
     """Tokens of the longest text that a model can read at all, and in one way.
 
-    With ``masked``, the model is given a mask, which takes the place of the one that restricts some
-    of its layers to a window: texts must fit into it.
     Where a rotary embedding changes with the longest text of a batch (LongRoPE), texts must stay
     below that length: the score of one would hang on the others.
     """
@@ -112,12 +110,17 @@ def longest_text(config: PretrainedConfig, masked: bool) -> Limit | None:
             if tokens is not None:
                 why = f"reads batches with longer texts by another rotary embedding ({tokens})"
                 limits.append(Limit(int(tokens), why))
-    kinds = getattr(config, "layer_types", None) or ["sliding_attention", "chunked_attention"]
-    for name, kind in _MASKED.items() if masked else ():
+    return min(limits, default=None)
+
+
+def windows(config: PretrainedConfig) -> dict[str, Limit]:
+    """By kind of layer, the tokens that it sees where the model makes its mask by itself."""
+    kinds, found = getattr(config, "layer_types", None) or [*_MASKED.values()], {}
+    for name, kind in _MASKED.items():
         tokens = getattr(config, name, None)
         if tokens is not None and kind in kinds:
-            limits.append(Limit(tokens, f"has layers that see {tokens} tokens only ({name})"))
-    return min(limits, default=None)
+            found[kind] = Limit(tokens, f"has layers that see {tokens} tokens only ({name})")
+    return found
 
 
 def turning_points(config: PretrainedConfig) -> list[int]:

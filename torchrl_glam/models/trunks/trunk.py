@@ -128,7 +128,7 @@ class CandidateTrunk(TensorDictModuleBase):
         check_kind(self.base_model)
         self.text_config = text_config(self.base_model)
         self.turning_points = turning_points(self.base_model.config)
-        self.limit = longest_text(self.text_config, masked=not self.closes_prompt)
+        self.limit = longest_text(self.text_config)
         self.special_ids = frozenset(tokenizer.all_special_ids)
         self.prompt = PromptBuilder(tokenizer, template, closed=self.closes_prompt)
         # Without an encoder, actions continue the text of the prompt.
