@@ -11,7 +11,7 @@ from torchrl.collectors import Collector
 from torchrl.envs import EnvBase, TransformedEnv
 
 from torchrl_glam.models import load_language_model
-from torchrl_glam.models.trunks.reader import positions, text_config
+from torchrl_glam.models.trunks.reader import longest_text, text_config
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.device import bound_kernel_caches, choose_autocast, keep_freed_memory
 from torchrl_glam.runs.environments import make_env, make_eval_envs
@@ -65,7 +65,7 @@ class Setting:
             gradient_checkpointing=self.config.gradient_checkpointing,
             attention="eager" if self._slow else None,  # the fused kernel is slow backward
         )
-        limit, memory = positions(text_config(model)), self.config.memory
+        limit, memory = longest_text(text_config(model)), self.config.memory
         if limit is not None and memory >= limit.tokens:
             raise ValueError(
                 f"memory ({memory}) must be below {limit.tokens}, as the model {limit.why}: give "
