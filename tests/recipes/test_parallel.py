@@ -116,7 +116,7 @@ def test_a_signal_to_torchrun_stops_all_processes_after_the_same_round(sac, tmp_
     agent, _ = begin(sac, run, log)
     os.kill(agent, signal.SIGTERM)
     assert sac.wait() != 0, "torchrun says that it was stopped"
-    stopped = re.search(r"Stopped at step (\d+); resume with: resume=", log.read_text())
+    stopped = re.search(r"Stopped at step (\d+); resume with: --config-name", log.read_text())
     assert stopped, log.read_text()
     assert checkpoints(run)[-1] == f"step-{int(stopped[1]):012d}"
 

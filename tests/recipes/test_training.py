@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -175,8 +176,11 @@ def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(tmp_path):
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=120)
     assert process.returncode == 0
-    assert "resume with: resume=run --config-name quickstart" in output
-    assert "sampling=ratio+prior" in output.splitlines()[-1]  # what was given must be given again
+    command = shlex.split(output.splitlines()[-1].split("resume with: ")[1])
+    # what was given must be given again
+    assert {"--config-name", "quickstart", "resume=run", "sampling=ratio+prior"} <= {*command}
+    taken = [sys.executable, str(RECIPES / "sac_glam.py"), *command, "--cfg", "job"]
+    assert "resume: run" in subprocess.check_output(taken, cwd=tmp_path, text=True)
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
 
 

@@ -143,5 +143,5 @@ def how_to_resume(folder: Path) -> str:
     given = HydraConfig.get()
     own = ("output", "resume")
     kept = [key for key in given.overrides.task if key.split("=")[0] not in own]
-    name = f"--config-name {given.job.config_name}"
-    return " ".join([shlex.quote(f"resume={folder}"), name, *map(shlex.quote, kept)])
+    name = ["--config-name", str(given.job.config_name)]  # first: no override may stand before it
+    return shlex.join([*name, f"resume={folder}", *kept])
