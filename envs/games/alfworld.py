@@ -13,7 +13,7 @@ import torch
 
 from torchrl_glam._extras import needs
 from torchrl_glam.envs.games.alfworld_games import FOLDS, TASKS, Game, find_games, wordings
-from torchrl_glam.envs.games.common import ROOMS, SOURCES
+from torchrl_glam.envs.games.common import ROOMS, SOURCES, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 with needs("alfworld", "ALFWorld"):
@@ -131,7 +131,7 @@ class ALFWorldGame:
             states = [state[2:] for state in _STATES.values() if (thing,) in facts[state]]
             carried = " ".join(["a", *states, thing])
         lines = [*feedback.split("\n"), f"You are carrying: {carried}."]
-        return "\n".join(" ".join(line.split()) for line in lines if line.strip()), info
+        return "\n".join(tidy(lines)), info
 
 
 def _fulfilled(facts: Mapping[str, set[tuple[str, ...]]]) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 
 Simulator = TypeVar("Simulator")
@@ -25,6 +25,11 @@ ROOMS = {
     "max_hindsight": 2,
 }
 """Sizes of games that are played in rooms."""
+
+
+def tidy(lines: Iterable[str]) -> list[str]:
+    """Lines of a game's text with single spaces, and none that is empty."""
+    return [" ".join(line.split()) for line in lines if line.strip()]
 
 
 def side_by_side(first: Simulator, interface: Callable[[], Any], number: int) -> list[Simulator]:

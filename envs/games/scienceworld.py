@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from scienceworld import ScienceWorldEnv
 
-from torchrl_glam.envs.games.common import Fold, check_fold, side_by_side
+from torchrl_glam.envs.games.common import Fold, check_fold, side_by_side, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 
@@ -92,5 +92,5 @@ class ScienceWorldGame:
         lines = [*info["look"].split("\n"), *info["inv"].split("\n")]
         if feedback.strip() not in info["look"]:
             lines += feedback.split("\n")
-        text = "\n".join(" ".join(line.split()) for line in lines if line.strip())
+        text = "\n".join(tidy(lines))
         return text, {**info, "goal": goal, "won": info["score"] >= 100}

@@ -14,7 +14,7 @@ import torch
 from textworld.challenges.tw_coin_collector import coin_collector
 from textworld.challenges.tw_cooking import cooking
 
-from torchrl_glam.envs.games.common import ROOMS, SOURCES
+from torchrl_glam.envs.games.common import ROOMS, SOURCES, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 GOAL_KINDS = ("cook", "find", "take")
@@ -156,7 +156,7 @@ class TextWorldGame:
             "won": bool(state["won"]),
             "reached": reached,
         }
-        return "\n".join(" ".join(line.split()) for line in lines if line.strip()), info
+        return "\n".join(tidy(lines)), info
 
     def close(self) -> None:
         """Ends the games' interpreters."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from textworld_express import TextWorldExpressEnv
 
-from torchrl_glam.envs.games.common import ROOMS, SOURCES, Fold, check_fold, side_by_side
+from torchrl_glam.envs.games.common import ROOMS, SOURCES, Fold, check_fold, side_by_side, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 # What the text of every state tells anyway.
@@ -98,7 +98,7 @@ class TextWorldExpressGame:
             "won": info["tasksuccess"],
             "reached": reached,
         }
-        return "\n".join(" ".join(line.split()) for line in lines if line.strip()), info | more
+        return "\n".join(tidy(lines)), info | more
 
 
 def _room(info: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from itertools import permutations
 from pathlib import Path
 
 from torchrl_glam._extras import needs
+from torchrl_glam.envs.games.common import tidy
 
 with needs("jericho", "A game in a z-machine file"):
     from jericho import FrotzEnv, UnsupportedGameWarning
@@ -193,8 +194,7 @@ class Story:
 
 def _lines(text: str) -> list[str]:
     """Lines of a reply, without the prompt and the screen's first line, which may follow it."""
-    lines = (text.rpartition("\n>")[0] or text).split("\n")
-    return [" ".join(line.split()) for line in lines if line.strip()]
+    return tidy((text.rpartition("\n>")[0] or text).split("\n"))
 
 
 def room_name(room: Sequence[str]) -> str:
