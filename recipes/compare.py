@@ -31,6 +31,8 @@ from functools import cache
 from itertools import combinations, groupby, pairwise
 from pathlib import Path
 
+import numpy as np
+
 from torchrl_glam.report import read_run
 from torchrl_glam.report.comparison import (
     comparison_table,
@@ -58,10 +60,19 @@ read = cache(read_run)
 
 
 def measurements(folder: Path) -> list[dict[str, float]]:
-    """The rows of a run in which success was measured; before any update, no time has passed."""
-    absent = {"step": 0.0, "seconds": 0.0, METRIC: 0.0, HELD_OUT: math.nan}
-    found = [row for row in read(folder).rows if METRIC in row]
-    rows = [{name: row.get(name, value) for name, value in absent.items()} for row in found]
+    """The rows of a run in which success was measured; the time is told in others too."""
+    every = [{"step": 0.0, **row} for row in read(folder).rows]
+    told = [(0.0, 0.0), *((row["step"], row["seconds"]) for row in every if "seconds" in row)]
+    rows = [
+        {
+            "step": row["step"],
+            "seconds": float(np.interp(row["step"], *zip(*told, strict=True))),
+            METRIC: row[METRIC],
+            HELD_OUT: row.get(HELD_OUT, math.nan),
+        }
+        for row in every
+        if METRIC in row
+    ]
     if not rows:
         raise ValueError(f"run ({str(folder)!r}) has no evaluation in its metrics.csv yet")
     for row in rows:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compare import measurements
 from run_metrics import read_csv
 
 from torchrl_glam.report.comparison import (
@@ -111,6 +112,12 @@ def test_the_recipe_writes_curves_and_tables(tmp_path, succeeds, refused):
     assert float(chance["low"]) < float(chance["success"]) < float(chance["high"])
     last = refused("compare", "--out", "out", "good", *first)
     assert "success.csv' is there, and would be overwritten: give another `--out`" in last
+
+
+def test_a_measurement_between_two_rows_that_tell_the_time_has_a_time_between_theirs(tmp_path):
+    rows = ("step,seconds,eval/train/sampled/success", "0,,0.1", "40,,0.5", "80,8,", "100,12,0.9")
+    (tmp_path / "metrics.csv").write_text("\n".join(rows) + "\n")
+    assert [row["seconds"] for row in measurements(tmp_path)] == [0, 4, 12]
 
 
 @pytest.mark.hostile
