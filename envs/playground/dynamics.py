@@ -10,10 +10,12 @@ more than one. A *cell* is a place and an action: ``place * (N + 3) + action``, 
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 from torch import Tensor
 
-from torchrl_glam.envs.playground.vocabulary import OBJECTS, feeds
+from torchrl_glam.envs.playground.vocabulary import OBJECTS, SUPPLIES, feeds, type_of
 
 NOTHING = len(OBJECTS)
 """Object id of an empty slot."""
@@ -134,13 +136,11 @@ def _contacts() -> tuple[Tensor, Tensor]:
     """
     grower = torch.full((_KINDS, _KINDS), 3)
     event = torch.full((_KINDS, _KINDS, 2), NO_EVENT)
-    for first in range(len(OBJECTS)):
-        event[first, GRASPED] = first
-        for second in range(len(OBJECTS)):
-            if feeds(supply=second, living=first):
-                grower[first, second] = 1
-                event[first, second, 0] = len(OBJECTS) + first
-            elif feeds(supply=first, living=second):
-                grower[first, second] = 2
-                event[first, second, 0] = len(OBJECTS) + second
+    items = range(len(OBJECTS))
+    event[: len(OBJECTS), GRASPED] = torch.arange(len(OBJECTS)).unsqueeze(1)
+    supplies = [item for item in items if type_of(item) in SUPPLIES]
+    for supply, living in product(supplies, items):
+        if feeds(supply, living):
+            grower[living, supply], grower[supply, living] = 1, 2
+            event[living, supply, 0] = event[supply, living, 0] = len(OBJECTS) + living
     return grower.flatten(), event.flatten()

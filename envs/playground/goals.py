@@ -47,11 +47,6 @@ class SimpleGoal:
             self.name in ("thing", kind) or kind in CATEGORIES.get(self.name, ())
         )
 
-    def reached_by(self, verb: str, object_id: int) -> bool:
-        """Says whether doing ``verb`` to an object reaches this goal."""
-        possible = verb == "Grasp" or is_living(object_id)
-        return verb == self.verb and possible and self.describes(object_id)
-
 
 def _held_out_substrings() -> tuple[str, ...]:
     words = ["red tree", "green dog", "blue door", "flower"]
@@ -143,11 +138,13 @@ class GoalSpace:
         self.num_simple = len(simple)
         self.num_grasp = sum(goal.verb == "Grasp" for goal in simple)
         items = range(len(OBJECTS))
-        self.reached_by = torch.tensor(
-            [[[goal.reached_by(verb, item) for item in items] for verb in VERBS] for goal in simple]
-        )
-        reached = self.reached_by.any(1)
         fits = torch.tensor([[goal.describes(item) for item in items] for goal in simple])
+        asked = torch.tensor([[goal.verb == verb for verb in VERBS] for goal in simple])
+        possible = torch.tensor(
+            [[verb == "Grasp" or is_living(i) for i in items] for verb in VERBS]
+        )
+        self.reached_by = fits.unsqueeze(1) & asked.unsqueeze(2) & possible
+        reached = self.reached_by.any(1)
         self.matches = torch.where(reached.any(1, keepdim=True), reached, fits)
         texts = [str(goal) for goal in simple]
         parts = [(index, -1) for index in range(len(simple))]
