@@ -1,5 +1,6 @@
 """What every collector of TorchRL gives, put together by trajectory, against the reference."""
 
+import multiprocessing
 from functools import partial
 
 import pytest
@@ -31,6 +32,15 @@ def collect(kind, **kwargs):
     return data
 
 
+@pytest.fixture
+def forks():
+    """Workers of collectors are forks, which import nothing again."""
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method("fork", force=True)
+    yield
+    multiprocessing.set_start_method(before, force=True)
+
+
 def rows_of(data, transform=None):
     default = Compose(SegmentMultiStepTransform(N_STEPS, GAMMA), HindsightTransform())
     transform = transform or default
@@ -44,14 +54,14 @@ def rows_of(data, transform=None):
         (Collector, {"reset_at_each_iter": True}),
         (Collector, {"reset_at_each_iter": True, "set_truncated": True}),
         (Collector, {"trajs_per_batch": 5, "traj_format": "cat"}),
-        pytest.param(MultiSyncCollector, {"cat_results": "stack"}, marks=pytest.mark.slow),
-        pytest.param(MultiSyncCollector, {"cat_results": 0}, marks=pytest.mark.slow),
-        pytest.param(MultiSyncCollector, {"cat_results": -1}, marks=pytest.mark.slow),
-        pytest.param(MultiAsyncCollector, {}, marks=pytest.mark.slow),
+        (MultiSyncCollector, {"cat_results": "stack"}),
+        (MultiSyncCollector, {"cat_results": 0}),
+        (MultiSyncCollector, {"cat_results": -1}),
+        (MultiAsyncCollector, {}),
     ],
     ids=lambda x: x.__name__ if isinstance(x, type) else "-".join(f"{k}={v}" for k, v in x.items()),
 )
-def test_rows_are_those_of_whole_trajectories(kind, kwargs):
+def test_rows_are_those_of_whole_trajectories(kind, kwargs, forks):
     data = collect(kind, **kwargs)
     expected = expected_rows(data, n_steps=N_STEPS, gamma=GAMMA)
     assert len(expected) > 40
