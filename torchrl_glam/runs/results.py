@@ -63,7 +63,10 @@ def save_results(
     export_agent(folder / "model", model, tokenizer, critics, card=card, overwrite=True)
     results = _evaluations(table.rows[-1], config.eval_episodes)
     write_model_card(folder / "model", results=results, origin=describe_process(), overwrite=True)
-    chance = play_randomly(make_reference_env(config) if config.env_class == OWN_ENV else env)
+    if config.env_class == OWN_ENV:
+        chance = play_randomly(make_reference_env(config))
+    else:  # which may be slow: for a twentieth of the run's time
+        chance = play_randomly(env, seconds=0.05 * table.rows[-1].get("seconds", 0.0))
     table.write_page({chance.policy: [chance.success, *chance.interval]})
     return {result.split: result.success for result in results if result.policy == "sampled"}
 
