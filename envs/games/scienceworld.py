@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from scienceworld import ScienceWorldEnv
 
-from torchrl_glam.envs.games.common import Fold, check_fold, side_by_side, tidy
+from torchrl_glam.envs.games.common import SOURCES, Fold, check_fold, side_by_side, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
+
+GOAL_KINDS = ("task", "focus", "move", "go")
+# What the simulator says of an action that did something, and how goals say it.
+_DONE = {
+    "You focus on": "Focus on",
+    "You teleport to": "Go to",
+    "You move to": "Go to",
+    "You move": "Move",
+}
 
 
 def make_scienceworld(
@@ -16,6 +27,7 @@ def make_scienceworld(
     fold: Fold = "train",
     simplifications: str = "easy",
     reward: Literal["success", "score"] = "success",
+    kinds: Sequence[str] | None = None,
     num_envs: int = 1,
     max_steps: int = 30,
     seed: int | None = None,
@@ -27,7 +39,11 @@ def make_scienceworld(
     Every episode is a variation of the task. The goal is its description; the observation is the
     room, what is carried, and what the last action gave. The episode ends where the task is
     completed or has failed. There are hundreds of admissible actions: beyond ``max_actions``
-    (default 256) some are drawn at random.
+    (default 256) some are drawn at random, and ``kinds`` keeps only some kinds of them.
+
+    Hindsight: "Focus on the apple", "Move the apple to the red box", "Move the apple to the
+    inventory" and "Go to the kitchen" after steps that did so, and the task after one that
+    completes it.
 
     Args:
         task: name of the task. Default: ``"find-non-living-thing"``, one of the shortest.
@@ -35,6 +51,10 @@ def make_scienceworld(
         simplifications: as its simulator reads them. Default: ``"easy"``, all of them.
         reward: ``"success"``, 1 on the step that completes the task, else 0; or ``"score"``, what
             a step adds to the score, which then reaches 1. Default: ``"success"``.
+        kinds: of admissible actions that are candidates, regular expressions that they begin with,
+            such as ``["teleport to", "focus on", "pick up", "move .* in inventory"]``. Where none
+            does, as where the simulator asks which of two things was meant, all of them are.
+            Default: None, all of them are.
         num_envs: B, games side by side in one simulator. Default: 1.
         max_steps: steps after which an episode is truncated. Default: 30.
         seed, device, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
@@ -48,27 +68,38 @@ def make_scienceworld(
     first = ScienceWorldEnv("", envStepLimit=1_000_000)
     interface = first._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface
     simulators = side_by_side(first, interface, num_envs)
-    sizes = {"max_actions": 256, "overflow": "sample", "keep": "head"}
+    sizes = {"max_actions": 256, "overflow": "sample", "keep": "head", "max_hindsight": 2}
     sizes |= {"observation_bytes": 2048, "goal_bytes": 512, "action_bytes": 192}
+    options = (task, fold, simplifications, reward, kinds)
     return TextEnvWrapper(
-        [ScienceWorldGame(one, task, fold, simplifications, reward) for one in simulators],
-        **{**sizes, **kwargs},
-        actions="valid",
-        goal="goal",
-        success="won",
+        [ScienceWorldGame(one, *options) for one in simulators],
+        **{**sizes, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs},
+        **SOURCES,
         max_steps=max_steps,
         seed=seed,
         device=device,
     )
 
 
+def kind_of(goal: str) -> int:
+    """Index into ``GOAL_KINDS`` of a goal."""
+    return {"Focus": 1, "Move": 2, "Go": 3}.get(goal.split(" ")[0], 0)
+
+
 class ScienceWorldGame:
     """A task of :func:`make_scienceworld` in Gymnasium's interface, played by ``simulator``."""
 
     def __init__(
-        self, simulator: ScienceWorldEnv, task: str, fold: str, simplifications: str, reward: str
+        self,
+        simulator: ScienceWorldEnv,
+        task: str,
+        fold: str,
+        simplifications: str,
+        reward: str,
+        kinds: Sequence[str] | None = None,
     ) -> None:
         self.simulator, self._reward = simulator, reward
+        self._kinds = re.compile("|".join(kinds or ()))
         self._task, self._simplifications = task, simplifications
         simulator.load(task, 0, simplifications)
         self._variations = list(getattr(simulator, f"get_variations_{fold}")())
@@ -78,19 +109,25 @@ class ScienceWorldGame:
         variation = self._variations[(seed or 0) % len(self._variations)]
         self.simulator.load(self._task, variation, self._simplifications)
         _, info = self.simulator.reset()
-        return self._tell("", info)
+        return self._tell("", info, [])
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Gives the game a command."""
         feedback, points, done, info = self.simulator.step(action)
-        observation, info = self._tell(feedback, info)
+        said = next((start for start in _DONE if feedback.startswith(f"{start} ")), None)
+        reached = [_DONE[said] + feedback.removeprefix(said).split(".")[0]] if said else []
+        observation, info = self._tell(feedback, info, reached)
         reward = points / 100 if self._reward == "score" else float(info["won"])
         return observation, reward, bool(done or info["won"]), False, info
 
-    def _tell(self, feedback: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _tell(
+        self, feedback: str, info: dict[str, Any], reached: list[str]
+    ) -> tuple[str, dict[str, Any]]:
         goal = " ".join(info["taskDesc"].removeprefix("Task Description:").split())
         lines = [*info["look"].split("\n"), *info["inv"].split("\n")]
         if feedback.strip() not in info["look"]:
             lines += feedback.split("\n")
         text = "\n".join(tidy(lines))
-        return text, {**info, "goal": goal, "won": info["score"] >= 100}
+        won, some = info["score"] >= 100, [a for a in info["valid"] if self._kinds.match(a)]
+        told = {"goal": goal, "won": won, "reached": reached + [goal] * won}
+        return text, {**info, **told, "actions": some or info["valid"]}

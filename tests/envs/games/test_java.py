@@ -41,7 +41,7 @@ def test_textworld_express():
 
 def test_scienceworld():
     pytest.importorskip("scienceworld", reason="pip install torchrl_glam[scienceworld]")
-    from torchrl_glam.envs.games.scienceworld import make_scienceworld
+    from torchrl_glam.envs.games.scienceworld import kind_of, make_scienceworld
 
     env = make_scienceworld(num_envs=2, seed=0, overflow="first")
     check_text_env(env, steps=1)
@@ -54,6 +54,30 @@ def test_scienceworld():
     for wrong in ({"fold": "valid"}, {"reward": "points"}):
         with pytest.raises(ValueError, match=r"\('(valid|points)'\) must be"):
             make_scienceworld(**wrong)
+    # what was done is named, and some kinds of actions are left
+    kinds = ["teleport to", "focus on", "pick up", "move .* in inventory"]
+    env = make_scienceworld(num_envs=1, max_actions=1024, kinds=kinds)
+    [game] = env.games
+    _, info = game.reset(
+        seed=0
+    )  # "... focus on the thing. Then, move it to the red box in the kitchen."
+    done = {
+        "teleport to kitchen": "Go to the kitchen",
+        "focus on lighter": "Focus on the lighter",
+        "pick up lighter": "Move the lighter to the inventory",
+        "move lighter in inventory to red box": "Move the lighter to the red box",
+    }
+    for action, named in done.items():
+        assert action in info["actions"]
+        assert all(text.startswith((*kinds[:3], "move ")) for text in info["actions"])
+        assert not any(
+            text.startswith("move ") and "inventory" not in text for text in info["actions"]
+        )
+        _, reward, over, _, info = game.step(action)
+        assert info["reached"][0] == named
+    assert info["reached"][1:] == [info["goal"]] and over and reward == 1
+    assert [kind_of(goal) for goal in info["reached"]] == [2, 0]
+    env.close()
     # with the score as reward, steps on the way to the end are rewarded
     env = make_scienceworld(num_envs=1, seed=0, max_actions=1024, reward="score")
     state, simulator = env.reset(), env.games[0].simulator
