@@ -2,6 +2,7 @@
 
     python recipes/pretrain.py env=babyai env.level=GoToObj output=models/gotoobj
     python recipes/pretrain.py env=my_module:MyEnv output=models/mine    # any text environment
+    python recipes/pretrain.py --multirun +games=small                   # one for each of several
     python recipes/pretrain.py --config-name tiny                        # the embedded model
 
 The model reads words and transcripts of random play (:mod:`torchrl_glam.pretraining`), and never a
@@ -23,6 +24,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -56,10 +58,12 @@ from torchrl_glam.runs.environments import make_bare_env, make_env
 from torchrl_glam.runs.evaluation import evaluate
 from torchrl_glam.runs.files import reserved
 from torchrl_glam.runs.program import program
+from torchrl_glam.runs.run_folder import RunIsDone, require_same_config
 from torchrl_glam.text import describe_env
 
 register("pretrain", PretrainConfig, Path(__file__).parent / "config")
-RESULTS = ("loss.csv", "loss.png", "report.json")
+REPORT = "report.json"
+RESULTS = ("loss.csv", "loss.png", REPORT)
 TRANSCRIPTS_EVERY = 4  # batches of exercises about words from one of transcripts to the next
 
 
@@ -196,6 +200,12 @@ def report(config: PretrainConfig, model, tokenizer) -> dict[str, float | list[f
 def main(cfg: DictConfig) -> None:
     config = read_config(PretrainConfig, cfg)
     output, results = Path(config.output), Path(config.results)
+    if not config.overwrite and (results / REPORT).exists():
+        made = json.loads((results / REPORT).read_text())
+        require_same_config(
+            made.get("settings", {}), asdict(config), ("overwrite",), results / REPORT
+        )
+        raise RunIsDone(f"{output} is done")
     check_no_export(output, models=False)  # a trained agent is not overwritten
     with (
         reserved(output, "config.json", overwrite=True),
@@ -246,10 +256,12 @@ def pretrain(config: PretrainConfig, output: Path, results: Path) -> None:
         if not math.isfinite(total):
             raise FloatingPointError(f"the loss is not finite at batch {batch}: lower lr")
         if batch % config.log_every == 0:
-            seconds = time.perf_counter() - start
-            curve.append((batch, total / config.log_every, round(seconds, 1)))
+            seconds = round(time.perf_counter() - start, 1)
+            curve.append((batch, total / config.log_every, seconds))
             bar.set_postfix(loss=f"{curve[-1][1]:.3f}")
             total = 0.0
+
+    seconds = round(time.perf_counter() - start, 1)
 
     # 3. The model, its loss curve, and what it can do.
     model.eval()
@@ -261,22 +273,25 @@ def pretrain(config: PretrainConfig, output: Path, results: Path) -> None:
         writer = csv.writer(file)
         writer.writerow(["batch", "nats_per_token", "seconds"])
         writer.writerows(curve)
+    plt.figure()  # a sweep makes one after another
     plt.plot([row[0] for row in curve], [row[1] for row in curve])
     plt.xlabel("batch")
     plt.ylabel("loss (nats a token)")
     plt.savefig(results / "loss.png", dpi=100, bbox_inches="tight")
+    plt.close()
     summary = {
         "command": " ".join(["python", *sys.argv]),
         "seed": config.seed,
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
         "parameters": num_parameters,
-        "seconds": curve[-1][2] if curve else None,
+        "seconds": seconds,
         "loss": curve[-1][1] if curve else None,
         **figures,
         **report(config, model, tokenizer),
+        "settings": asdict(config),
     }
-    (results / "report.json").write_text(json.dumps(summary, indent=2) + "\n")
+    (results / REPORT).write_text(json.dumps(summary, indent=2) + "\n")
     print(json.dumps(summary, indent=2))
 
 

@@ -223,8 +223,9 @@ def _load(kind: type, name: str | Path, **kwargs):
             raise  # check_folder names what is missing
         raise FileNotFoundError(
             f"name ({str(name)!r}) could not be loaded: it is none of the embedded models "
-            f"{EMBEDDED}, no folder with a model and its tokenizer, and the hub gave none of that "
-            f"id (no network, or no such model). Reason given: {shorten(error)}"
+            f"{EMBEDDED}, no folder with a model and its tokenizer, such as recipes/pretrain.py "
+            "makes for a game, and the hub gave none of that id (no network, or no such model). "
+            f"Reason given: {shorten(error)}"
         ) from error
     except RecursionError as error:
         raise ValueError(f"name ({str(name)!r}) has JSON files nested too deeply") from error

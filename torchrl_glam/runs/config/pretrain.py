@@ -36,6 +36,7 @@ class PretrainConfig(EnvironmentConfig):
     seed: int = 0
     output: str = "runs/pretrain"
     results: str = "runs/pretrain"
+    overwrite: Switch = True
 
     exercises: str = "game"
     num_steps: int = 4_096
