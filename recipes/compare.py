@@ -3,10 +3,12 @@
     python recipes/compare.py --out results/quickstart \\
         "with hindsight" runs/a runs/b runs/c  --  "without" runs/d runs/e runs/f
     python recipes/compare.py --out results/figure_9 multirun/figure_9
+    python recipes/compare.py --out results/games_small multirun/games_small
 
 Each group is a label and run folders, of any recipe. One folder alone is a figure's, in which each
 arm has a folder of its runs. A run that diverged has success 0 from there on, as its label says.
-To --out go
+A folder of games, each of which is such a figure, gives one table, games.csv and games.md: random
+play, the pretrained model and every arm. Otherwise, to --out go
 
     steps.png, seconds.png   success of the sampled policy against environment steps and seconds:
                              the runs, their interquartile mean, and its 95 % interval
@@ -24,9 +26,10 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from itertools import combinations, groupby, pairwise
 from pathlib import Path
@@ -34,11 +37,9 @@ from pathlib import Path
 import numpy as np
 
 from torchrl_glam.report import read_run
-from torchrl_glam.report.comparison import (
-    comparison_table,
-    probability_of_improvement,
-    summarise,
-)
+from torchrl_glam.report.comparison import comparison_table, probability_of_improvement, summarise
+from torchrl_glam.report.games import HELD_OUT, METRIC, game_rows, unusual
+from torchrl_glam.report.markdown import markdown_table
 from torchrl_glam.report.plotting import plot_learning_curves
 from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.runs.environments import OWN_ENVS, make_reference_env
@@ -53,8 +54,8 @@ FILES = ("success.csv", "comparison.csv", "comparison.md", "references.csv")
 FILES += ("steps.png", "seconds.png")
 # What runs of one arm may have of their own.
 OWN = ("seed", "output", "resume", "device", "loggers", "checkpoint_every")
-METRIC = "eval/train/sampled/success"
-HELD_OUT = "eval/test/sampled/success"
+# What makes a game rather than a setting for it.
+ABOUT_GAME = {*ENVIRONMENT, *OWN, "language_model", "results"} - {"memory"}
 
 read = cache(read_run)
 
@@ -84,7 +85,8 @@ def measurements(folder: Path) -> list[dict[str, float]]:
         last, end = rows[-1], stored_settings(folder)["total_steps"]
         pace = last["seconds"] / max(last["step"], 1)
         for step in (last["step"] + 1, max(float(end), last["step"] + 2)):
-            rows.append({"step": step, "seconds": pace * step, METRIC: 0.0, HELD_OUT: math.nan})
+            held_out = 0.0 * last[HELD_OUT]  # NaN where there are none
+            rows.append({"step": step, "seconds": pace * step, METRIC: 0.0, HELD_OUT: held_out})
     return rows
 
 
@@ -108,8 +110,10 @@ def arms_of(figure: Path) -> dict[str, list[Path]]:
 
 
 def own_settings(run: Path) -> dict:
-    """What runs of one arm share: all but what each may have of its own."""
-    return {key: value for key, value in stored_settings(run).items() if key not in OWN}
+    """What runs of one arm share: all but what each may have of its own, as a model of its seed."""
+    settings = stored_settings(run)
+    model = str(settings.get("language_model")).removesuffix(f"/{settings.get('seed')}")
+    return {k: v for k, v in {**settings, "language_model": model}.items() if k not in OWN}
 
 
 def environment(run: Path) -> dict:
@@ -151,22 +155,12 @@ def write_table(folder: Path, name: str, names: list[str], rows: list[list]) -> 
         writer.writerows([round(v, 6) if isinstance(v, float) else v for v in row] for row in rows)
 
 
-def markdown(table: list[dict], thresholds: list[float]) -> Iterator[str]:
-    """The groups' figures as a table; a dash where half of the runs do not come to a threshold."""
-    named = [f"{of} to {t:g}" for t in thresholds for of in ("steps", "seconds")]
-    head = ["", "runs", f"success at {table[0]['step']:,.0f} steps", "area", *named]
-    yield f"| {' | '.join(head)} |"
-    yield "|" + "---|" * len(head)
-    for row in table:
-        cells = [row["label"], str(row["runs"])]
-        for name in ("iqm", "area"):
-            low, high = row[f"{name}_low"], row[f"{name}_high"]
-            bounds = "" if math.isnan(low) else f" ({low:.3f} to {high:.3f})"
-            cells.append(f"{row[name]:.3f}{bounds}")
-        reached = [row[f"{of}_to_{t:g}"] for t in thresholds for of in ("steps", "seconds")]
-        cells += [f"{value:,.0f}" if math.isfinite(value) else "–" for value in reached]
-        yield f"| {' | '.join(cells)} |"
-    yield ""
+def columns(rates: dict[str, str], thresholds: list[float]) -> dict[str, str]:
+    """Columns of a table: rates with their intervals, and when runs came to each threshold."""
+    rate = "{NAME:.3f} ({NAME_low:.3f} to {NAME_high:.3f})"
+    when = [f"{of} to {threshold:g}" for threshold in thresholds for of in ("steps", "seconds")]
+    out = {name: rate.replace("NAME", of) for name, of in rates.items()}
+    return out | {name: f"{{{name.replace(' ', '_')}:,.0f}}" for name in when}
 
 
 def main() -> None:
@@ -174,13 +168,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
-    parser.add_argument(
-        "--threshold",
-        type=float,
-        action="append",
-        help="of success; may be repeated (default: 0.9, of a figure 0.5 and 0.8)",
-    )
-    parser.add_argument("groups", nargs="+", help="LABEL RUN [RUN ...] [-- LABEL RUN ...] | FIGURE")
+    about = "of success; may be repeated (default: 0.9, of a figure and of games 0.5 and 0.8)"
+    parser.add_argument("--threshold", type=float, action="append", help=about)
+    parser.add_argument("groups", nargs="+", help="LABEL RUN [RUN ...] [-- ...] | FIGURE | GAMES")
     # argparse takes "--" for itself, but here it parts the groups: it is replaced before parsing.
     arguments = parser.parse_args([a if a != "--" else "|" for a in sys.argv[1:]])
     figure = Path(arguments.groups[0]) if len(arguments.groups) == 1 else None
@@ -189,14 +179,18 @@ def main() -> None:
         parser.error(f"--threshold ({thresholds}) is a success, above 0 and at most 1")
     groups = [list(part) for bar, part in groupby(arguments.groups, "|".__eq__) if not bar]
     runs = {label: [Path(path) for path in paths] for label, *paths in groups}
-    if figure is not None:
+    games = sorted({path.parents[2] for path in figure.glob(f"*/*/*/{METRICS}")} if figure else ())
+    if figure is not None and not games:
         groups = runs = arms_of(figure)
     missing = [str(p) for ps in runs.values() for p in ps if not (p / "metrics.csv").exists()]
-    if missing or not runs or not all(runs.values()) or len(runs) < len(groups):
+    if not games and (missing or not all(runs.values()) or not 0 < len(groups) <= len(runs)):
         parser.error(
             f"no run in {missing}" if missing else "every group needs a label of its own and runs"
         )
     try:
+        if games:
+            with reserved(arguments.out, "games.csv", "games.md", key="--out"):
+                return compare_games(arguments.out, games, thresholds)
         every = [path for paths in runs.values() for path in paths]
         require_alike(every, environment, "runs of different environments cannot be compared")
         for paths in runs.values() if figure else ():
@@ -245,7 +239,9 @@ def compare(
         before = sorted({read(path).pretraining for path in runs[label]})
         print(f"  language model trained on: {'; or '.join(before)}")
     table = comparison_table(summaries, end)
-    shown = "\n".join(markdown(table, thresholds))
+    rates = {f"success at {end:,.0f} steps": "iqm", "area": "area"}
+    head = {"": "{label}", "runs": "{runs}", **columns(rates, thresholds)}
+    shown = markdown_table(head, table)
     print(shown)
     final = {label: [run.final for run in runs] for label, runs in summaries.items()}
     for first, second in combinations(final, 2):
@@ -272,6 +268,39 @@ def compare(
         path = out / ("steps.png" if axis == "step" else "seconds.png")
         heights = {line.policy: line.success for line in lines}
         plot_learning_curves(curves[axis], path, references=heights, x_label=label)
+
+
+def read_game(game: Path, thresholds: list[float]) -> tuple[list[dict], dict]:
+    """A game's rows of the table of games, and the settings of its arms, as "arm.key"."""
+    reports = sorted(game.glob("model/*/report.json"))
+    if not reports:
+        raise ValueError(f"{str(game)!r} has no model/<seed>/report.json, which pretrain.py writes")
+    report, arms = json.loads(reports[0].read_text(encoding="utf-8")), arms_of(game)
+    settings = {"model": report["settings"]}
+    for arm, runs in arms.items():
+        require_alike(runs, own_settings, "runs of an arm differ by their seed alone")
+        settings[arm] = own_settings(runs[0])
+    rows = {arm: [measurements(run) for run in runs] for arm, runs in arms.items()}
+    told = {f"{arm}.{key}": some[key] for arm, some in settings.items() for key in some}
+    learned = {key: value for key, value in told.items() if key.split(".")[1] not in ABOUT_GAME}
+    return game_rows(rows, report, thresholds), learned
+
+
+def compare_games(out: Path, games: list[Path], thresholds: list[float]) -> None:
+    """Prints and writes the table of several games."""
+    found = {game.name: read_game(game, thresholds) for game in games}
+    table = []
+    for name, keys in unusual({name: settings for name, (_, settings) in found.items()}).items():
+        changed = ", ".join(dict.fromkeys(key.split(".", 1)[1] for key in keys))
+        table += [{"game": name, **row, "changed": changed} for row in found[name][0]]
+    names = list(dict.fromkeys(name for row in reversed(table) for name in row))
+    write_table(out, "games.csv", names, [[row.get(n, math.nan) for n in names] for row in table])
+    head = {"game": "{game}", "agent": "{agent}", "runs": "{runs}"}
+    head |= columns({"training games": "success", "new games": "new"}, thresholds)
+    head |= {"steps of random play": "{pretraining_steps:,}", "steps": "{steps:,.0f}"}
+    shown = markdown_table({**head, "minutes": "{minutes:.1f}", "changed": "{changed}"}, table)
+    (out / "games.md").write_text(shown, encoding="utf-8")
+    print(shown)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -20,8 +20,12 @@ GROUPS = {
     "replay": "what batches are made of",
     "scale": "how large the runs of a figure are",
 }
-# Arms of each figure. Hydra gets those of the figure at hand: it copies all that it has many times.
-_ARMS: dict[str, dict[str, dict]] = {}
+# The configuration that each kind of sweep starts from.
+_STARTS = {"+figure": "sequential", "+games": "games"}
+# Options of each sweep's groups, such as the arms of +figure=9. Hydra gets those of the sweep at
+# hand: it copies all that it has many times.
+_SWEPT: dict[str, dict[str, dict]] = {}
+_MOST_CHANGED = 2  # keys of a game
 
 
 def register(name: str, kind: type[RecipeConfig], folder: Path) -> None:
@@ -47,6 +51,8 @@ def register(name: str, kind: type[RecipeConfig], folder: Path) -> None:
             store.store(group=group, name=file.stem, node=node, package="_global_")
     for file in sorted((folder / "figure").glob("*.yaml")):
         _register_figure(name, file.stem, OmegaConf.load(file))
+    for file in sorted((folder / "games").glob("*.yaml")):
+        _register_games(name, file.stem, OmegaConf.load(file), {"defaults", *map(str, schema)})
 
 
 def _register_figure(recipe: str, name: str, figure: DictConfig) -> None:
@@ -54,14 +60,60 @@ def _register_figure(recipe: str, name: str, figure: DictConfig) -> None:
     if figure.pop("recipe") != recipe:
         return
     folder, arms, seeds = f"multirun/figure_{name}", figure.pop("arms"), figure.pop("seeds")
-    _ARMS[name] = {
+    arms = {
         str(arm): {**settings, "output": f"{folder}/{arm}/${{seed}}", "resume": "auto"}
         for arm, settings in arms.items()
     }
-    params = {f"+arm_{name}": ",".join(_ARMS[name]), "seed": ",".join(map(str, seeds))}
+    _register_sweep(f"+figure={name}", folder, {f"arm_{name}": arms}, seeds, figure)
+
+
+def _register_games(recipe: str, name: str, sweep: DictConfig, known: set[str]) -> None:
+    """Makes ``+games=<name>`` known: a sweep over games, arms and seeds.
+
+    Each game has a model for each seed, made by the arm ``model``. Of what a game says a recipe
+    takes the keys that it has.
+    """
+    if recipe not in sweep.arms:
+        return
+    folder, games = f"multirun/games_{name}", {}
+    for game, about in sweep.games.items():
+        option, arguments, changed = (about.get(key) for key in ("env", "arguments", "changed"))
+        if unknown := sorted({*about} - {"env", "arguments", "changed"}):
+            raise ValueError(
+                f"games/{name}.yaml has keys {unknown} for {game}: a game has env, arguments and "
+                "changed"
+            )
+        if len(changed or {}) > _MOST_CHANGED:
+            raise ValueError(
+                f"games/{name}.yaml has changed ({[*changed]}) for {game}: change {_MOST_CHANGED} "
+                "keys at most, and put what suits all games into <recipe>/games.yaml"
+            )
+        own_class = {"env_class": option} if ":" in option else {}
+        node = {
+            "defaults": [{"override /env": "custom" if own_class else option}],
+            **own_class,
+            "env": arguments or {},
+            "language_model": f"{folder}/{game}/model/${{seed}}",
+            "output": f"{folder}/{game}/${{hydra:runtime.choices.arm}}/${{seed}}",
+            "resume": "auto",
+            **(changed or {}),
+        }
+        games[str(game)] = {key: value for key, value in node.items() if key in known}
+    groups = {"game": games, "arm": dict(sweep.arms[recipe])}
+    _register_sweep(f"+games={name}", folder, groups, sweep.seeds, {})
+
+
+def _register_sweep(
+    name: str, folder: str, groups: dict[str, dict], seeds: Sequence[int], shared: Mapping
+) -> None:
+    """Makes ``+figure=9`` or the like known to Hydra: a sweep over groups of options and seeds."""
+    _SWEPT[name] = groups
+    params = {f"+{group}": ",".join(map(str, options)) for group, options in groups.items()}
     sweep = {"sweep": {"dir": folder, "subdir": "."}, "sweeper": {"params": params}}
-    node = {**figure, "hydra": {"mode": "MULTIRUN", **sweep}}
-    ConfigStore.instance().store(group="figure", name=name, node=node, package="_global_")
+    params["seed"] = ",".join(map(str, seeds))
+    kind, _, option = name.removeprefix("+").partition("=")
+    node = {**shared, "hydra": {"mode": "MULTIRUN", **sweep}}
+    ConfigStore.instance().store(group=kind, name=option, node=node, package="_global_")
 
 
 def options_of(group: str) -> list[str]:
@@ -72,8 +124,8 @@ def options_of(group: str) -> list[str]:
 
 def spell_out(arguments: Sequence[str]) -> list[str]:
     """A command line as Hydra takes it: ``env=module:Name`` names an environment of any package,
-    ``model=PATH`` any language model, ``env.key=value`` any argument of the environment, and
-    ``+figure=...`` starts from the configuration ``sequential``.
+    ``model=PATH`` any language model, ``env.key=value`` any argument of the environment;
+    ``+figure=...`` starts from the configuration ``sequential``, and ``+games=...`` from ``games``.
 
     Examples:
         >>> spell_out(["env=games.lake:Lake", "env.size=4", "seed=1"])
@@ -81,8 +133,9 @@ def spell_out(arguments: Sequence[str]) -> list[str]:
     """
     out, models = [], options_of("model")
     named = any(argument.split("=")[0] in ("--config-name", "-cn") for argument in arguments)
-    if not named and any(argument.startswith("+figure=") for argument in arguments):
-        out += ["--config-name", "sequential"]
+    starts = [_STARTS[key] for key in (a.split("=")[0] for a in arguments) if key in _STARTS]
+    if starts and not named:
+        out += ["--config-name", starts[0]]
     for argument in arguments:
         key, _, value = argument.partition("=")
         if key == "env" and ":" in value:
@@ -90,11 +143,12 @@ def spell_out(arguments: Sequence[str]) -> list[str]:
             out += ["env=custom", f"++env_class='{quoted}'"]
         elif key == "model" and value not in models:
             out.append(f"language_model={value}")
-        elif key == "+figure":
-            out.append(f"+figure='{value}'")  # Hydra takes no number for an option
-            for arm, node in _ARMS.get(value, {}).items():
-                options = {"group": f"arm_{value}", "name": arm, "package": "_global_"}
-                ConfigStore.instance().store(node=node, **options)
+        elif key in _STARTS:
+            out.append(f"{key}='{value}'")  # Hydra takes no number for an option
+            for group, options in _SWEPT.get(argument, {}).items():
+                for name, node in options.items():
+                    option = {"group": group, "name": str(name), "package": "_global_"}
+                    ConfigStore.instance().store(node=node, **option)
         else:
             out.append(f"++{argument}" if key.startswith("env.") else argument)
     return out

@@ -1,0 +1,105 @@
+"""The table of several games: how far each agent comes in each, and how soon."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchrl_glam.report.comparison import comparison_table, summarise
+from torchrl_glam.runs.success import interval
+
+METRIC = "eval/train/sampled/success"
+"""Success on training games, of the sampled policy."""
+
+HELD_OUT = "eval/test/sampled/success"
+"""The same on new ones, and goals held out."""
+
+
+def game_rows(
+    arms: Mapping[str, Sequence[Sequence[Mapping[str, float]]]],
+    report: Mapping[str, Any],
+    thresholds: Sequence[float] = (0.5, 0.8),
+) -> list[dict[str, Any]]:
+    """What random play, the pretrained model and every arm reach in one game.
+
+    Args:
+        arms: runs of each arm. A run is its evaluations in order, each with ``step``, ``seconds``
+            since the run began, :data:`METRIC` and :data:`HELD_OUT`, NaN where none are played.
+        report: ``report.json`` of ``recipes/pretrain.py`` for the model that the runs began with.
+        thresholds: of success on training games.
+
+    Returns:
+        Rows with ``agent``; ``runs``; ``steps`` of learning, and ``pretraining_steps`` of random
+        play before; ``success`` and ``new`` at the end, means over runs with the ends ``_low`` and
+        ``_high`` of their 95 % bootstrap interval; for every threshold ``steps_to_0.5`` and
+        ``seconds_to_0.5``, medians, ``inf`` where half of the runs did not come to it; and
+        ``minutes`` of a run. What is not known is left out, or NaN.
+
+    Examples:
+        >>> before = {"step": 0, "seconds": 0, METRIC: 0.25, HELD_OUT: 0.25}
+        >>> after = {"step": 800, "seconds": 90, METRIC: 0.75, HELD_OUT: 0.5}
+        >>> report = {"train/random_success": 0.125, "steps_of_play": 4096}
+        >>> rows = game_rows({"hindsight": [[before, after]]}, report, thresholds=[0.5])
+        >>> [(row["agent"], row["success"], row["new"]) for row in rows]
+        [('random play', 0.125, nan), ('pretrained', 0.25, 0.25), ('hindsight', 0.75, 0.5)]
+        >>> rows[2]["steps_to_0.5"], rows[2]["minutes"]
+        (800.0, 1.5)
+    """
+    chance = {"success": "train/random_success", "new": "test/random_success"}
+    read = {"pretraining_steps": report["steps_of_play"]}
+    every = [run for runs in arms.values() for run in runs]
+    rows: list[dict[str, Any]] = [
+        {"agent": "random play", **{k: report.get(v, math.nan) for k, v in chance.items()}},
+        {"agent": "pretrained", "runs": len(every), **read, **_means([run[0] for run in every])},
+    ]
+    for arm, runs in arms.items():
+        end = min(run[-1]["step"] for run in runs)
+        columns = [[[row[k] for row in run] for k in ("step", METRIC, "seconds")] for run in runs]
+        summaries = [summarise((x, y), seconds, end, thresholds) for x, y, seconds in columns]
+        [row] = comparison_table({arm: summaries}, end)
+        soon = {key: value for key, value in row.items() if "_to_" in key}
+        minutes = sum(run[-1]["seconds"] for run in runs) / len(runs) / 60
+        row = {"agent": arm, "runs": len(runs), **read, "steps": end}
+        rows.append({**row, **_means([run[-1] for run in runs]), **soon, "minutes": minutes})
+    return rows
+
+
+def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Success over runs, on training games and on new ones, with intervals."""
+    out = {}
+    for key, metric in (("success", METRIC), ("new", HELD_OUT)):
+        values = [row[metric] for row in rows]
+        low, high = interval(values)
+        out |= {
+            key: sum(values) / len(values),
+            f"{key}_low": float(low),
+            f"{key}_high": float(high),
+        }
+    return out
+
+
+def unusual(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The settings in which each of several runs differs from most of them.
+
+    Args:
+        settings: of each run, by its name.
+
+    Returns:
+        Texts such as ``"gamma=0.95"``, by name. Of values that are equally frequent, the first is
+        the usual one.
+
+    Examples:
+        >>> unusual({"a": {"gamma": 0.9}, "b": {"gamma": 0.95}, "c": {"gamma": 0.9}})
+        {'a': [], 'b': ['gamma=0.95'], 'c': []}
+    """
+    texts = {name: {k: json.dumps(v) for k, v in some.items()} for name, some in settings.items()}
+    keys = {key for some in texts.values() for key in some}
+    counts = {key: Counter(some[key] for some in texts.values() if key in some) for key in keys}
+    usual = {key: count.most_common(1)[0][0] for key, count in counts.items()}
+    return {
+        name: [f"{key}={settings[name][key]}" for key, text in some.items() if text != usual[key]]
+        for name, some in texts.items()
+    }
