@@ -56,11 +56,11 @@ class TaskRoom(RoomGridLevel):
 
     def gen_mission(self) -> None:
         """Fills the room and draws the mission; BabyAI does so again where it is rejected."""
-        task = self._rand_elem(self.tasks)
+        task = self.tasks[self.np_random.integers(len(self.tasks))]
         if task in _INSTRUCTIONS:
             kind, number = _INSTRUCTIONS[task]
             things = self.add_distractors(0, 0, self.distractors + number, all_unique=False)
-            named = self._rand_subset(things, number)
+            named = [things[i] for i in self.np_random.permutation(len(things))[:number]]
             self.instrs = kind(*(ObjDesc(thing.type, thing.color) for thing in named))
         else:
             door, _ = self.add_door(0, 0, door_idx=0, locked=task == "unlock")
