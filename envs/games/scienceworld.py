@@ -52,9 +52,9 @@ def make_scienceworld(
         reward: ``"success"``, 1 on the step that completes the task, else 0; or ``"score"``, what
             a step adds to the score, which then reaches 1. Default: ``"success"``.
         kinds: of admissible actions that are candidates, regular expressions that they begin with,
-            such as ``["teleport to", "focus on", "pick up", "move .* in inventory"]``. Where none
-            does, as where the simulator asks which of two things was meant, all of them are.
-            Default: None, all of them are.
+            such as ``["teleport to", "focus on", "move .* box$"]``. Where none does, as where the
+            simulator asks which of two things was meant, all of them are. Default: None, all of
+            them are.
         num_envs: B, games side by side in one simulator. Default: 1.
         max_steps: steps after which an episode is truncated. Default: 30.
         seed, device, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
