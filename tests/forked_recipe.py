@@ -12,6 +12,7 @@ process id is that of torchrun's agent, and "rank <r> is process <id>" stands in
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -81,6 +82,7 @@ def serve(recipe: str) -> None:
     sys.path.insert(0, str(RECIPES))  # where a script finds its neighbours
     runpy.run_path(recipe)  # for what it imports
     load_language_model("tiny")  # and for what transformers imports then
+    importlib.import_module("scipy.stats")  # as the first interval does
     multiprocessing.set_start_method("fork", force=True)  # of the processes of environments
     while line := sys.stdin.readline():
         run = json.loads(line)

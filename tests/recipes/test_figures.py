@@ -48,8 +48,8 @@ def said(here):
     return run
 
 
-SMALL = ("+scale=smoke", "total_steps=256", "device=cpu", "autocast=false", "eval_episodes=4")
-SMALL += ("log_every=128", "checkpoint_every=128", "eval_every=0")
+SMALL = ("+scale=smoke", "total_steps=128", "device=cpu", "autocast=false", "eval_episodes=4")
+SMALL += ("log_every=64", "checkpoint_every=64", "eval_every=0")
 SMALL += ("env.num_objects=3", "env.sequential=false", "env.max_steps=8")
 
 

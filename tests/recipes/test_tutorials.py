@@ -69,9 +69,9 @@ def test_your_own_recipe(tmp_path):
     """A run that is resumed has the metrics of an unbroken one; its value head learns."""
     main = run("your_own_recipe")["main"]
     often = ["log_every=160", "eval_every=0", "checkpoint_every=320", "eval_episodes=100"]
-    main([*often, "loggers=[]", f"output={tmp_path / 'unbroken'}", "total_steps=1600"])
+    main([*often, "loggers=[]", f"output={tmp_path / 'unbroken'}", "total_steps=800"])
     main([*often, "loggers=[]", f"output={tmp_path / 'resumed'}", "total_steps=320"])
-    main([*often, "loggers=[]", f"resume={tmp_path / 'resumed'}", "total_steps=640"])
+    main([*often, "loggers=[]", f"resume={tmp_path / 'resumed'}", "total_steps=480"])
     whole, again = metrics(tmp_path / "unbroken"), metrics(tmp_path / "resumed")
     losses = {row["step"]: row["loss_value"] for row in whole}
     assert all(row["loss_value"] == losses[row["step"]] for row in again) and len(again) > 2

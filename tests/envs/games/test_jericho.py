@@ -203,8 +203,8 @@ def test_what_is_missing_is_named(monkeypatch):
 
 @pytest.mark.slow
 def test_the_recipe_trains_on_it(coins, tmp_path):
-    small = "num_envs=2 total_steps=16 eval_every=16 eval_episodes=2 warmup_updates=0 num_updates=1"
-    small += " update_every=8 batch_size=4 env.max_steps=4 loggers=[] device=cpu autocast=false"
+    small = "num_envs=1 total_steps=8 eval_every=0 eval_episodes=1 warmup_updates=0 num_updates=1"
+    small += " update_every=4 batch_size=2 env.max_steps=2 loggers=[] device=cpu autocast=false"
     with Recipe("sac_glam.py") as recipe:
         recipe.succeed(
             *(
