@@ -4,6 +4,7 @@
     python recipes/sac_glam.py --config-name paper          # the paper's configuration
     python recipes/sac_glam.py replay=uniform seed=1        # any group or key of the configuration
     python recipes/sac_glam.py goals=learned_progress       # goals by where success changes
+    python recipes/sac_glam.py hindsight_by=judge           # hindsight without a social partner
     python recipes/sac_glam.py env=my_module:MyEnv          # any game; env.key=value, its arguments
     python recipes/sac_glam.py resume=runs/sac_glam/...     # resume a run
     torchrun --nproc-per-node=2 recipes/sac_glam.py         # two processes, or two GPUs
@@ -170,7 +171,7 @@ def main(cfg: SACGLAMConfig) -> None:
     with Run(config, "sac_glam", record=RunRecord) as run:
         agent = make_agent(run, config)
         buffer = make_buffer(run.mine, run.game)
-        collector = run.collect(agent.env, agent.explorer)
+        collector = run.collect(agent.env, agent.explorer, agent.goals.name)
         run.keeps(**agent.kept, buffer=buffer, collector=collector, goals=agent.goals)
 
         heads, full = agent.loss.policy_and_values, False

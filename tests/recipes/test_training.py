@@ -106,12 +106,13 @@ def test_a_resumed_run_has_the_metrics_of_an_unbroken_one(card, recipe, unbroken
 
 
 GOALS = {"sac_glam": "kind_progress", "ppo_glam": "learned_progress+hindsight"}
+NAMED_BY = {"sac_glam": ["hindsight_by=judge"], "ppo_glam": []}
 
 
 def test_a_resumed_run_chooses_the_goals_of_an_unbroken_one(recipe, tmp_path):
     half, total = STEPS[recipe.name]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    chosen = [f"goals={GOALS[recipe.name]}", "env.impossible=0.5"]
+    chosen = [f"goals={GOALS[recipe.name]}", "env.impossible=0.5", *NAMED_BY[recipe.name]]
     for steps, where, run in (
         (total, "output", whole),
         (half, "output", parts),

@@ -63,7 +63,7 @@ def test_uniform_goals_are_those_that_the_environment_draws_alone(language, impo
     assert "goal_id" not in steps.keys() and chosen.sampler is None
     before = chosen.state_dict()
     chosen.update(steps)
-    assert chosen.state_dict() == before == {"sampler": None}
+    assert chosen.state_dict() == before == {"sampler": None, "judge": None}
 
 
 def test_a_sampler_draws_uniformly_what_the_environment_does(language):

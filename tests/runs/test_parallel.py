@@ -183,10 +183,13 @@ def test_what_does_not_divide_is_refused(key):
         Ranks(0, 3).share(SACGLAMConfig(**values))
 
 
-def test_goals_that_are_chosen_are_refused_with_several_processes():
-    config = SACGLAMConfig(goals="progress")
-    with pytest.raises(ValueError, match=r"goals \(progress\) must be uniform with 2 processes"):
-        Ranks(0, 2).share(config)
+def test_goals_that_are_chosen_or_judged_are_refused_with_several_processes():
+    for key, value, only in (
+        ("goals", "progress", "uniform"),
+        ("hindsight_by", "judge", "partner"),
+    ):
+        with pytest.raises(ValueError, match=rf"{key} \({value}\) must be {only} with 2 processes"):
+            Ranks(0, 2).share(SACGLAMConfig(**{key: value}))
 
 
 def test_alone_a_process_has_everything():

@@ -1,4 +1,4 @@
-"""Goals that an agent chooses itself, by where it makes progress.
+"""Goals that an agent chooses itself, by where it makes progress, and a judge that names them.
 
 An environment takes a sampler as ``goal_sampler``, and the sampler is told of the episodes that
 ended. Source: "MAGELLAN: Metacognitive predictions of learning progress guide autotelic LLM agents
@@ -15,7 +15,8 @@ Examples:
     >>> sampler.update(steps["goal_id"][ended], reached)
 """
 
-from torchrl_glam.goals.learned import LearnedProgressGoals, prompt_embeddings
+from torchrl_glam.goals.judge import WordJudge
+from torchrl_glam.goals.learned import LearnedProgressGoals, prompt_embeddings, prompt_tokens
 from torchrl_glam.goals.progress import KindProgressGoals, ProgressGoals
 from torchrl_glam.goals.sampler import GoalSampler, UniformGoals
 
@@ -25,5 +26,7 @@ __all__ = [
     "LearnedProgressGoals",
     "ProgressGoals",
     "UniformGoals",
+    "WordJudge",
     "prompt_embeddings",
+    "prompt_tokens",
 ]

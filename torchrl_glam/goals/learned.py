@@ -130,6 +130,16 @@ class LearnedProgressGoals(GoalSampler):
         self._set_progress(progress.masked_fill(progress < self.threshold, 0.0))
 
 
+def prompt_tokens(
+    trunk: CandidateTrunk, tokenizer: PreTrainedTokenizerBase, slot: str, texts: Sequence[str]
+) -> Tensor:
+    """Tokens of goals or observations, as a prompt has them, ``int64 [n, T]``, padded right."""
+    lead = trunk.prompt.template.lead(slot)
+    rows = tokenizer([lead + text for text in texts], add_special_tokens=False).input_ids
+    rows = [torch.tensor(row, dtype=torch.int64) for row in rows]
+    return pad_sequence(rows, batch_first=True, padding_value=trunk.prompt.pad_id)
+
+
 def prompt_embeddings(
     trunk: CandidateTrunk, tokenizer: PreTrainedTokenizerBase, goal_texts: Sequence[str]
 ) -> Callable[[Tensor], Tensor]:
@@ -151,14 +161,8 @@ def prompt_embeddings(
         >>> embed(torch.tensor([1, 0, 1])).shape
         torch.Size([3, 128])
     """
-
-    def tokens(slot: str, texts: Sequence[str]) -> Tensor:
-        lead = trunk.prompt.template.lead(slot)
-        rows = tokenizer([lead + text for text in texts], add_special_tokens=False).input_ids
-        rows = [torch.tensor(row, dtype=torch.int64) for row in rows]
-        return pad_sequence(rows, batch_first=True, padding_value=trunk.prompt.pad_id)
-
-    goals, nothing = tokens("goal", goal_texts), tokens("observation", [""])
+    goals = prompt_tokens(trunk, tokenizer, "goal", goal_texts)
+    nothing = prompt_tokens(trunk, tokenizer, "observation", [""])
 
     @torch.no_grad()
     def embed(goal_ids: Tensor) -> Tensor:

@@ -135,6 +135,12 @@ SECTIONS: dict[str, list[Plan]] = {
             "Mean distance of predicted from measured success, over the kinds of goals.",
             r"goals/error",
         ),
+        Plan(
+            "Goals named by the judge",
+            "Precision and recall, compared with the social partner, since the evaluation before.",
+            r"judge/(?P<line>precision|recall)",
+            _SHARE,
+        ),
     ],
     "Losses and gradients": [
         Plan("Loss: {chart}", "Mean over the newest batch.", r"loss_(?P<chart>.+)", _FREE),

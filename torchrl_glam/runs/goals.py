@@ -24,6 +24,7 @@ from torchrl_glam.models import CandidateTrunk
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.environments import make_bare_env, make_env
 from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate
+from torchrl_glam.runs.judged import NAMED, JudgedGoals
 from torchrl_glam.runs.records.statistics import goals_reached
 from torchrl_glam.runs.seeds import seeded
 from torchrl_glam.text import EnvDescription, describe_env
@@ -35,7 +36,6 @@ KIND_EPISODES = 64
 """Episodes of each kind of goals that predictions are compared with."""
 
 _READ = 384  # goals that are read for an update's share of predictions, at most
-_NAMED = ("hindsight", "goal_id")
 
 
 class PursuedGoals:
@@ -45,7 +45,7 @@ class PursuedGoals:
     is told or saved. With ``+hindsight`` goals named in hindsight count as episodes that reached
     them. The sampler is updated after every step of all instances. The head of ``learned_progress``
     learns at the rate ``lr_heads`` from ``batch_size`` episodes an update, and predicts less often
-    the more goals there are.
+    the more goals there are. With ``hindsight_by=judge`` a judge names what was reached.
 
     Args:
         config: the run's configuration.
@@ -54,7 +54,8 @@ class PursuedGoals:
 
     Attributes:
         sampler: draws the goals, for the argument ``goal_sampler`` of the environment; or None.
-        keys: entries of steps that :meth:`update` reads.
+        judge: names goals in hindsight, a :class:`~torchrl_glam.runs.judged.JudgedGoals`; or None.
+        keys: entries of steps that are read.
 
     Raises:
         ValueError: if the environment has no table of goals, or does not say what the sampler
@@ -72,19 +73,25 @@ class PursuedGoals:
         self, config: RecipeConfig, tokenizer: PreTrainedTokenizerBase, trunk: CandidateTrunk
     ) -> None:
         self.sampler: GoalSampler | None = None
+        self.judge: JudgedGoals | None = None
         self.keys: tuple[NestedKey, ...] = ()
-        if config.goals == "uniform":
+        judged = config.hindsight_by == "judge"
+        if config.goals == "uniform" and not judged:
             return
         with seeded(config.seed):
             env = make_bare_env(config, 1, config.seed)
             game = describe_env(env)
             env.close(raise_if_closed=False)
         self._kind, _, hindsight = config.goals.partition("+")
-        self.keys = ("goal_id", _NAMED) if hindsight else ("goal_id",)
+        self.keys = ("goal_id", NAMED) if hindsight and not judged else ("goal_id",)
         self._check(config, game)
         self._game, self._config, self._tokenizer = game, config, tokenizer
         self._kinds_played: tuple[EnvBase, Tensor, Tensor] | None = None
-        self.sampler = self._make(bool(hindsight), trunk)
+        if judged:
+            self.judge = JudgedGoals(config, tokenizer, trunk, game)
+            self.keys = self.judge.keys
+        if self._kind != "uniform":
+            self.sampler = self._make(bool(hindsight), trunk)
 
     def _check(self, config: RecipeConfig, game: EnvDescription) -> None:
         needs = {"goal_texts, a table of goals": game.goal_texts}
@@ -93,9 +100,11 @@ class PursuedGoals:
             needs["goal_kind_ids, the kinds of its goals"] = game.goal_kind_ids is not None
         for need, met in needs.items():
             if not met:
+                chosen = self._kind != "uniform"
+                asks = f"goals ({config.goals})" if chosen else "hindsight_by (judge)"
                 raise ValueError(
-                    f"goals ({config.goals}) needs an environment that has {need}, and "
-                    f"{config.env_class} has none: use another environment, or goals=uniform"
+                    f"{asks} needs an environment that has {need}, and {config.env_class} has "
+                    "none: use another environment, or goals=uniform and hindsight_by=partner"
                 )
 
     def _make(self, hindsight: bool, trunk: CandidateTrunk) -> GoalSampler:
@@ -116,6 +125,10 @@ class PursuedGoals:
         lag = every * max(1, round(96 / every))
         return LearnedProgressGoals(table, embed, every=every, lag=lag, **settings)
 
+    def name(self, steps: TensorDictBase) -> TensorDictBase:
+        """Writes the goals that steps ``[num_envs, T]`` reached, where a judge names them."""
+        return steps if self.judge is None else self.judge(steps)
+
     def update(self, steps: TensorDictBase) -> None:
         """Tells the sampler of the episodes that end in steps ``[num_envs, T]``."""
         if self.sampler is None:
@@ -126,7 +139,7 @@ class PursuedGoals:
                 ended, named = after["done"].view(-1), None
                 reached = goals_reached(after, self._game.success_key)[ended]
                 if self.sampler.hindsight:  # the goal pursued is told already
-                    named = after[_NAMED]
+                    named = after[NAMED]
                     named = named.masked_fill(named == pursued.unsqueeze(-1), -1)
                 self.sampler.update(pursued[ended], reached, named)
 
@@ -135,10 +148,11 @@ class PursuedGoals:
 
         Returns:
             ``goals/predicted/<kind>``, ``goals/measured/<kind>``, and ``goals/error``, the mean
-            over the kinds of their distance. Nothing if the sampler does not predict.
+            over the kinds of their distance, if the sampler predicts; and what a judge measures.
         """
+        judged = {} if self.judge is None else self.judge.measure()
         if not hasattr(self.sampler, "competence"):
-            return {}
+            return judged
         env, chosen, kinds = self._kind_env()
         measured = evaluate(policy, env, seed=EVAL_SEED)
         out, distances = {}, []
@@ -148,7 +162,7 @@ class PursuedGoals:
                 true = measured[f"success/{kind}"]
                 out |= {f"goals/predicted/{kind}": told, f"goals/measured/{kind}": true}
                 distances.append(abs(told - true))
-        return out | {"goals/error": sum(distances) / len(distances)}
+        return judged | out | {"goals/error": sum(distances) / len(distances)}
 
     def _kind_env(self) -> tuple[EnvBase, Tensor, Tensor]:
         """Instances that pursue as many goals of each kind, these goals, and their kinds."""
@@ -170,10 +184,12 @@ class PursuedGoals:
         return self._kinds_played
 
     def state_dict(self) -> dict[str, Any]:
-        """The sampler's state."""
-        return {"sampler": self.sampler and self.sampler.state_dict()}
+        """The state of sampler and judge."""
+        parts = {"sampler": self.sampler, "judge": self.judge}
+        return {name: part and part.state_dict() for name, part in parts.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the sampler; a ValueError names another sampler or another table of goals."""
-        if self.sampler is not None:
-            self.sampler.load_state_dict(state_dict["sampler"])
+        """Restores both; a ValueError names another sampler or another table of goals."""
+        for name, part in (("sampler", self.sampler), ("judge", self.judge)):
+            if part is not None:
+                part.load_state_dict(state_dict[name])

@@ -108,10 +108,16 @@ class Setting:
         self._eval_envs = make_eval_envs(self.config, tokenizer)
         return env
 
-    def collect(self, env: EnvBase, policy: Callable[[TensorDictBase], Any]) -> Collector:
+    def collect(
+        self,
+        env: EnvBase,
+        policy: Callable[[TensorDictBase], Any],
+        name: Callable[[TensorDictBase], TensorDictBase] | None = None,
+    ) -> Collector:
         """TorchRL's collector of this process's share of ``update_every`` steps a round.
 
-        It has no end, at which it would close what is still to be saved.
+        It has no end, at which it would close what is still to be saved. ``name`` may write the
+        goals that its steps reached, in hindsight.
         """
         return Collector(
             env,
@@ -119,4 +125,5 @@ class Setting:
             frames_per_batch=self.mine.update_every,
             total_frames=-1,
             auto_register_policy_transforms=False,
+            postproc=name,
         )

@@ -77,6 +77,7 @@ class RecipeConfig(EnvironmentConfig):
 
     num_envs: int = 32
     goals: str = "uniform"
+    hindsight_by: str = "partner"
 
     language_model: str = "tiny"
     lora_rank: int | None = None
@@ -127,6 +128,9 @@ class RecipeConfig(EnvironmentConfig):
         choice(self, "autocast", ("auto", "true", "false"))
         choice(self, "normalisation", get_args(Normalisation))
         choice(self, "goals", GOALS)
+        choice(self, "hindsight_by", ("partner", "judge"))
+        named = self.hindsight_by == "partner" or getattr(self, "hindsight", False)
+        require(self, "hindsight_by", named not in (False, "none"), "be partner without hindsight")
         choice(self, "long_texts", ("error", "head", "tail"))
         multiple(self, "num_envs", "update_every")
         multiple(self, "update_every", "total_steps", "log_every", "eval_every", "checkpoint_every")

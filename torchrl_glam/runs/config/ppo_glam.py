@@ -67,6 +67,6 @@ class PPOGLAMConfig(RecipeConfig):
         if self.hindsight == "aligned":
             expected = "be none or all, as the environment names no sub-goals (is_subgoal)"
             require(self, "hindsight", game.is_subgoal is not None, expected)
-            names_goals(game, self.hindsight, ("goal_id", ("hindsight", "goal_id")))
-        elif self.hindsight == "all":
-            names_goals(game, self.hindsight)
+        if self.hindsight != "none" and self.hindsight_by == "partner":
+            ids = ("goal_id", ("hindsight", "goal_id")) if self.hindsight == "aligned" else ()
+            names_goals(game, self.hindsight, ids)

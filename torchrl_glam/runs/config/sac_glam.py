@@ -83,7 +83,8 @@ class SACGLAMConfig(RecipeConfig):
         """See ``RecipeConfig.check_game``."""
         within(self, 0, math.log(game.num_actions), "target_entropy")
         if self.hindsight:
-            names_goals(game, "true")
+            if self.hindsight_by == "partner":
+                names_goals(game, "true")
             by_kind = "prior" in self.sampling.split("+")
             expected = (
                 "be uniform, ratio or ratio+kinds+goals, as the environment does not say how often "

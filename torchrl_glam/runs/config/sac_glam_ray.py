@@ -51,6 +51,8 @@ class SACGLAMRayConfig(SACGLAMConfig):
         super().check()
         expected = "be uniform: collectors end episodes that no sampler here is told of"
         require(self, "goals", self.goals == "uniform", expected)
+        expected = "be partner: collectors play steps that no judge here learns from"
+        require(self, "hindsight_by", self.hindsight_by == "partner", expected)
         at_least(self, 1, "num_collectors")
         at_least(self, 0, "collector_gpus")
         above(self, 0, "collector_cpus")

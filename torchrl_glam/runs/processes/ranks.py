@@ -100,7 +100,7 @@ class Ranks:
 
         Raises:
             ValueError: if environments, batch or capacity do not divide by the processes, or goals
-                are not drawn uniformly.
+                are chosen or judged by what one process plays.
 
         Examples:
             >>> mine = Ranks(rank=1, size=4).share(RecipeConfig())
@@ -109,11 +109,12 @@ class Ranks:
         """
         if self.size == 1:
             return config
-        if config.goals != "uniform":
-            raise ValueError(
-                f"goals ({config.goals}) must be uniform with {self.size} processes: each would "
-                "choose by its own episodes alone"
-            )
+        for key, alone in (("goals", "uniform"), ("hindsight_by", "partner")):
+            if getattr(config, key) != alone:
+                raise ValueError(
+                    f"{key} ({getattr(config, key)}) must be {alone} with {self.size} processes: "
+                    "each would go by its own episodes alone"
+                )
         shares: dict[str, Any] = {"seed": self.seed(config.seed)}
         for key in _DIVIDED:
             value = getattr(config, key, None)

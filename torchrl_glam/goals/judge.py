@@ -1,0 +1,188 @@
+"""Hindsight without a social partner: a judge that the episodes' own rewards teach."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag, pad
+
+_WIDTH = 8  # of what is learned for pairs of words
+_LAST = 4  # words of a goal that are told apart from those before them
+_BATCH, _UPDATES = 128, 4  # steps of an update, and updates for each call
+_KEPT = ("_steps", "_pursued", "_reached")
+# What a word of a goal adds at first if it is in the action, more often seen than before, less
+# often, in a new line, one of both, seen, and always.
+_ROLES = (2.0, 0.0, 0.0, 0.0, 2.0, 0.0, -2.0)
+
+
+class WordJudge:
+    """Says which goals a step reached, by words; learns from the rewards for the goals pursued.
+
+    Each step of an episode tells whether it reached the goal pursued: a labelled pair of a step and
+    a goal. As many pairs with other goals, drawn at random, count as missed: few steps reach them.
+    The judge learns from both what each word of a goal adds to the log-odds that the step reached
+    it. Whether that word is in the action, in what changed and in what is seen then is weighed
+    alike for all words; which other words are there is weighed for each. So two matrix products
+    judge all goals, also those that were never pursued.
+
+    SAC-GLAM (Gaven et al., 2024, section 2.3) leaves open whether a language model can name goals
+    in place of a social partner. This judge is no language model: it learns from fewer rewards than
+    one. It needs goals that share words with what the game says.
+
+    Notation: N steps, G goals, V words: those of goals, and buckets for all others, by hash.
+
+    Args:
+        goal_texts: the goals to judge, two or more.
+        buckets: for words of no goal. Default: 128.
+        window: last steps to learn from, 4 V bytes each. Default: 8,192.
+        lr: learning rate of AdamW; five times that for what is alike for all words. Default: 0.01.
+        weight_decay: of what is learned for each word. Default: 0.3.
+        seed: of weights and batches. Default: 0.
+
+    Raises:
+        ValueError: if there are fewer than two goals, or an argument is out of range.
+
+    Examples:
+        >>> judge = WordJudge(["Grasp lion", "Grasp cow"])
+        >>> seen, held = "See: lion. Hold: nothing", "See: nothing. Hold: lion"
+        >>> steps = judge.read([seen, seen], ["Grasp", "Wait"], [held, seen])
+        >>> for _ in range(20):
+        ...     judge.learn(steps, torch.tensor([0, 0]), torch.tensor([True, False]))
+        >>> judge(steps) > 0
+        tensor([[ True, False],
+                [False, False]])
+    """
+
+    def __init__(
+        self,
+        goal_texts: Sequence[str],
+        *,
+        buckets: int = 128,
+        window: int = 8192,
+        lr: float = 0.01,
+        weight_decay: float = 0.3,
+        seed: int = 0,
+    ) -> None:
+        if len(goal_texts) < 2 or min(buckets, window) < 1 or not min(lr, weight_decay) >= 0:
+            raise ValueError(
+                f"goal_texts ({len(goal_texts)} goals) must be two or more, buckets ({buckets}) "
+                f"and window ({window}) at least 1, lr ({lr}) and weight_decay ({weight_decay}) "
+                "at least 0"
+            )
+        goals = [_words(text) for text in goal_texts]
+        self._ids = {word: i for i, word in enumerate(dict.fromkeys(w for g in goals for w in g))}
+        self._buckets, self._size = buckets, len(self._ids) + buckets
+        size = self._size
+        self._goals = torch.full((len(goals), max(map(len, goals))), 2 * size)  # 2 V for no word
+        for row, words in zip(self._goals, goals, strict=True):
+            first = len(words) - _LAST  # words before it stand apart
+            ids = [self._ids[word] + size * (at < first) for at, word in enumerate(words)]
+            row[: len(ids)] = torch.tensor(ids)
+        self._generator = torch.Generator().manual_seed(seed)
+        each = {"alone": torch.zeros(2 * size)}
+        for name, rows in (("words", 2 * size), ("others", 4 * size)):
+            each[name] = 0.1 * torch.randn((rows, _WIDTH), generator=self._generator)
+        alike = {"roles": torch.tensor(_ROLES).repeat(2, 1), "all": torch.tensor([-1.0])}
+        self.weights = nn.ParameterDict(each | alike)
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": [self.weights[n] for n in each], "weight_decay": weight_decay},
+                {"params": [self.weights[n] for n in alike], "weight_decay": 0.0, "lr": 5 * lr},
+            ],
+            lr=lr,
+        )
+        self._steps = torch.zeros((window, 4, size), dtype=torch.uint8)  # a ring
+        self._pursued = torch.zeros(window, dtype=torch.int64)
+        self._reached = torch.zeros(window, dtype=torch.bool)
+        self._told = 0
+
+    def read(self, before: Sequence[str], actions: Sequence[str], after: Sequence[str]) -> Tensor:
+        """Counts the words of N steps: the observations, and the actions between them.
+
+        Returns:
+            ``uint8 [N, 4, V]``: of the action, of the observations before and after, and of the
+            lines or sentences that only the second has.
+        """
+        rows = [self._count(*step) for step in zip(before, actions, after, strict=True)]
+        return torch.stack(rows)
+
+    def _count(self, before: str, action: str, after: str) -> Tensor:
+        old, new = (re.split(r"[\n.!?]+", text) for text in (before, after))
+        bags = torch.zeros((4, self._size), dtype=torch.uint8)
+        texts = (action, before, after, " ".join(line for line in new if line not in old))
+        for bag, text in zip(bags, texts, strict=True):
+            ids = torch.tensor([self._id(word) for word in _words(text)], dtype=torch.int64)
+            bag += ids.bincount(minlength=self._size).clamp(max=255).byte()
+        return bags
+
+    def _id(self, word: str) -> int:
+        known = self._ids.get(word)
+        return (
+            self._size - 1 - zlib.crc32(word.encode()) % self._buckets if known is None else known
+        )
+
+    @torch.no_grad()
+    def __call__(self, steps: Tensor) -> Tensor:
+        """Log-odds that steps ``uint8 [N, 4, V]`` reached each of the goals, float ``[N, G]``."""
+        evidence = self._evidence(steps).T.contiguous()
+        return embedding_bag(self._goals, evidence, mode="sum").T + self.weights["all"]
+
+    def _evidence(self, steps: Tensor) -> Tensor:
+        """What each word adds, among the last of a goal, before them, and no word: [N, 2 V + 1]."""
+        action, before, after, new = steps.float().unbind(1)
+        change = after - before
+        there = [action, change.clamp(0, 2), (-change).clamp(0, 2), new]
+        roles = [*there, change.ne(0).float(), after.clamp(max=2), torch.ones_like(after)]
+        alike = torch.einsum("rnv,zr->nzv", torch.stack(roles), self.weights["roles"]).flatten(1)
+        others = torch.cat(there, 1) @ self.weights["others"]
+        return pad(alike + others @ self.weights["words"].T + self.weights["alone"], (0, 1))
+
+    def learn(self, steps: Tensor, goal_ids: Tensor, reached: Tensor) -> None:
+        """Takes in steps, and makes four updates, each from 128 of the last steps.
+
+        Args:
+            steps: as :meth:`read` tells them, ``uint8 [N, 4, V]``.
+            goal_ids: goals that they pursued, ``int64 [N]``.
+            reached: whether they reached these, bool ``[N]``.
+        """
+        window, draw = len(self._steps), {"generator": self._generator}
+        slots = (self._told + torch.arange(len(steps))) % window
+        for name, values in zip(_KEPT, (steps, goal_ids, reached), strict=True):
+            getattr(self, name)[slots[-window:]] = values[-window:]
+        self._told += len(steps)
+        for _ in range(_UPDATES):
+            drawn = torch.randint(min(self._told, window), (_BATCH,), **draw)
+            goal, reached = self._pursued[drawn], self._reached[drawn].float()
+            other = torch.randint(len(self._goals) - 1, (_BATCH,), **draw)
+            words = self._goals[torch.cat((goal, other + (other >= goal)))]
+            evidence = self._evidence(self._steps[drawn]).repeat(2, 1)
+            odds = evidence.gather(1, words).sum(1) + self.weights["all"]
+            labels = torch.cat((reached, torch.zeros(_BATCH)))
+            self.optimizer.zero_grad()
+            binary_cross_entropy_with_logits(odds, labels).backward()
+            self.optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimizer, the last steps and the generator."""
+        state = {name: getattr(self, name) for name in (*_KEPT, "_told")}
+        state |= {name: getattr(self, name).state_dict() for name in ("weights", "optimizer")}
+        return deepcopy(state | {"generator": self._generator.get_state()})
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores what :meth:`state_dict` returned; RuntimeError if its goals have other words."""
+        state = deepcopy(dict(state_dict))
+        self.weights.load_state_dict(state["weights"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._generator.set_state(state["generator"].cpu())
+        for name in (*_KEPT, "_told"):
+            setattr(self, name, state[name])
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
