@@ -216,3 +216,29 @@ def test_progress_that_is_not_finite_is_refused():
     with pytest.raises(ValueError, match="progress of 2 goals is not finite, of 'Grasp a lion'"):
         tell(sampler, [(0, True)])
     assert not sampler.progress.any()
+
+
+@pytest.mark.parametrize("kind", [Uniform, Progress, Kinds])
+def test_only_goals_in_use_are_drawn(kind):
+    """Of six goals three at a time, by progress and uniformly; what is known of others stays."""
+    sampler = kind(list("abcdef"), kinds=[0, 0, 0, 1, 1, 1], exploration=(0.5, 0.5))
+    odd = torch.tensor([0, 1, 0, 1, 0, 1]).bool()
+    sampler.use(odd)
+    assert set(sampler.sample(200).tolist()) == {1, 3, 5}
+    sampler.update([0, 0, 1, 1], [0, 1, 0, 1])
+    progress = sampler.progress.clone()
+    counts = sampler.sample(600).bincount(minlength=6)
+    assert (counts[odd] > 0).all() and not counts[~odd].any()
+    if kind is Progress:  # half of the draws, and a third of the others
+        assert abs(counts[1] - 400) <= 5 * (600 * 2 / 9) ** 0.5
+    sampler.use(~odd)
+    assert set(sampler.sample(200).tolist()) == {0, 2, 4}
+    assert torch.equal(sampler.progress, progress)
+    with pytest.raises(ValueError, match="used has 0 goals, and none that is ever drawn"):
+        sampler.use(odd & ~odd)
+
+
+def test_goals_that_shares_leave_out_cannot_be_the_only_ones_in_use():
+    sampler = Uniform(list("abc"), kinds=[0, 0, 1], shares=[1.0, 0.0])
+    with pytest.raises(ValueError, match="used has 1 goals, and none that is ever drawn"):
+        sampler.use(torch.tensor([False, False, True]))

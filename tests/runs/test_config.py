@@ -275,6 +275,7 @@ BAD_PPO = [
 ]
 BAD_RAY = [
     ("goals", "progress", r"goals \(progress\) must be uniform: collectors end"),
+    ("goal_words", ["red"], r"goal_words \(\['red'\]\) must be \[\]: collectors end"),
     ("hindsight_by", "judge", r"hindsight_by \(judge\) must be partner: collectors play"),
     ("num_collectors", 0, r"num_collectors \(0\) must be at least 1"),
     ("max_policy_lag", 3, r"max_policy_lag \(3\) must be at least num_collectors times"),

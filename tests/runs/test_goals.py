@@ -63,7 +63,7 @@ def test_uniform_goals_are_those_that_the_environment_draws_alone(language, impo
     assert "goal_id" not in steps.keys() and chosen.sampler is None
     before = chosen.state_dict()
     chosen.update(steps)
-    assert chosen.state_dict() == before == {"sampler": None, "judge": None}
+    assert chosen.state_dict() == before == {"sampler": None, "judge": None, "steps": 0}
 
 
 def test_a_sampler_draws_uniformly_what_the_environment_does(language):
@@ -237,3 +237,32 @@ def test_an_environment_that_cannot_be_chosen_for_is_named(language, goals, lack
         ValueError, match=rf"goals \({goals}\) needs .*".replace("+", r"\+") + message
     ):
         PursuedGoals(config, language.tokenizer, language.trunk)
+
+
+@pytest.mark.parametrize("goals", ["uniform", "progress", "kind_progress"])
+def test_goals_are_exchanged_in_the_middle_of_a_run(language, goals):
+    """Of 64 steps, after 32; a resumed run knows where it is."""
+    config = configured(goals, 0.0, goal_words=["red", "blue|green"], total_steps=64)
+    env, chosen = training_env(language, config)
+
+    def words():
+        texts = [chosen.sampler.goal_texts[i] for i in chosen.sampler.sample(60)]
+        return {word for text in texts for word in text.split()} & {"red", "blue", "green"}
+
+    steps = played(env, 7)
+    chosen.update(steps)
+    assert words() == {"red"}
+    chosen.update(steps[:, :1])
+    assert words() == {"blue", "green"}
+    state, chosen = chosen.state_dict(), training_env(language, config)[1]
+    assert words() == {"red"}
+    chosen.load_state_dict(state)
+    assert words() == {"blue", "green"}
+    chosen.update(played(env, 20))
+    assert words() == {"blue", "green"}
+
+
+def test_goal_words_that_no_goal_has_are_named(language):
+    for words, message in (("purple", "found in no goal"), ("(", "no regular expression: ")):
+        with pytest.raises(ValueError, match=f"goal_words has .* {message}"):
+            made(language, goal_words=["red", words])

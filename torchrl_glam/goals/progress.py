@@ -61,8 +61,9 @@ class ProgressGoals(GoalSampler):
         # goals of a group share their results
         self._groups = self.kinds if self._by_kind else torch.arange(len(goal_texts))
         self._sizes = self._groups.bincount()
-        if self._by_kind and self._even is None:
-            self._even = (1 / self._sizes.double())[self._groups].cumsum(0)
+        if self._by_kind and self._likely is None:
+            self._likely = (1 / self._sizes.double())[self._groups]
+            self._even = self._likely.cumsum(0)
         self._results = torch.zeros((len(self._sizes), window), dtype=torch.uint8)
         self._counts = torch.zeros(len(self._sizes), dtype=torch.int64)
         self._changes = torch.zeros(len(self._sizes), dtype=torch.float64)

@@ -59,8 +59,9 @@ class GoalSampler:
             raise ValueError(f"exploration {exploration} must be in [0, 1], decay {decay} above 0")
         self.goal_texts, self.hindsight, self.updates = goal_texts, hindsight, 0
         self._schedule = (*exploration, decay)
-        self.kinds, weights = _check_kinds(kinds, shares, len(goal_texts))
-        self._even = None if weights is None else weights.cumsum(0)
+        self.kinds, self._likely = _check_kinds(kinds, shares, len(goal_texts))
+        self._even = None if self._likely is None else self._likely.cumsum(0)
+        self._used: Tensor | None = None
         table = repr((list(goal_texts), self.kinds.tolist()))
         self._table = f"{len(goal_texts)} goals, {hashlib.sha256(table.encode()).hexdigest()[:16]}"
         self._generator = torch.Generator().manual_seed(seed)
@@ -90,6 +91,21 @@ class GoalSampler:
             return goals
         explores = torch.rand(count, generator=self._generator) < self.exploration
         return torch.where(explores, goals, self._in_proportion(self._cumulated, count))
+
+    def use(self, used: Tensor) -> None:
+        """Draws only these goals from here on, bool ``[G]``; nothing is forgotten of the others.
+
+        The state does not hold it: a resumed run says it again.
+
+        Raises:
+            ValueError: if none of them is ever drawn.
+        """
+        likely = torch.ones_like(self.progress) if self._likely is None else self._likely
+        even = (likely * used).cumsum(0)
+        if not even[-1] > 0:
+            raise ValueError(f"used has {int(used.sum())} goals, and none that is ever drawn")
+        self._used, self._even = used, even
+        self._measure()
 
     def update(self, goal_ids: Tensor, successes: Tensor, named: Tensor | None = None) -> None:
         """Takes in the episodes that ended. Call it once a round, also where none has.
@@ -156,7 +172,8 @@ class GoalSampler:
             first = self.goal_texts[wrong[0]]
             raise ValueError(f"progress of {len(wrong)} goals is not finite, of {first!r} first")
         self.progress = progress
-        self._cumulated = (progress if weights is None else weights).cumsum(0)
+        weights = progress if weights is None else weights
+        self._cumulated = (weights if self._used is None else weights * self._used).cumsum(0)
 
     def _in_proportion(self, cumulated: Tensor, count: int) -> Tensor:
         """Draws places by weights whose sums so far are given; never one of no weight."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from torchrl_glam.goals import (
     KindProgressGoals,
     LearnedProgressGoals,
     ProgressGoals,
+    UniformGoals,
     prompt_embeddings,
 )
 from torchrl_glam.models import CandidateTrunk
@@ -75,8 +77,9 @@ class PursuedGoals:
         self.sampler: GoalSampler | None = None
         self.judge: JudgedGoals | None = None
         self.keys: tuple[NestedKey, ...] = ()
+        self._steps, self._part = 0, -1
         judged = config.hindsight_by == "judge"
-        if config.goals == "uniform" and not judged:
+        if config.goals == "uniform" and not judged and not config.goal_words:
             return
         with seeded(config.seed):
             env = make_bare_env(config, 1, config.seed)
@@ -90,8 +93,10 @@ class PursuedGoals:
         if judged:
             self.judge = JudgedGoals(config, tokenizer, trunk, game)
             self.keys = self.judge.keys
-        if self._kind != "uniform":
+        if self._kind != "uniform" or config.goal_words:
             self.sampler = self._make(bool(hindsight), trunk)
+        self._used = [self._with(words) for words in config.goal_words]
+        self._exchange()
 
     def _check(self, config: RecipeConfig, game: EnvDescription) -> None:
         needs = {"goal_texts, a table of goals": game.goal_texts}
@@ -101,10 +106,11 @@ class PursuedGoals:
         for need, met in needs.items():
             if not met:
                 chosen = self._kind != "uniform"
-                asks = f"goals ({config.goals})" if chosen else "hindsight_by (judge)"
+                other = "hindsight_by" if config.hindsight_by == "judge" else "goal_words"
+                asks = "goals" if chosen else other
                 raise ValueError(
-                    f"{asks} needs an environment that has {need}, and {config.env_class} has "
-                    "none: use another environment, or goals=uniform and hindsight_by=partner"
+                    f"{asks} ({getattr(config, asks)}) needs an environment that has {need}, and "
+                    f"{config.env_class} has none: use another environment, or the default"
                 )
 
     def _make(self, hindsight: bool, trunk: CandidateTrunk) -> GoalSampler:
@@ -117,13 +123,30 @@ class PursuedGoals:
         if game.goal_kind_ids is not None and game.goal_kind_prior is not None:
             prior = torch.tensor(game.goal_kind_prior, dtype=torch.float64)
             settings["shares"] = (prior / prior.sum()).tolist()
-        if self._kind == "progress":
-            return ProgressGoals(table, **settings)
+        if self._kind in ("progress", "uniform"):
+            return (ProgressGoals if self._kind == "progress" else UniformGoals)(table, **settings)
         settings |= {"lr": self._config.lr_heads, "batch_size": self._config.batch_size}
         every = max(32, math.ceil(len(table) / _READ))
         embed = prompt_embeddings(trunk, self._tokenizer, table)
         lag = every * max(1, round(96 / every))
         return LearnedProgressGoals(table, embed, every=every, lag=lag, **settings)
+
+    def _with(self, words: str) -> Tensor:
+        """The goals in whose text a regular expression is found, bool ``[G]``."""
+        try:
+            found = [bool(re.search(words, text)) for text in self._game.goal_texts]
+        except re.error as error:
+            raise ValueError(f"goal_words has {words!r}, no regular expression: {error}") from None
+        if not any(found):
+            raise ValueError(f"goal_words has {words!r}, which is found in no goal of the table")
+        return torch.tensor(found)
+
+    def _exchange(self) -> None:
+        """Lets the sampler draw the goals of this part of the run."""
+        part = self._steps * len(self._used) // self._config.total_steps
+        if part != self._part and part < len(self._used):
+            self.sampler.use(self._used[part])
+            self._part = part
 
     def name(self, steps: TensorDictBase) -> TensorDictBase:
         """Writes the goals that steps ``[num_envs, T]`` reached, where a judge names them."""
@@ -142,6 +165,8 @@ class PursuedGoals:
                     named = after[NAMED]
                     named = named.masked_fill(named == pursued.unsqueeze(-1), -1)
                 self.sampler.update(pursued[ended], reached, named)
+        self._steps += steps.numel()
+        self._exchange()
 
     def measure(self, policy: Callable[[TensorDictBase], TensorDictBase]) -> dict[str, float]:
         """Compares predicted success with that of 64 episodes of each kind of goals.
@@ -186,10 +211,14 @@ class PursuedGoals:
     def state_dict(self) -> dict[str, Any]:
         """The state of sampler and judge."""
         parts = {"sampler": self.sampler, "judge": self.judge}
-        return {name: part and part.state_dict() for name, part in parts.items()}
+        states = {name: part and part.state_dict() for name, part in parts.items()}
+        return states | {"steps": self._steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores both; a ValueError names another sampler or another table of goals."""
         for name, part in (("sampler", self.sampler), ("judge", self.judge)):
             if part is not None:
                 part.load_state_dict(state_dict[name])
+        if self.sampler is not None:
+            self._steps = state_dict["steps"]
+            self._exchange()

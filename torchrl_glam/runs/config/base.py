@@ -77,6 +77,7 @@ class RecipeConfig(EnvironmentConfig):
 
     num_envs: int = 32
     goals: str = "uniform"
+    goal_words: list[str] = field(default_factory=list)
     hindsight_by: str = "partner"
 
     language_model: str = "tiny"

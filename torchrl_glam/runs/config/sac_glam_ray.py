@@ -51,6 +51,7 @@ class SACGLAMRayConfig(SACGLAMConfig):
         super().check()
         expected = "be uniform: collectors end episodes that no sampler here is told of"
         require(self, "goals", self.goals == "uniform", expected)
+        require(self, "goal_words", not self.goal_words, expected.replace("uniform", "[]"))
         expected = "be partner: collectors play steps that no judge here learns from"
         require(self, "hindsight_by", self.hindsight_by == "partner", expected)
         at_least(self, 1, "num_collectors")

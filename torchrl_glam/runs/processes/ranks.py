@@ -109,7 +109,7 @@ class Ranks:
         """
         if self.size == 1:
             return config
-        for key, alone in (("goals", "uniform"), ("hindsight_by", "partner")):
+        for key, alone in (("goals", "uniform"), ("hindsight_by", "partner"), ("goal_words", [])):
             if getattr(config, key) != alone:
                 raise ValueError(
                     f"{key} ({getattr(config, key)}) must be {alone} with {self.size} processes: "
