@@ -69,7 +69,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     (
         "py:.*",
-        r"(abc|collections|matplotlib|numpy|omegaconf|pathlib|peft|random|tensordict|torch)\..*",
+        r"(abc|collections|matplotlib|minigrid|numpy|omegaconf|pathlib|peft|random|tensordict|torch)\..*",
     ),
     ("py:.*", r"(nn|os|scienceworld|textworld_express|torchrl|transformers|typing)\..*"),
     (

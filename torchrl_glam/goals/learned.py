@@ -133,7 +133,24 @@ class LearnedProgressGoals(GoalSampler):
 def prompt_tokens(
     trunk: CandidateTrunk, tokenizer: PreTrainedTokenizerBase, slot: str, texts: Sequence[str]
 ) -> Tensor:
-    """Tokens of goals or observations, as a prompt has them, ``int64 [n, T]``, padded right."""
+    """Tokens of goals or observations, as prompts have them.
+
+    Args:
+        trunk: reads prompts.
+        tokenizer: of the language model.
+        slot: ``"goal"`` or ``"observation"``.
+        texts: n of them.
+
+    Returns:
+        ``int64 [n, T]``, padded on the right.
+
+    Examples:
+        >>> from torchrl_glam.models import load_language_model, make_trunk
+        >>> model, tokenizer = load_language_model("tiny")
+        >>> trunk = make_trunk(model, tokenizer)
+        >>> prompt_tokens(trunk, tokenizer, "goal", ["Grasp lion", "Grow lion"]).shape
+        torch.Size([2, 2])
+    """
     lead = trunk.prompt.template.lead(slot)
     rows = tokenizer([lead + text for text in texts], add_special_tokens=False).input_ids
     rows = [torch.tensor(row, dtype=torch.int64) for row in rows]
