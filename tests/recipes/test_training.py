@@ -126,9 +126,9 @@ def test_a_resumed_run_chooses_the_goals_of_an_unbroken_one(recipe, tmp_path):
     assert states[0] == states[1] and len(states[0]) > 0
     rows = metrics(whole)
     assert max(float(row["kinds/pursued/impossible"] or 0) for row in rows) > 0
-    assert rows[-1]["goals/reached"] and ("goals/error" in rows[-1]) == (
-        "learned" in GOALS[recipe.name]
-    )
+    assert ("goals/error" in rows[-1]) == ("learned" in GOALS[recipe.name])
+    if recipe.name == "sac_glam":  # PPO's few episodes may reach none
+        assert int(rows[-1]["goals/reached"]) > 0
 
 
 def test_the_paper_configuration_trains_adapters_in_4_bits(recipe, tmp_path):
