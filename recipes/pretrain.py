@@ -256,12 +256,10 @@ def pretrain(config: PretrainConfig, output: Path, results: Path) -> None:
         if not math.isfinite(total):
             raise FloatingPointError(f"the loss is not finite at batch {batch}: lower lr")
         if batch % config.log_every == 0:
-            seconds = round(time.perf_counter() - start, 1)
-            curve.append((batch, total / config.log_every, seconds))
+            seconds = time.perf_counter() - start
+            curve.append((batch, total / config.log_every, round(seconds, 1)))
             bar.set_postfix(loss=f"{curve[-1][1]:.3f}")
             total = 0.0
-
-    seconds = round(time.perf_counter() - start, 1)
 
     # 3. The model, its loss curve, and what it can do.
     model.eval()
@@ -285,7 +283,7 @@ def pretrain(config: PretrainConfig, output: Path, results: Path) -> None:
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
         "parameters": num_parameters,
-        "seconds": seconds,
+        "seconds": round(time.perf_counter() - start, 1),
         "loss": curve[-1][1] if curve else None,
         **figures,
         **report(config, model, tokenizer),

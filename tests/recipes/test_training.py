@@ -29,7 +29,7 @@ SMALL = {
     " capacity=1000 log_every=40 eval_every=80 eval_episodes=8 checkpoint_every=80"
     " critic_input=observation",
     # hindsight, so that resuming meets the rows of both kinds
-    "ppo_glam": f"{COMMON} batch_size=32 num_epochs=2 update_every=32 hindsight=all"
+    "ppo_glam": f"{COMMON} batch_size=16 num_epochs=2 update_every=32 hindsight=all"
     " clip_center=behaviour log_every=32 eval_every=64 eval_episodes=4 checkpoint_every=64"
     " normalisation=token_mean max_tokens_per_pass=512",
 }
@@ -78,7 +78,7 @@ def test_a_run_leaves_its_results(recipe, unbroken):
     assert saved == [f"step-{step:012d}" for step in (half, total)]
     if recipe.name == "ppo_glam":
         updates = [int(row["updates"]) for row in rows[1:]]
-        assert updates == sorted(updates) and updates[-1] > 8, "32 steps alone make 2 updates"
+        assert updates == sorted(updates) and updates[-1] > 16, "32 steps alone make 4 updates"
         assert max(float(row["hindsight_in_batch"]) for row in rows[1:]) > 0
         return
     assert float(last["hindsight_in_batch"]) == 0.5
@@ -126,9 +126,8 @@ def test_a_resumed_run_chooses_the_goals_of_an_unbroken_one(recipe, tmp_path):
     assert states[0] == states[1] and len(states[0]) > 0
     rows = metrics(whole)
     assert max(float(row["kinds/pursued/impossible"] or 0) for row in rows) > 0
+    assert int(rows[-1]["goals/reached"]) > 0
     assert ("goals/error" in rows[-1]) == ("learned" in GOALS[recipe.name])
-    if recipe.name == "sac_glam":  # PPO's few episodes may reach none
-        assert int(rows[-1]["goals/reached"]) > 0
 
 
 def test_the_paper_configuration_trains_adapters_in_4_bits(recipe, tmp_path):
@@ -155,7 +154,7 @@ def test_a_penalty_without_hindsight(recipe, tmp_path):
     options += ["max_tokens_per_pass=300", "total_steps=32", f"output={tmp_path / 'run'}"]
     recipe.succeed(*recipe.small, *options, log=tmp_path / "log")
     last = metrics(tmp_path / "run")[-1]
-    assert float(last["kl"]) >= 0 and int(last["updates"]) == 2
+    assert float(last["kl"]) >= 0 and int(last["updates"]) == 4
     assert float(last["hindsight_in_batch"]) == 0
 
 

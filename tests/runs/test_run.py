@@ -46,9 +46,9 @@ def test_the_entropy_coefficient_falls_with_environment_steps_and_is_not_learned
     def look(run, agent):
         seen[run.counters["steps"]] = agent.loss.alpha.item()
 
-    train(tmp_path, look, alpha_init=0.2, alpha_end=0.05, lr_alpha=0.5)
-    assert seen[32] == pytest.approx(0.1)
-    assert seen[64] == pytest.approx(0.05)
+    train(tmp_path, look, alpha_init=0.2, alpha_end=0.1, lr_alpha=0.5)
+    assert seen[32] == pytest.approx(0.15)
+    assert seen[64] == pytest.approx(0.1)
 
 
 def test_learning_rates_fall_with_environment_steps(tmp_path):

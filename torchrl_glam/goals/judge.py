@@ -122,10 +122,9 @@ class WordJudge:
         return bags
 
     def _id(self, word: str) -> int:
-        known = self._ids.get(word)
-        return (
-            self._size - 1 - zlib.crc32(word.encode()) % self._buckets if known is None else known
-        )
+        if (known := self._ids.get(word)) is not None:
+            return known
+        return self._size - 1 - zlib.crc32(word.encode()) % self._buckets
 
     @torch.no_grad()
     def __call__(self, steps: Tensor) -> Tensor:

@@ -153,14 +153,14 @@ class SACGLAMLoss(DiscreteSACLoss):
         self._has_update_associated["trunk"] = False
 
     def schedule(self, done: float) -> None:
-        """Sets a coefficient that is not learned: its logarithm goes on a line to the end's.
+        """Sets a coefficient that is not learned, on a line from ``alpha_init`` to ``alpha_end``.
 
         Args:
             done: share of training that is done, in ``[0, 1]``.
         """
         start, end = self._alphas
         if end is not None:
-            self.log_alpha.data.fill_((1 - done) * math.log(start) + done * math.log(end))
+            self.log_alpha.data.fill_(math.log(start + done * (end - start)))
 
     def trunk_parameters(self) -> Iterator[nn.Parameter]:
         """The trainable parameters of the trunk: the live ones, each once."""

@@ -105,12 +105,14 @@ class PursuedGoals:
             needs["goal_kind_ids, the kinds of its goals"] = game.goal_kind_ids is not None
         for need, met in needs.items():
             if not met:
-                chosen = self._kind != "uniform"
-                other = "hindsight_by" if config.hindsight_by == "judge" else "goal_words"
-                asks = "goals" if chosen else other
+                asks, default = "goal_words", "[]"
+                if config.hindsight_by == "judge":
+                    asks, default = "hindsight_by", "partner"
+                if self._kind != "uniform":
+                    asks, default = "goals", "uniform"
                 raise ValueError(
                     f"{asks} ({getattr(config, asks)}) needs an environment that has {need}, and "
-                    f"{config.env_class} has none: use another environment, or the default"
+                    f"{config.env_class} has none: use another environment, or {asks}={default}"
                 )
 
     def _make(self, hindsight: bool, trunk: CandidateTrunk) -> GoalSampler:
