@@ -82,8 +82,10 @@ def test_a_table_that_is_none_is_refused(about, message, registered, tmp_path):
     (tmp_path / "games").mkdir()
     text = f"seeds: [0]\narms: {{sac_glam: {{a: {{}}}}}}\ngames:\n  chess: {about}\n"
     (tmp_path / "games" / "bad.yaml").write_text(text)
+    registered("sac_glam", tmp_path)
+    assert spell_out(["seed=1"]) == ["seed=1"]  # other runs do not ask for it
     with pytest.raises(ValueError, match=message):
-        registered("sac_glam", tmp_path)
+        spell_out(["+games=bad"])
 
 
 SMALL = ("+scale=smoke", "seed=0,1")

@@ -1,5 +1,6 @@
 """The run around an algorithm: what arrives, what is rescued, and numbers that end it."""
 
+import signal
 from dataclasses import asdict
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import sac_glam
 import torch
 from tensordict import TensorDict
 
+import torchrl_glam.runs.run as run_module
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
 from torchrl_glam.runs.records.progress import Progress, check_rewards
 from torchrl_glam.runs.run import Run, diverged
@@ -159,6 +161,24 @@ def test_an_error_of_the_environment_is_not_saved_after(tmp_path, monkeypatch):
 def test_what_may_change_on_resume_are_keys_of_the_configuration():
     for config in (SACGLAMConfig(), PPOGLAMConfig()):
         assert set(config.may_change) < set(asdict(config))
+
+
+def test_a_signal_while_the_results_are_saved_ends_the_sweep_after_them(tmp_path, monkeypatch):
+    ended = []
+    monkeypatch.setattr(run_module, "end_sweep", lambda: ended.append("sweep"))
+
+    def saved(*arguments):
+        signal.raise_signal(signal.SIGTERM)
+        ended.append("saved")
+
+    monkeypatch.setattr(run_module, "save_results", saved)
+
+    def finish(run, agent):
+        if run.counters["steps"] == 64:
+            run.finish(None, None)
+
+    train(tmp_path, finish)
+    assert ended == ["saved", "sweep"]
 
 
 def steps(*rewards):

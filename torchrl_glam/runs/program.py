@@ -79,10 +79,10 @@ def program(main: Callable | None = None, **files: str) -> Callable:
     @functools.wraps(main)
     def run() -> None:
         full, given = os.environ.get(_FULL), sys.argv
-        sys.argv = [*given[:1], *spell_out(given[1:])]
         os.environ[_FULL] = "1"  # Hydra shortens errors itself, and ends with a hint instead
         handlers = _to_console()
         try:
+            sys.argv = [*given[:1], *spell_out(given[1:])]
             with membership():
                 main()
         except KeyboardInterrupt:

@@ -321,6 +321,8 @@ class Run(Setting):
             self.folder, self._table, model, self._tokenizer, env, critics, self.config
         )
         logger.info("Success after %s %s: %s. Results in %s", at, unit, final, self.folder)
+        if self._stop.requested:  # since the last round
+            end_sweep()
 
 
 def diverged(

@@ -23,8 +23,8 @@ GROUPS = {
 # The configuration that each kind of sweep starts from.
 _STARTS = {"+figure": "sequential", "+games": "games"}
 # Options of each sweep's groups, such as the arms of +figure=9. Hydra gets those of the sweep at
-# hand: it copies all that it has many times.
-_SWEPT: dict[str, dict[str, dict]] = {}
+# hand: it copies all that it has many times. What is wrong with a table is told to who asks for it.
+_SWEPT: dict[str, dict[str, dict] | ValueError] = {}
 _MOST_CHANGED = 2  # keys of a game
 
 
@@ -52,7 +52,10 @@ def register(name: str, kind: type[RecipeConfig], folder: Path) -> None:
     for file in sorted((folder / "figure").glob("*.yaml")):
         _register_figure(name, file.stem, OmegaConf.load(file))
     for file in sorted((folder / "games").glob("*.yaml")):
-        _register_games(name, file.stem, OmegaConf.load(file), {"defaults", *map(str, schema)})
+        try:
+            _register_games(name, file.stem, OmegaConf.load(file), {"defaults", *map(str, schema)})
+        except ValueError as error:
+            _SWEPT[f"+games={file.stem}"] = error
 
 
 def _register_figure(recipe: str, name: str, figure: DictConfig) -> None:
@@ -145,7 +148,10 @@ def spell_out(arguments: Sequence[str]) -> list[str]:
             out.append(f"language_model={value}")
         elif key in _STARTS:
             out.append(f"{key}='{value}'")  # Hydra takes no number for an option
-            for group, options in _SWEPT.get(argument, {}).items():
+            swept = _SWEPT.get(argument, {})
+            if isinstance(swept, ValueError):
+                raise swept
+            for group, options in swept.items():
                 for name, node in options.items():
                     option = {"group": group, "name": str(name), "package": "_global_"}
                     ConfigStore.instance().store(node=node, **option)
