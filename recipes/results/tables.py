@@ -76,7 +76,8 @@ def _table(files: str, description: str) -> Iterator[str]:
     for record in records:
         for row in said["row"]:
             try:
-                yield f"| {_FIELD.sub(lambda field: _format(record, *field.groups()), row)} |"  # noqa: B023
+                cells = _FIELD.sub(lambda field: _format(record, *field.groups()), row)  # noqa: B023
+                yield f"| {cells.replace('– (– to –)', '–')} |"
             except KeyError as error:
                 raise KeyError(f"table of {files}: {error} is none of {list(record)}") from None
 
