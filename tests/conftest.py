@@ -13,7 +13,7 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--kills", type=int, default=8, help="how often tests/recipes/test_faults.py kills a run"
+        "--kills", type=int, default=5, help="how often tests/recipes/test_faults.py kills a run"
     )
 
 

@@ -1,6 +1,6 @@
 """Runs that are killed or run out of disk, and resume.
 
-``pytest tests/recipes/test_faults.py --kills 100`` kills more often than the default 8.
+``pytest tests/recipes/test_faults.py --kills 100`` kills more often than the default 5.
 """
 
 import os
