@@ -101,3 +101,31 @@ def test_a_run_that_diverges_ends_alone(said, tmp_path):
         assert "at step" in words and "lr_heads=1e+30" in words
     status, words = said("compare", "--out", "drawn", tmp_path / "multirun" / "figure_share")
     assert status == 0 and "share25 (1 diverged)" in words, words
+
+
+def test_shares_of_the_kinds_of_goals(said, tmp_path):
+    """The mean of two runs, of which one pursued no goal of a kind before its first row."""
+    kinds = ("kinds/pursued/", "kinds/named/", "kinds/buffer/", "kinds/batch/")
+    head = [kind + name for kind in kinds for name in ("grasp", "grow")]
+    head += ["hindsight_in_buffer", "hindsight_in_batch", "step"]
+    for run, cells in (
+        ("a", "1,,1,0,0.75,0.25,0.5,0.5,0.5,0.5"),
+        ("b", "1,0,0,1,0.25,0.75,0,1,1,0.5"),
+    ):
+        (tmp_path / run).mkdir()
+        text = ",".join(head) + f"\n{cells},32\n{',' * 10}48\n{cells},64\n"
+        (tmp_path / run / "metrics.csv").write_text(text)
+    status, words = said("shares", "--out", "drawn", "both", "a", "b")
+    assert status == 0, words
+    rows = (tmp_path / "drawn" / "shares.csv").read_text().splitlines()
+    assert len(rows) == 1 + (8 + 2) * 2 and "both,pursued,grow,32,0.0000,0.0000,0.0000" in rows
+    assert "both,buffer,grasp,64,0.5000,0.2500,0.7500" in rows
+    assert "both,buffer,relabelled,64,0.7500,0.5000,1.0000" in rows
+    assert (tmp_path / "drawn" / "shares.png").stat().st_size > 10_000
+    (tmp_path / "b" / "metrics.csv").write_text("step,success\n0,0.5\n")
+    for arguments, error in (
+        (("both", "a", "b"), "run ('b') measured no kinds of goals in a replay buffer"),
+        (("multirun/figure_7",), "no run in 'multirun/figure_7'"),
+    ):
+        status, words = said("shares", "--out", "other", *arguments)
+        assert status == 2 and error in words, words

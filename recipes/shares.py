@@ -1,0 +1,109 @@
+"""Draws which kinds of goals are pursued, named in hindsight, stored and learned from, over a run.
+
+    python recipes/shares.py --out results/figure_4 "SAC-GLAM with hindsight" runs/a runs/b
+    python recipes/shares.py --out results/figure_7 multirun/figure_7
+
+The runs are of recipes with a replay buffer: those of one label, or of every arm of a figure. The
+shares of each are means over its runs. To --out go
+
+    shares.csv    for every label, step and kind: the mean share, the smallest and the largest
+    shares.png    a row of panels a label; a dashed line is the share of relabelled transitions
+
+Shares of goals pursued and named are those of the steps since the row before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+import numpy as np
+from compare import arms_of
+from matplotlib.figure import Figure
+
+from torchrl_glam.report import read_run
+from torchrl_glam.runs.files import reserved
+
+PANELS = {"pursued": "pursued", "named": "named in hindsight"}
+PANELS |= {"buffer": "in the replay buffer", "batch": "in batches"}
+FILES = ("shares.csv", "shares.png")
+HINDSIGHT = "relabelled"  # stands among the kinds
+
+
+def shares(runs: list[Path]) -> dict[tuple[str, str], dict[float, list[float]]]:
+    """The shares of all runs, by panel and kind, and by step."""
+    found: dict[tuple[str, str], dict[float, list[float]]] = {}
+    for run in runs:
+        rows = read_run(run).rows
+        kinds = [name.split("/")[2] for name in rows[-1] if name.startswith("kinds/buffer/")]
+        if not kinds:
+            raise ValueError(f"run ({str(run)!r}) measured no kinds of goals in a replay buffer")
+        columns = {(of, kind): f"kinds/{of}/{kind}" for of in PANELS for kind in kinds}
+        columns |= {(of, HINDSIGHT): f"hindsight_in_{of}" for of in ("buffer", "batch")}
+        for row in rows:
+            if columns["buffer", kinds[0]] in row:  # a kind that none pursued has no cell
+                for place, column in columns.items():
+                    found.setdefault(place, {}).setdefault(row["step"], []).append(
+                        row.get(column, 0.0)
+                    )
+    return found
+
+
+def draw(groups: dict[str, dict], path: Path) -> None:
+    """Stacks the kinds of every panel to 1."""
+    figure = Figure(figsize=(3 * len(PANELS), 0.6 + 2.2 * len(groups)), layout="constrained")
+    rows = figure.subplots(len(groups), len(PANELS), sharex=True, sharey=True, squeeze=False)
+    for axes, title in zip(rows[0], PANELS.values(), strict=True):
+        axes.set_title(title)
+    for (label, found), panels in zip(groups.items(), rows, strict=True):
+        for of, axes in zip(PANELS, panels, strict=True):
+            means = {
+                kind: ([*by_step], [np.mean(values) for values in by_step.values()])
+                for (panel, kind), by_step in found.items()
+                if panel == of
+            }
+            dashed = means.pop(HINDSIGHT, None)
+            steps = next(iter(means.values()))[0]
+            axes.stackplot(steps, [mean for _, mean in means.values()], labels=means, alpha=0.8)
+            if dashed:
+                axes.plot(*dashed, "k--", linewidth=1, label=HINDSIGHT)
+            axes.set(ylim=(0, 1), xlim=(0, max(steps)))
+        panels[0].set_ylabel(label)
+    for axes in rows[-1]:
+        axes.set_xlabel("environment steps")
+    figure.legend(*rows[0][-1].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("runs", nargs="+", help="LABEL RUN [RUN ...] | FIGURE")
+    arguments = parser.parse_args()
+    label, *paths = arguments.runs
+    runs = {label: [Path(path) for path in paths]} if paths else arms_of(Path(label))
+    try:
+        if not runs:
+            raise ValueError(f"no run in {label!r}: give a label and runs, or a figure's folder")
+        groups = {label: shares(paths) for label, paths in runs.items()}
+        with reserved(arguments.out, *FILES, key="--out"):
+            with open(arguments.out / FILES[0], "w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file, lineterminator="\n")
+                writer.writerow(["label", "of", "kind", "step", "share", "smallest", "largest"])
+                for label, found in groups.items():
+                    for place, by_step in found.items():
+                        for step, some in by_step.items():
+                            told = (np.mean(some), min(some), max(some))
+                            writer.writerow(
+                                [label, *place, f"{step:g}", *(f"{x:.4f}" for x in told)]
+                            )
+            draw(groups, arguments.out / FILES[1])
+    except (ValueError, OSError) as error:
+        parser.error(str(error)[:2_000])
+
+
+if __name__ == "__main__":
+    main()
