@@ -106,7 +106,7 @@ def test_a_resumed_run_has_the_metrics_of_an_unbroken_one(card, recipe, unbroken
 
 
 GOALS = {"sac_glam": "kind_progress", "ppo_glam": "learned_progress+hindsight"}
-NAMED_BY = {"sac_glam": ["hindsight_by=judge"], "ppo_glam": []}
+NAMED_BY = {"sac_glam": ["hindsight_by=judge", "imagined=100"], "ppo_glam": []}
 
 
 def test_a_resumed_run_chooses_the_goals_of_an_unbroken_one(recipe, tmp_path):
@@ -127,6 +127,7 @@ def test_a_resumed_run_chooses_the_goals_of_an_unbroken_one(recipe, tmp_path):
     rows = metrics(whole)
     assert max(float(row["kinds/pursued/impossible"] or 0) for row in rows) > 0
     assert int(rows[-1]["goals/reached"]) > 0
+    assert ("imagined/pursued" in rows[-1]) == bool(NAMED_BY[recipe.name])
     assert ("goals/error" in rows[-1]) == ("learned" in GOALS[recipe.name])
 
 

@@ -175,3 +175,48 @@ def test_bad_settings_are_named(language):
             config.check()
     with pytest.raises(ValueError, match=r"hindsight_by \(oracle\) must be one of"):
         SACGLAMConfig(hindsight_by="oracle").check()
+
+
+def test_imagined_goals_are_pursued_and_judged_and_taught_to_nobody(language):
+    """Behind the environment's 182 goals; the judge learns from the others' rewards."""
+    env, goals = made(language, imagined=300)
+    table = goals.sampler.goal_texts
+    known = PlaygroundTextEnv(1, **SIMPLE).goals
+    assert table[:182] == known.texts and len(table) > 182 and len(set(table)) == len(table)
+    for text, kind in zip(table, goals.sampler.kinds.tolist(), strict=True):
+        assert known.kinds[kind] == text.split()[0].lower() or text not in known.texts
+    steps, told = played(env, 8), []
+    goals.judge.judge.learn = lambda words, ids, reached: told.append((ids, reached))
+    other = steps["goal_id"] >= 182
+    assert other.any() and not other.all()
+    tokens = language.tokenizer([f" {table[i]}" for i in steps["goal_id"].flatten().tolist()])
+    for row, ids in zip(steps["goal_tokens"].flatten(0, 1).tolist(), tokens.input_ids, strict=True):
+        assert [i for i in row if i] == [i for i in ids if i in row]
+    goals.name(steps)
+    for t, (ids, reached) in enumerate(told):
+        own = ~other[:, t]
+        assert torch.equal(ids, steps["goal_id"][own, t])
+        assert torch.equal(reached, steps["next", "reward"].squeeze(-1)[own, t] > 0)
+    goals.update(steps)
+    ended = steps["next", "done"].squeeze(-1)
+    found = goals.measure(None)
+    assert found["imagined/pursued"] == (other & ended).sum() / ended.sum()
+    reached = (steps["next", "reward"].squeeze(-1) > 0) & other
+    assert found["imagined/reached"] == reached.sum() / (other & ended).sum()
+    assert goals.measure(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "error"),
+    [
+        (SACGLAMConfig, {"imagined": 9}, r"imagined \(9\) must be 0 without hindsight_by=judge"),
+        (
+            PPOGLAMConfig,
+            {"imagined": 9, "hindsight_by": "judge", "hindsight": "aligned"},
+            r"imagined \(9\) must be 0 with hindsight=aligned",
+        ),
+    ],
+)
+def test_imagined_goals_need_a_judge(kind, settings, error):
+    with pytest.raises(ValueError, match=error):
+        kind(env=SIMPLE, **settings).check()

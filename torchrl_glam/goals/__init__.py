@@ -15,6 +15,7 @@ Examples:
     >>> sampler.update(steps["goal_id"][ended], reached)
 """
 
+from torchrl_glam.goals.imagined import ImaginedGoals, imagine_goals
 from torchrl_glam.goals.judge import WordJudge
 from torchrl_glam.goals.learned import LearnedProgressGoals, prompt_embeddings, prompt_tokens
 from torchrl_glam.goals.progress import KindProgressGoals, ProgressGoals
@@ -22,11 +23,13 @@ from torchrl_glam.goals.sampler import GoalSampler, UniformGoals
 
 __all__ = [
     "GoalSampler",
+    "ImaginedGoals",
     "KindProgressGoals",
     "LearnedProgressGoals",
     "ProgressGoals",
     "UniformGoals",
     "WordJudge",
+    "imagine_goals",
     "prompt_embeddings",
     "prompt_tokens",
 ]

@@ -141,6 +141,13 @@ SECTIONS: dict[str, list[Plan]] = {
             r"judge/(?P<line>precision|recall)",
             _SHARE,
         ),
+        Plan(
+            "Imagined goals",
+            "Share of the episodes since the evaluation before that pursued them, and the share of "
+            "these that reached them, as the judge says.",
+            r"imagined/(?P<line>pursued|reached)",
+            _SHARE,
+        ),
     ],
     "Losses and gradients": [
         Plan("Loss: {chart}", "Mean over the newest batch.", r"loss_(?P<chart>.+)", _FREE),

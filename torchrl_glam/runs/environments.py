@@ -17,6 +17,7 @@ from tensordict import NestedKey
 from torch import Tensor
 from torchrl.envs import EnvBase, SelectTransform, SerialEnv, TransformedEnv
 
+from torchrl_glam.goals import ImaginedGoals
 from torchrl_glam.runs.config import LENGTHS, RecipeConfig
 from torchrl_glam.runs.probe import PlanProbe
 from torchrl_glam.runs.seeds import seeded
@@ -171,6 +172,7 @@ def make_env(
     seed: int | None = None,
     keep: Sequence[NestedKey] = (),
     goal_sampler: Callable[[torch.Generator, int], Tensor] | None = None,
+    imagined: ImaginedGoals | None = None,
 ) -> TransformedEnv:
     """The configuration's environment as collectors want it: token tensors, and no text.
 
@@ -185,19 +187,22 @@ def make_env(
         seed: of the environment. Default: the configuration's.
         keep: entries to keep besides those that every recipe reads. Default: none.
         goal_sampler: as of :func:`make_bare_env`.
+        imagined: draws goals in its place, imagined ones too. Default: None.
     """
     num_envs = config.num_envs if num_envs is None else num_envs
     seed = config.seed if seed is None else seed
     template = config.template(tokenizer)
     with seeded(seed):  # how much environments draw here depends on how many there are
-        env = make_bare_env(config, num_envs, seed, split, goal_sampler)
+        draw = goal_sampler if imagined is None else imagined.draw
+        env = make_bare_env(config, num_envs, seed, split, draw)
         lengths = token_lengths(env, tokenizer, template)
     for name in LENGTHS:
         if getattr(config, name) is not None:
             lengths[name] = getattr(config, name)
     end = None if config.long_texts == "error" else config.long_texts
     options = {"template": template, "keep": end, "memory": config.memory, **lengths}
-    env = TransformedEnv(env, TokenizeText(tokenizer, **options))
+    env = TransformedEnv(env, imagined)
+    env.append_transform(TokenizeText(tokenizer, **options))
     game = describe_env(env)
     wanted = {*_READ, game.success_key, *keep}
     return env.append_transform(SelectTransform(*(wanted & game.entries)))

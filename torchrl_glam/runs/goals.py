@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +17,20 @@ from torchrl.envs import EnvBase
 
 from torchrl_glam.goals import (
     GoalSampler,
+    ImaginedGoals,
     KindProgressGoals,
     LearnedProgressGoals,
     ProgressGoals,
     UniformGoals,
+    imagine_goals,
     prompt_embeddings,
+    prompt_tokens,
 )
 from torchrl_glam.models import CandidateTrunk
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.environments import make_bare_env, make_env
 from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate
-from torchrl_glam.runs.judged import NAMED, JudgedGoals
+from torchrl_glam.runs.judged import NAMED, SURE, JudgedGoals
 from torchrl_glam.runs.records.statistics import goals_reached
 from torchrl_glam.runs.seeds import seeded
 from torchrl_glam.text import EnvDescription, describe_env
@@ -47,7 +51,8 @@ class PursuedGoals:
     is told or saved. With ``+hindsight`` goals named in hindsight count as episodes that reached
     them. The sampler is updated after every step of all instances. The head of ``learned_progress``
     learns at the rate ``lr_heads`` from ``batch_size`` episodes an update, and predicts less often
-    the more goals there are. With ``hindsight_by=judge`` a judge names what was reached.
+    the more goals there are. With ``hindsight_by=judge`` a judge names what was reached, and with
+    ``imagined`` goals are pursued, too, that are composed from the words of the environment's.
 
     Args:
         config: the run's configuration.
@@ -57,6 +62,7 @@ class PursuedGoals:
     Attributes:
         sampler: draws the goals, for the argument ``goal_sampler`` of the environment; or None.
         judge: names goals in hindsight, a :class:`~torchrl_glam.runs.judged.JudgedGoals`; or None.
+        imagined: lets the environment pursue imagined goals, a transform; or None.
         keys: entries of steps that are read.
 
     Raises:
@@ -76,8 +82,10 @@ class PursuedGoals:
     ) -> None:
         self.sampler: GoalSampler | None = None
         self.judge: JudgedGoals | None = None
+        self.imagined: ImaginedGoals | None = None
         self.keys: tuple[NestedKey, ...] = ()
         self._steps, self._part = 0, -1
+        self._counts = [0, 0, 0]  # episodes: all, that pursued imagined goals, and reached them
         judged = config.hindsight_by == "judge"
         if config.goals == "uniform" and not judged and not config.goal_words:
             return
@@ -90,11 +98,22 @@ class PursuedGoals:
         self._check(config, game)
         self._game, self._config, self._tokenizer = game, config, tokenizer
         self._kinds_played: tuple[EnvBase, Tensor, Tensor] | None = None
+        self._num_known = len(game.goal_texts)
+        if config.imagined:
+            self._game = self._imagine(trunk)
         if judged:
-            self.judge = JudgedGoals(config, tokenizer, trunk, game)
+            self.judge = JudgedGoals(config, tokenizer, trunk, self._game, self._num_known)
             self.keys = self.judge.keys
-        if self._kind != "uniform" or config.goal_words:
+        if self._kind != "uniform" or config.goal_words or config.imagined:
             self.sampler = self._make(bool(hindsight), trunk)
+        if config.imagined:
+            self.imagined = ImaginedGoals(
+                self.sampler,
+                self._num_known,
+                self.judge.judge,
+                sure=SURE,
+                success_key=game.success_key,
+            )
         self._used = [self._with(words) for words in config.goal_words]
         self._exchange()
 
@@ -114,6 +133,25 @@ class PursuedGoals:
                     f"{asks} ({getattr(config, asks)}) needs an environment that has {need}, and "
                     f"{config.env_class} has none: use another environment, or {asks}={default}"
                 )
+
+    def _imagine(self, trunk: CandidateTrunk) -> EnvDescription:
+        """The game with imagined goals behind its own, each of the kind of its origin."""
+        game, known = self._game, list(self._game.goal_texts)
+        found = imagine_goals(known, self._config.imagined, seed=self._config.seed)
+        tokens = prompt_tokens(trunk, self._tokenizer, "goal", [*known, *found])
+        length = (tokens != self._tokenizer.pad_token_id).sum(1)
+        fits = length[len(known) :] <= length[: len(known)].max()
+        found = {text: of for (text, of), fit in zip(found.items(), fits, strict=True) if fit}
+        if not found:
+            raise ValueError(
+                f"imagined ({self._config.imagined}) must be 0 here: no goal of the table differs "
+                "from another in one word, so none can be composed"
+            )
+        kinds = torch.as_tensor(
+            [0] * len(known) if game.goal_kind_ids is None else game.goal_kind_ids
+        )
+        kinds = torch.cat((kinds, kinds[[*found.values()]]))
+        return replace(game, goal_texts=(*known, *found), goal_kind_ids=kinds)
 
     def _make(self, hindsight: bool, trunk: CandidateTrunk) -> GoalSampler:
         """The sampler; what it draws uniformly, it draws as the environment alone does."""
@@ -166,7 +204,11 @@ class PursuedGoals:
                 if self.sampler.hindsight:  # the goal pursued is told already
                     named = after[NAMED]
                     named = named.masked_fill(named == pursued.unsqueeze(-1), -1)
-                self.sampler.update(pursued[ended], reached, named)
+                ids = pursued[ended]
+                self.sampler.update(ids, reached, named)
+                other = ids >= self._num_known
+                for at, some in enumerate((ended, other, other & reached)):
+                    self._counts[at] += int(some.sum())
         self._steps += steps.numel()
         self._exchange()
 
@@ -175,9 +217,15 @@ class PursuedGoals:
 
         Returns:
             ``goals/predicted/<kind>``, ``goals/measured/<kind>``, and ``goals/error``, the mean
-            over the kinds of their distance, if the sampler predicts; and what a judge measures.
+            over the kinds of their distance, if the sampler predicts; what a judge measures; and
+            ``imagined/pursued`` and ``imagined/reached``, the share of the episodes since the last
+            call that pursued imagined goals, and the share of these that reached them.
         """
         judged = {} if self.judge is None else self.judge.measure()
+        ended, other, reached = self._counts
+        self._counts = [0, 0, 0]
+        if other:
+            judged |= {"imagined/pursued": other / ended, "imagined/reached": reached / other}
         if not hasattr(self.sampler, "competence"):
             return judged
         env, chosen, kinds = self._kind_env()
@@ -194,7 +242,7 @@ class PursuedGoals:
     def _kind_env(self) -> tuple[EnvBase, Tensor, Tensor]:
         """Instances that pursue as many goals of each kind, these goals, and their kinds."""
         if self._kinds_played is None:
-            kinds = torch.as_tensor(self.sampler.kinds)
+            kinds = torch.as_tensor(self.sampler.kinds)[: self._num_known]
             count = min(KIND_EPISODES, self._config.eval_episodes)
             generator = torch.Generator().manual_seed(EVAL_SEED)
             rows = [(kinds == kind).nonzero().flatten() for kind in kinds.unique()]
@@ -214,7 +262,7 @@ class PursuedGoals:
         """The state of sampler and judge."""
         parts = {"sampler": self.sampler, "judge": self.judge}
         states = {name: part and part.state_dict() for name, part in parts.items()}
-        return states | {"steps": self._steps}
+        return states | {"steps": self._steps, "counts": list(self._counts)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores both; a ValueError names another sampler or another table of goals."""
@@ -222,5 +270,5 @@ class PursuedGoals:
             if part is not None:
                 part.load_state_dict(state_dict[name])
         if self.sampler is not None:
-            self._steps = state_dict["steps"]
+            self._steps, self._counts = state_dict["steps"], list(state_dict["counts"])
             self._exchange()

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 NAMED = ("hindsight", "goal_id")
 _TEXTS = ("observation", "actions")
 _MOST = 32  # goals named after a step
-_SURE = 1.0  # log-odds; pairs that the judge learns from are reached more often than others
+SURE = 1.0
+"""Log-odds above which a goal counts as reached: pairs that a judge learns from are more often."""
 
 
 class JudgedGoals:
@@ -36,7 +37,8 @@ class JudgedGoals:
         config: the run's configuration.
         tokenizer: of the language model.
         trunk: the language model.
-        game: what the environment says of itself.
+        game: what the environment says of itself, with imagined goals behind its own.
+        num_known: goals of the environment.
 
     Attributes:
         keys: entries of steps that are read.
@@ -49,11 +51,12 @@ class JudgedGoals:
         tokenizer: PreTrainedTokenizerBase,
         trunk: CandidateTrunk,
         game: EnvDescription,
+        num_known: int,
     ) -> None:
         table, kinds = game.goal_texts, game.goal_kind_ids
         self.keys = ("goal_id", NAMED, *_TEXTS)
         self.judge = WordJudge(table, seed=config.seed)
-        self._success_key = game.success_key
+        self._success_key, self._num_known = game.success_key, num_known
         self._tokens = prompt_tokens(trunk, tokenizer, "goal", table)
         self._pad, self._slots = tokenizer.pad_token_id, min(_MOST, len(table))
         self._kinds = torch.as_tensor([0] * len(table) if kinds is None else kinds)
@@ -72,7 +75,8 @@ class JudgedGoals:
         partner = steps["next"].get(NAMED, None)
         if partner is not None:
             right = (ids.unsqueeze(-1) == partner.unsqueeze(-2)).any(-1) & (ids >= 0)
-            self._counts += torch.stack([x.sum() for x in (right, ids >= 0, partner >= 0)])
+            named = (ids >= 0) & (ids < self._num_known)  # a partner knows no other
+            self._counts += torch.stack([x.sum() for x in (right, named, partner >= 0)])
         none, like = ids < 0, steps["goal_tokens"]
         wider = like.shape[-1] - self._tokens.shape[-1]
         tokens = pad(self._tokens, (0, wider), value=self._pad).to(like.dtype)
@@ -93,10 +97,12 @@ class JudgedGoals:
         words = self.judge.read(before, [row[i] for row, i in played], then)
         odds = self.judge(words).masked_fill(self._told, -torch.inf)
         odds, ids = odds.scatter(1, pursued.unsqueeze(1), -torch.inf).topk(self._slots)
-        named = odds > _SURE
+        named = odds > SURE
         self._told |= torch.zeros_like(self._told).scatter(1, ids, named)
         self._told[after["done"].view(-1)] = self._again
-        self.judge.learn(words, pursued, goals_reached(after, self._success_key).view(-1))
+        own = pursued < self._num_known  # the judge itself says which others are reached
+        reached = goals_reached(after, self._success_key).view(-1)
+        self.judge.learn(words[own], pursued[own], reached[own])
         return ids.where(named, -1)
 
     def measure(self) -> dict[str, float]:

@@ -100,8 +100,12 @@ class Setting:
         Raises:
             ValueError: if the configuration does not fit the environment.
         """
-        sampler, keys = (None, ()) if goals is None else (goals.sampler, goals.keys)
-        env = make_env(self.mine, tokenizer, keep=(*keys, *keep), goal_sampler=sampler)
+        sampler, imagined, keys = None, None, ()
+        if goals is not None:
+            sampler, imagined, keys = goals.sampler, goals.imagined, goals.keys
+        env = make_env(
+            self.mine, tokenizer, keep=(*keys, *keep), goal_sampler=sampler, imagined=imagined
+        )
         self.game = describe_env(env)
         self.config.check_game(self.game)
         self._tokenizer = tokenizer

@@ -78,6 +78,7 @@ class RecipeConfig(EnvironmentConfig):
     num_envs: int = 32
     goals: str = "uniform"
     goal_words: list[str] = field(default_factory=list)
+    imagined: int = 0
     hindsight_by: str = "partner"
 
     language_model: str = "tiny"
@@ -114,7 +115,7 @@ class RecipeConfig(EnvironmentConfig):
         at_least(self, 1, "total_steps", "update_every", "batch_size", "lora_rank")
         at_least(self, 1, "log_every", "max_tokens_per_pass")
         within(self, 1, 1_000_000, *LENGTHS)
-        within(self, 0, 1_000_000, "memory")
+        within(self, 0, 1_000_000, "memory", "imagined")
         at_least(self, 0, "eval_every", "checkpoint_every", "lr_trunk", "lr_heads")
         within(self, 0, 2**32 - 1, "seed")
         within(self, 1, 1_000_000, "num_envs", "eval_episodes")
@@ -132,6 +133,8 @@ class RecipeConfig(EnvironmentConfig):
         choice(self, "hindsight_by", ("partner", "judge"))
         named = self.hindsight_by == "partner" or getattr(self, "hindsight", False)
         require(self, "hindsight_by", named not in (False, "none"), "be partner without hindsight")
+        judged = not self.imagined or self.hindsight_by == "judge"
+        require(self, "imagined", judged, "be 0 without hindsight_by=judge")
         choice(self, "long_texts", ("error", "head", "tail"))
         multiple(self, "num_envs", "update_every")
         multiple(self, "update_every", "total_steps", "log_every", "eval_every", "checkpoint_every")

@@ -59,6 +59,10 @@ class PPOGLAMConfig(RecipeConfig):
         if self.hindsight == "none":
             expected = "be one when hindsight is none: it moves the centre of relabelled rows only"
             require(self, "clip_center", self.clip_center == "one", expected)
+        aligned = self.imagined and self.hindsight == "aligned"
+        require(
+            self, "imagined", not aligned, "be 0 with hindsight=aligned: they have no sub-goals"
+        )
         expected = f"be at most update_every ({self.update_every}), the transitions of a rollout"
         require(self, "batch_size", self.batch_size <= self.update_every, expected)
 

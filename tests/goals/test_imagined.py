@@ -1,0 +1,142 @@
+"""Goals composed from the words of known ones, and an environment that pursues them."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict.nn import TensorDictModule
+from torchrl.envs import TransformedEnv, check_env_specs
+
+from torchrl_glam.envs import GoalSpace, PlaygroundTextEnv
+from torchrl_glam.goals import ImaginedGoals, UniformGoals, imagine_goals
+from torchrl_glam.text import decode_text
+
+WORDS = ("red", "blue", "cat", "cow")
+SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 6}
+
+
+def by_definition(known):
+    """All that one exchange gives: two goals that differ in one word make its words equivalent."""
+    goals, pairs = [text.split() for text in known], set()
+    for a in goals:
+        for b in goals:
+            differ = [pair for pair in zip(a, b, strict=False) if pair[0] != pair[1]]
+            if len(a) == len(b) and len(differ) == 1:
+                pairs.add(differ[0])
+    made = {
+        " ".join([*goal[:at], new, *goal[at + 1 :]])
+        for goal in goals
+        for at, word in enumerate(goal)
+        for old, new in pairs
+        if old == word
+    }
+    longest = max(map(len, known))
+    return {text for text in made - set(known) if len(text) <= longest}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3), min_size=1, max_size=6))
+def test_an_exchange_of_equivalent_words(goals):
+    known = [" ".join(goal) for goal in goals]
+    expected, found = by_definition(known), imagine_goals(known, 100)
+    assert set(found) == expected
+    for text, origin in found.items():
+        differ = sum(a != b for a, b in zip(text.split(), goals[origin], strict=True))
+        assert differ == 1
+    assert len(imagine_goals(known, 1)) == min(1, len(expected))
+    assert set(imagine_goals(["", *known], 100)) == expected and imagine_goals([""], 9) == {}
+
+
+def test_held_out_goals_and_impossible_ones_are_imagined():
+    """None is known, and each is made of words of the training goals."""
+    known, held_out = (GoalSpace(split, sequential=False).texts for split in ("train", "test"))
+    found = imagine_goals(known, 1000)
+    assert set(found) == by_definition(known) and not set(found) & set(known)
+    assert {"Grow red rose", "Grasp red tree"} < set(found) & set(held_out)
+    assert {"Grow red lamp", "Grow any water"} < set(found) - set(held_out)
+    assert not any("flower" in text for text in found)  # a word that no training goal has
+    some = imagine_goals(known, 20)
+    assert len(some) == 20 and some == imagine_goals(known, 20) != imagine_goals(known, 20, seed=1)
+
+
+class Judge:
+    """Names every goal whose last word is in what was played."""
+
+    def __init__(self, texts):
+        self.words = [text.split()[-1] for text in texts]
+
+    def read(self, before, actions, after):
+        assert all(text.startswith("You see") for text in (*before, *after))
+        return actions
+
+    def __call__(self, actions):
+        return torch.tensor([[2.0 if w in a else 1.0 for w in self.words] for a in actions])
+
+
+class Drawn(UniformGoals):
+    """Draws what it is told to."""
+
+    def sample(self, count):
+        return self.ids[:count].clone()
+
+
+def made(num_envs, ids):
+    goals = GoalSpace("train", sequential=False)
+    table = (*goals.texts, "Grow red rose", "Grasp any tree")
+    sampler = Drawn(table, kinds=[*goals.kind_ids.tolist(), 1, 0])
+    sampler.ids = torch.tensor(ids)
+    chosen = ImaginedGoals(sampler, len(goals), Judge(table))
+    env = PlaygroundTextEnv(num_envs, **SIMPLE, goal_sampler=chosen.draw, seed=0)
+    return TransformedEnv(env, chosen), len(goals), table
+
+
+def test_the_environment_shows_the_imagined_goal_and_plays_under_a_hidden_one():
+    env, known, table = made(4, [3, 182, 5, 183])
+    assert known == 182
+    state = env.reset()
+    assert state["goal_id"].tolist() == [3, 182, 5, 183]
+    assert decode_text(state["goal"]) == [table[i] for i in (3, 182, 5, 183)]
+    assert state["goal_kind"].tolist() == [0, 1, 0, 0]
+    hidden = env.base_env._goal_id.tolist()
+    assert hidden[::2] == [3, 5] and max(hidden) < 182
+    check_env_specs(made(4, [3, 182, 5, 183])[0])
+
+
+def test_the_judge_ends_an_imagined_episode_and_nothing_else_does():
+    """Steps side by side with the environment alone, under the hidden goals."""
+    env, known, table = made(64, [*range(32), *[182, 183] * 16])
+    env.set_seed(0)
+    first = TensorDictModule(
+        lambda mask: torch.multinomial(mask.float(), 1).squeeze(-1), ["action_mask"], ["action"]
+    )
+    torch.manual_seed(0)
+    steps = env.rollout(30, first, break_when_any_done=False)
+    after, rows = steps["next"], steps["goal_id"] >= known
+    played = [
+        [a[i] for a, i in zip(*row, strict=True)]
+        for row in zip(decode_text(steps["actions"]), steps["action"].tolist(), strict=True)
+    ]
+    said = torch.tensor([["rose" in a for a in row] for row in played])
+    said = torch.where(
+        steps["goal_id"] == 182, said, torch.tensor([["tree" in a for a in row] for row in played])
+    )
+    done, reward = after["done"].squeeze(-1), after["reward"].squeeze(-1)
+    assert torch.equal(reward[rows] > 0, said[rows]) and said[rows].any() and not said[rows].all()
+    assert torch.equal(after["terminated"].squeeze(-1)[rows], said[rows])
+    assert done[rows & said].all()
+    truncated = after["truncated"].squeeze(-1)
+    assert torch.equal(truncated[rows], (done & ~said)[rows])
+    # An episode that goes on pursues the same goal; so does one of the environment's own goals.
+    on = ~done[:, :-1]
+    assert torch.equal(steps["goal_id"][:, 1:][on], steps["goal_id"][:, :-1][on])
+    assert torch.equal(steps["goal"][:, 1:][on], after["goal"][:, :-1][on])
+    own = ~rows
+    assert torch.equal(after["terminated"].squeeze(-1)[own], reward[own] > 0)
+    assert (done & ~said & rows).any()
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(
+        ValueError, match=r"num_known \(2\) must be from 1 to 1: sampler has 2 goals"
+    ):
+        ImaginedGoals(UniformGoals(["Grasp", "Grow"]), 2, None)
