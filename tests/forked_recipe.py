@@ -121,6 +121,7 @@ def launch(recipe: str, overrides: list[str], ranks: list[list[str]]) -> None:
         rdzv_endpoint="localhost:0",
         max_restarts=0,
         start_method="fork",
+        shutdown_timeout=12,  # a fork whose agent was stopped waits for it in vain
     )
     elastic_launch(config, play_as_rank)(recipe, overrides, ranks)
 
