@@ -1,0 +1,78 @@
+"""What goal samplers cost for a large table: milliseconds to make one, to draw the goals of 32
+episodes, and to take in 32 episodes that ended, as a recipe does after each step.
+
+    python tests/benchmarks/bench_goals.py                    # a million goals
+    python tests/benchmarks/bench_goals.py --goals 8470 --out cost.csv
+
+A fifth of the table has progress; the median of 200 calls is told. LearnedProgressGoals predicts the
+success of all goals when it is made, and once more in as many updates as a recipe lets pass, here
+from random embeddings of 128 numbers.
+"""
+
+import argparse
+import csv
+import math
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+from torchrl_glam.goals import KindProgressGoals, LearnedProgressGoals, ProgressGoals, UniformGoals
+
+EPISODES, CALLS, KINDS = 32, 200, 5
+READ = 384  # goals that a recipe's estimator reads for an update's share of predictions
+
+
+def milliseconds(call, calls: int = CALLS) -> float:
+    """The median time of some calls."""
+    times = []
+    for _ in range(calls):
+        start = time.perf_counter()
+        call()
+        times.append(1000 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--goals", type=int, default=1_000_000)
+    parser.add_argument("--out", type=Path, help="CSV to write")
+    arguments = parser.parse_args()
+    size, kinds = arguments.goals, torch.arange(arguments.goals) % KINDS
+    texts = [f"Goal {i}" for i in range(size)]
+    every = max(32, math.ceil(size / READ))
+    embeddings = torch.randn(size, 128)
+    make = {
+        "uniform": lambda: UniformGoals(texts),
+        "progress": lambda: ProgressGoals(texts, window=20),
+        "kind_progress": lambda: KindProgressGoals(texts, kinds=kinds),
+        "learned_progress": lambda: LearnedProgressGoals(texts, embeddings, every=every, lag=every),
+    }
+    rows = []
+    for name, call in make.items():
+        rows.append([name, size, "make", milliseconds(call, 1)])
+        sampler, ids = call(), torch.arange(0, size, 5)
+        for reached in (False, True):  # a goal that was missed and then reached has progress
+            sampler.update(ids, torch.full_like(ids, reached))
+
+        def update(sampler=sampler) -> None:
+            ids = torch.randint(size, (EPISODES,))
+            sampler.update(ids, ids % 2)
+
+        rows.append([name, size, "sample", milliseconds(lambda s=sampler: s.sample(EPISODES))])
+        rows.append([name, size, "update", milliseconds(update)])
+    head = ["sampler", "goals", "call", "milliseconds"]
+    print(f"{head[0]:18}{head[1]:>10}{head[2]:>8}{head[3]:>14}")
+    for name, size, what, time_taken in rows:
+        print(f"{name:18}{size:>10,}{what:>8}{time_taken:>14.3f}")
+    if arguments.out:
+        with open(arguments.out, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerows([head, *([*row[:3], round(row[3], 3)] for row in rows)])
+
+
+if __name__ == "__main__":
+    main()
