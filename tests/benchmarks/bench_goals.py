@@ -4,9 +4,9 @@ episodes, and to take in 32 episodes that ended, as a recipe does after each ste
     python tests/benchmarks/bench_goals.py                    # a million goals
     python tests/benchmarks/bench_goals.py --goals 8470 --out cost.csv
 
-A fifth of the table has progress; the median of 200 calls is told. LearnedProgressGoals predicts the
-success of all goals when it is made, and once more in as many updates as a recipe lets pass, here
-from random embeddings of 128 numbers.
+A fifth of the table has progress; the median of 200 calls is told. LearnedProgressGoals predicts
+the success of all goals when it is made, and once more in as many updates as a recipe lets pass,
+here from random embeddings of 128 numbers.
 """
 
 import argparse
