@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import textworld
 import torch
@@ -33,6 +33,7 @@ def make_textworld(
     num_games: int = 20,
     first_game: int = 0,
     settings: Mapping[str, Any] | None = None,
+    player: Literal["textworld", "jericho"] = "textworld",
     max_steps: int = 30,
     seed: int | None = None,
     device: torch.device | str | None = None,
@@ -56,19 +57,30 @@ def make_textworld(
             Default: 0.
         settings: of the challenge, added to the easiest ones, ``{"level": 3}`` for coins,
             ``{"recipe": 1, "take": 1, "go": 1, "split": "train"}`` for meals. Default: none.
+        player: ``"textworld"``, or ``"jericho"``: the files are played by
+            :func:`~torchrl_glam.envs.games.jericho.make_jericho`, which finds the admissible
+            commands itself. Default: ``"textworld"``.
         max_steps: steps after which an episode is truncated. Default: 30.
         seed, device, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
             ``max_actions`` (default 64) candidates some are drawn at random.
 
     Raises:
-        ValueError: if there is no such challenge, or ``num_games`` is below 1.
+        ValueError: if there is no such challenge or player, or ``num_games`` is below 1.
     """
     if challenge not in _SETTINGS:
         raise ValueError(f"challenge ({challenge!r}) must be one of {sorted(_SETTINGS)}")
     if num_games < 1:
         raise ValueError(f"num_games ({num_games}) must be at least 1")
+    if player not in ("textworld", "jericho"):
+        raise ValueError(f'player ({player!r}) must be "textworld" or "jericho"')
     chosen = tuple({**_SETTINGS[challenge], **(settings or {})}.items())
     files = [_make_game(challenge, chosen, first_game + number) for number in range(num_games)]
+    if player == "jericho":
+        from torchrl_glam.envs.games.jericho import make_jericho  # another extra
+
+        goal = files[0][1] if challenge == "coin_collector" else "Prepare and eat the meal"
+        options = {"max_steps": max_steps, "seed": seed, "device": device, **kwargs}
+        return make_jericho([file for file, _ in files], num_envs, goal, **options)
     return TextEnvWrapper(
         [TextWorldGame(files) for _ in range(num_envs)],
         **{**ROOMS, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs},
@@ -95,7 +107,7 @@ def _make_game(challenge: str, settings: tuple[tuple[str, Any], ...], seed: int)
     options = textworld.GameOptions()
     options.seeds = seed
     folder = tempfile.mkdtemp(dir=_folder().name)
-    options.path = os.path.join(folder, "game.z8")
+    options.path = os.path.join(folder, "tw-game.z8")  # a name by which Jericho knows it
     if challenge == "coin_collector":
         game, goal = coin_collector.make(dict(settings), options), "Take the coin"
     else:

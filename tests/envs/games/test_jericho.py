@@ -42,6 +42,29 @@ def nameless(coins):
     return shutil.copy(coins, coins.parent / "other" / "nameless.z8")
 
 
+@pytest.mark.slow
+def test_games_that_textworld_makes_on_the_spot(coins):
+    """The same game by both players: room and goal are alike, and so is the way to the coin."""
+    from torchrl_glam.envs.games.textworld import make_textworld
+
+    seen = {}
+    for player, south in (("textworld", "go south"), ("jericho", "south")):
+        env = make_textworld(
+            num_games=1, first_game=1, settings={"level": 2}, player=player, seed=0
+        )
+        state = env.reset()
+        seen[player] = [decode_text(state[key])[0] for key in ("goal", "observation")]
+        assert listed(state) == [south]
+        for text in (south, "take coin"):
+            step, state = choose(env, state, text)
+        assert step["success"].all() and step["terminated"].all()
+        env.close()
+    for goal, observation in seen.values():
+        assert goal == "Take the coin" and observation.split("\n")[0].strip("-= ") == "Studio"
+    with pytest.raises(ValueError, match=r"player \('me'\) must be"):
+        make_textworld(player="me")
+
+
 def choose(env, state, text):
     """What the action of this text leads to, and the state after it."""
     (actions,) = decode_text(state["actions"])
