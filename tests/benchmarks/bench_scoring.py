@@ -21,8 +21,10 @@ other.
 """
 
 import argparse
+import csv
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from scoring_methods import METHODS, MODELS, make_case, memory_of, run
@@ -96,6 +98,14 @@ def compare_prompts(arguments: argparse.Namespace, name: str) -> None:
             for mode, (naive, trie) in seconds.items()
         )
         print(f"{tokens:8}{line}")
+    if arguments.out:
+        with open(arguments.out, "a", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            if not file.tell():
+                writer.writerow(["model", "tokens", "mode", "naive_seconds", "trie_seconds"])
+            for tokens, seconds in found.items():
+                for mode, times in seconds.items():
+                    writer.writerow([name, tokens, mode, *(f"{time:.4g}" for time in times)])
 
 
 def main() -> None:
@@ -105,6 +115,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32, help="states in a batch")
     parser.add_argument("--objects", type=int, default=6, help="candidates are two more")
     parser.add_argument("--prompts", nargs="+", type=int, help="tokens of a prompt")
+    parser.add_argument("--out", type=Path, help="CSV to which --prompts adds its seconds")
     parser.add_argument("--repeats", type=int, default=5, help="timed runs; the fastest counts")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
