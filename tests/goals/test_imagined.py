@@ -140,3 +140,16 @@ def test_what_does_not_fit_is_refused():
         ValueError, match=r"num_known \(2\) must be from 1 to 1: sampler has 2 goals"
     ):
         ImaginedGoals(UniformGoals(["Grasp", "Grow"]), 2, None)
+    table = (
+        *GoalSpace("train", sequential=False).texts,
+        "Grasp a rose of any colour that there is",
+    )
+    env = PlaygroundTextEnv(2, **SIMPLE)
+    long, short = (
+        ImaginedGoals(UniformGoals([*table[:182], text]), 182, None)
+        for text in (table[-1], "Grasp")
+    )
+    with pytest.raises(ValueError, match=r"up to 40 bytes, and 'goal' .* has room for 24"):
+        TransformedEnv(env, long).reset()
+    with pytest.raises(ValueError, match="2 episodes begin, and goals were drawn for 0: give the"):
+        TransformedEnv(env, short).reset()

@@ -88,6 +88,10 @@ class ImaginedGoals(Transform):
         reward_key, success_key: entries that reaching a goal makes positive. Defaults:
             ``"reward"``, for both.
 
+    Raises:
+        ValueError: if ``num_known`` does not fit the sampler, imagined texts are longer than the
+            environment's, or the environment does not draw its goals here.
+
     Examples:
         >>> from torchrl.envs import TransformedEnv
         >>> from torchrl_glam.envs import PlaygroundTextEnv
@@ -142,7 +146,13 @@ class ImaginedGoals(Transform):
         ids = tensordict_reset[self._goal_keys[1]].clone()
         resets = tensordict.get("_reset", None)
         resets = torch.ones_like(ids, dtype=torch.bool) if resets is None else resets.view_as(ids)
-        ids[resets] = self._drawn[len(self._drawn) - int(resets.sum()) :]
+        begin, drawn = int(resets.sum()), len(self._drawn)
+        if begin > drawn:
+            raise ValueError(
+                f"{begin} episodes begin, and goals were drawn for {drawn}: give the environment "
+                "the method draw of this transform as goal_sampler"
+            )
+        ids[resets] = self._drawn[drawn - begin :]
         self._drawn = self._drawn[:0]
         return self._write(tensordict_reset, ids, resets & (ids >= self.num_known))
 
@@ -182,7 +192,12 @@ class ImaginedGoals(Transform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Gives the ids of goals their new bound."""
-        key = self._goal_keys[1]
+        text, key, _ = self._goal_keys
+        if (width := observation_spec[text].shape[-1]) < self._texts.shape[-1]:
+            raise ValueError(
+                f"imagined goals have up to {self._texts.shape[-1]} bytes, and {text!r} of the "
+                f"environment has room for {width}: imagine_goals makes none that are longer"
+            )
         spec = observation_spec[key].clone()
         spec.space.high = torch.full_like(spec.space.high, len(self.sampler.goal_texts) - 1)
         observation_spec[key] = spec
