@@ -144,12 +144,9 @@ def test_what_does_not_fit_is_refused():
         *GoalSpace("train", sequential=False).texts,
         "Grasp a rose of any colour that there is",
     )
-    env = PlaygroundTextEnv(2, **SIMPLE)
-    long, short = (
-        ImaginedGoals(UniformGoals([*table[:182], text]), 182, None)
-        for text in (table[-1], "Grasp")
-    )
+    goals = ImaginedGoals(UniformGoals(table), 182, None)
+    env = PlaygroundTextEnv(2, **SIMPLE, goal_sampler=goals.draw)
     with pytest.raises(ValueError, match=r"up to 40 bytes, and 'goal' .* has room for 24"):
-        TransformedEnv(env, long).reset()
+        TransformedEnv(env, goals).reset()
     with pytest.raises(ValueError, match="2 episodes begin, and goals were drawn for 0: give the"):
-        TransformedEnv(env, short).reset()
+        TransformedEnv(PlaygroundTextEnv(2, **SIMPLE), goals.clone()).reset()

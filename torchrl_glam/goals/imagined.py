@@ -160,7 +160,12 @@ class ImaginedGoals(Transform):
         goal_key, id_key, kind_key = self._goal_keys
         goal, kind = tensordict[goal_key].clone(), tensordict[kind_key].clone()
         texts = self._texts[ids[rows] - self.num_known]
-        goal[rows] = pad(texts, (0, goal.shape[-1] - texts.shape[-1]))
+        if (room := goal.shape[-1] - texts.shape[-1]) < 0:
+            raise ValueError(
+                f"imagined goals have up to {texts.shape[-1]} bytes, and {goal_key!r} of the "
+                f"environment has room for {goal.shape[-1]}: imagine_goals makes none so long"
+            )
+        goal[rows] = pad(texts, (0, room))
         kind[rows] = self.sampler.kinds[ids[rows]].to(kind.dtype)
         return tensordict.update({goal_key: goal, id_key: ids, kind_key: kind})
 
@@ -192,12 +197,7 @@ class ImaginedGoals(Transform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Gives the ids of goals their new bound."""
-        text, key, _ = self._goal_keys
-        if (width := observation_spec[text].shape[-1]) < self._texts.shape[-1]:
-            raise ValueError(
-                f"imagined goals have up to {self._texts.shape[-1]} bytes, and {text!r} of the "
-                f"environment has room for {width}: imagine_goals makes none that are longer"
-            )
+        key = self._goal_keys[1]
         spec = observation_spec[key].clone()
         spec.space.high = torch.full_like(spec.space.high, len(self.sampler.goal_texts) - 1)
         observation_spec[key] = spec
