@@ -90,22 +90,14 @@ class PPOGLAMLoss(LossModule):
     """
 
     @dataclass
-    class _AcceptedKeys:
-        """Keys that ``set_keys`` accepts; those of TorchRL's PPO, and the last two.
+    class _AcceptedKeys(ClipPPOLoss._AcceptedKeys):
+        """Keys that ``set_keys`` accepts: those of TorchRL's PPO, and two more.
 
         Action, log-probability and value begin as the keys that actor and value head write.
         ``clip_center`` is ``c`` above, ``[*B]``, which :meth:`PPOGLAMLoss.prepare` writes;
         ``is_hindsight`` says which rows are relabelled, bool ``[*B]``.
         """
 
-        advantage: NestedKey = "advantage"
-        value_target: NestedKey = "value_target"
-        value: NestedKey = "state_value"
-        sample_log_prob: NestedKey = "action_log_prob"
-        action: NestedKey = "action"
-        reward: NestedKey = "reward"
-        done: NestedKey = "done"
-        terminated: NestedKey = "terminated"
         clip_center: NestedKey = "clip_center"
         is_hindsight: NestedKey = "is_hindsight"
 
