@@ -7,11 +7,13 @@ transforms that gather, such as n-step returns.
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,9 +77,10 @@ def decode_text(text: Tensor) -> Any:
     if not isinstance(text, Tensor) or text.dtype != torch.uint8:
         kind = text.dtype if isinstance(text, Tensor) else type(text).__name__
         raise TypeError(f"text must be a uint8 tensor of UTF-8 bytes, got {kind}.")
-    raw, length = text.cpu().numpy().tobytes(), text.shape[-1]
-    rows = (raw[start : start + length] for start in range(0, len(raw), max(length, 1)))
-    return _nest((decode_bytes(row.rstrip(b"\0"), "text") for row in rows), text.shape[:-1])
+    raw, (*shape, length) = text.cpu().numpy().tobytes(), text.shape
+    rows = (raw[row * length : (row + 1) * length] for row in range(math.prod(shape)))
+    strings = [decode_bytes(row.rstrip(b"\0"), "text") for row in rows]
+    return np.array(strings, dtype=object).reshape(shape).tolist()
 
 
 def decode_bytes(raw: bytes, name: str) -> str:
@@ -151,10 +154,3 @@ def _flatten(strings: Strings) -> tuple[tuple[int, ...], list[str]]:
         raise ValueError(f"strings must be nested evenly, got parts of shapes {sorted(shapes)}.")
     inner = shapes.pop() if shapes else ()
     return (len(parts), *inner), [text for _, flat in parts for text in flat]
-
-
-def _nest(strings: Iterator[str], shape: Sequence[int]) -> Strings:
-    """Strings, taken in order, as nested lists of a shape."""
-    if not shape:
-        return next(strings, "")
-    return [_nest(strings, shape[1:]) for _ in range(shape[0])]
