@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -175,14 +176,11 @@ class GoalKindSampler(GroupSampler):
         device = None if self._rng is None else self._rng.device
         shift = torch.rand((), generator=self._rng, device=device).item()
         scale = count / sum(weights)
-        borders, total = [0], 0.0
-        for weight in weights:
-            total += weight
-            borders.append(math.floor(total * scale + shift))
+        borders = [math.floor(total * scale + shift) for total in accumulate(weights)]
         # rounding errors must neither lose a row nor give one to a share of 0
         last = max(k for k, weight in enumerate(weights) if weight)
-        borders = [min(b, count) for b in borders[: last + 1]] + [count] * (len(weights) - last)
-        return [end - begin for begin, end in zip(borders, borders[1:], strict=False)]
+        borders = [min(b, count) for b in borders[:last]] + [count] * (len(weights) - last)
+        return [end - begin for begin, end in pairwise([0, *borders])]
 
     def __repr__(self) -> str:
         more = ", hindsight_only=True" if self.hindsight_only else ""
