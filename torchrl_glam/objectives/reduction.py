@@ -87,7 +87,13 @@ class GradientReducer:
         except RuntimeError as error:
             raise lost(error) from failure
         *counts, bad_numbers, errors = told.tolist()
-        _raise_together(failure, bad_numbers > 0, errors > 0)
+        if errors:
+            why = " on another process, which says why" if failure is None else f": {failure}"
+            raise UpdateFailedError(f"an update failed{why}") from failure
+        if bad_numbers:
+            raise failure or FloatingPointError(
+                "losses are not finite on another process, which names them; nothing was updated."
+            )
         moved = [i for i, count in enumerate(counts) if count]
         for grads, p in (slots[i] for i in moved):
             if p not in grads:  # reached by the rows of another process only
@@ -113,15 +119,3 @@ def lost(error: RuntimeError) -> LostProcessError:
         f"another process of this run has ended or does not answer ({reason}): this one ends too; "
         "go on from the run's last checkpoint with resume"
     )
-
-
-def _raise_together(failure: Exception | None, bad_numbers: bool, errors: bool) -> None:
-    """Raises the same kind of error on every process, if one of them failed."""
-    if errors:
-        if failure is None:
-            raise UpdateFailedError("an update failed on another process, which says why")
-        raise UpdateFailedError(f"an update failed: {failure}") from failure
-    if bad_numbers:
-        raise failure or FloatingPointError(
-            "losses are not finite on another process, which names them; nothing was updated."
-        )
