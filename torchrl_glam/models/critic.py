@@ -1,9 +1,6 @@
 """Critic and value heads: multilayer perceptrons on the language model's embeddings.
 
-SAC-GLAM (Gaven et al., 2024), Appendix B, compares two inputs: the observation together with the
-action (one output, :class:`CandidateCritic`) and the observation alone (one output per action,
-:class:`ObservationCritic`). Whether their loss also trains the language model is the loss's choice.
-:func:`make_critic` picks by name.
+Whether their loss also trains the language model is the loss's choice.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ def make_critic(
     hidden_sizes: Sequence[int] = (1024, 1024),
     action_value_key: NestedKey = "action_value",
 ) -> tuple[CandidateTrunk | EncodedActionsTrunk, CandidateCritic | ObservationCritic]:
-    """The critic with one of the inputs of SAC-GLAM, and the trunk that writes it.
+    """The critic with one of the inputs of SAC-GLAM (Gaven et al., 2024), and the trunk for it.
 
     Args:
         trunk: reads prompt and candidates; its output keys are the critic's input keys.
@@ -183,13 +180,8 @@ class ValueHead(ObservationCritic):
         prompt_embedding_key: NestedKey = "prompt_embedding",
         state_value_key: NestedKey = "state_value",
     ) -> None:
-        super().__init__(
-            embedding_dim,
-            num_actions=1,
-            hidden_sizes=hidden_sizes,
-            prompt_embedding_key=prompt_embedding_key,
-            action_value_key=state_value_key,
-        )
+        keys = {"prompt_embedding_key": prompt_embedding_key, "action_value_key": state_value_key}
+        super().__init__(embedding_dim, 1, hidden_sizes, **keys)
 
 
 class _Value(nn.Module):
