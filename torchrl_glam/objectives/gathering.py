@@ -176,9 +176,12 @@ class GatheringOptimizer(ABC):
     def _accumulate(self, losses: Mapping[str, Tensor]) -> None:
         """Adds the gradients of a part, by group, to ``self._gradients``."""
 
-    @abstractmethod
-    def _reachable(self) -> Mapping[str, list[nn.Parameter]]:
+    def _reachable(self) -> dict[str, list[nn.Parameter]]:
         """Parameters of the groups that the losses can send gradients to."""
+        return {
+            name: [p for part in optimizer.param_groups for p in part["params"]]
+            for name, optimizer in self.optimizers.items()
+        }
 
 
 class ClippedAdam(GatheringOptimizer):
@@ -209,15 +212,10 @@ class ClippedAdam(GatheringOptimizer):
         max_grad_norm: float = math.inf,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        adam = torch.optim.Adam(list(groups), fused=True)
-        super().__init__({"all": adam}, max_grad_norm, group)
-        self._parameters = [p for g in adam.param_groups for p in g["params"]]
+        super().__init__({"all": torch.optim.Adam(list(groups), fused=True)}, max_grad_norm, group)
 
     def _accumulate(self, losses: Mapping[str, Tensor]) -> None:
         add_gradients(list(losses.values()), self._reachable(), self._gradients)
-
-    def _reachable(self) -> dict[str, list[nn.Parameter]]:
-        return {"all": self._parameters}
 
 
 def add_gradients(

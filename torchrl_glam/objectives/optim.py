@@ -101,7 +101,6 @@ class SharedTrunkOptimizer(GatheringOptimizer):
             groups["trunk_critic"] = (self._trunk, lr_trunk_critic)
         elif self._trunk:
             groups["trunk"] = (self._trunk, lr_trunk_actor)
-        self._groups = {name: parameters for name, (parameters, _) in groups.items()}
         adams = {
             name: torch.optim.Adam(parameters, lr=lr, fused=True)
             for name, (parameters, lr) in groups.items()
@@ -124,14 +123,14 @@ class SharedTrunkOptimizer(GatheringOptimizer):
 
     def _reachable(self) -> dict[str, list[nn.Parameter]]:
         left_out = () if self.loss.critic_backprop else ("trunk_critic",)
-        return {name: group for name, group in self._groups.items() if name not in left_out}
+        return {k: group for k, group in super()._reachable().items() if k not in left_out}
 
     def _accumulate(self, losses: Mapping[str, Tensor]) -> None:
-        train_trunk = self._update_actor and bool(self._trunk)
+        train_trunk, every = self._update_actor and bool(self._trunk), super()._reachable()
 
         def add(names: list[str], groups: list[str], retain_graph: bool = False) -> None:
             terms = [losses[f"loss_{name}"] for name in names]
-            params = {name: self._groups[name] for name in groups if name in self._groups}
+            params = {name: every[name] for name in groups if name in every}
             add_gradients(terms, params, self._gradients, retain_graph)
 
         if self.separate:
