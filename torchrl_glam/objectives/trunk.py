@@ -23,11 +23,8 @@ def trainable_leaves(trunk: nn.Module) -> TensorDict:
         >>> list(trainable_leaves(layer).keys())
         ['weight']
     """
-    leaves = TensorDict()
-    for name, parameter in trunk.named_parameters():
-        if parameter.requires_grad:
-            leaves[tuple(name.split("."))] = parameter
-    return leaves
+    named = trunk.named_parameters()
+    return TensorDict({tuple(name.split(".")): p for name, p in named if p.requires_grad})
 
 
 def state_keys(
