@@ -44,14 +44,11 @@ class PromptTemplate:
     pieces: tuple[tuple[str, str], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        pieces, end = [], 0
-        for slot in _SLOT.finditer(self.text):
-            if slot.start() > end:
-                pieces.append(("literal", self.text[end : slot.start()]))
-            pieces.append((slot[2], slot[1]))
-            end = slot.end()
-        if end < len(self.text):
-            pieces.append(("literal", self.text[end:]))
+        *parts, end = _SLOT.split(self.text)
+        pieces = []
+        for text, lead, slot in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+            pieces += [("literal", text), (slot, lead)]
+        pieces = [piece for piece in (*pieces, ("literal", end)) if piece != ("literal", "")]
         slots = sorted(kind for kind, _ in pieces if kind != "literal")
         if slots != ["goal", "observation"]:
             raise ValueError(
