@@ -119,9 +119,8 @@ class ObservationCritic(TensorDictModule):
     slots; masked slots get a value too, which losses and policies ignore.
 
     Args:
-        embedding_dim: width ``D`` of the embedding.
+        embedding_dim, hidden_sizes: those of :class:`CandidateCritic`.
         num_actions: number ``A`` of candidate slots.
-        hidden_sizes: units of the hidden layers. Default: ``(1024, 1024)`` (Appendix C).
         prompt_embedding_key: float ``[*B, D]``; computed in the perceptron's dtype. Default:
             ``"prompt_embedding"``.
         action_value_key: Q-values, float ``[*B, A]``. Default: ``"action_value"``.
