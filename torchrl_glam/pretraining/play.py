@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import NamedTuple
 
 import torch
@@ -65,16 +66,10 @@ def record_play(env: EnvBase, num_steps: int, seed: int = 0) -> list[Move]:
 
 
 def _in_words(step: TensorDictBase) -> list[Move]:
-    chosen, allowed = step["action"].tolist(), step["action_mask"].tolist()
-    texts = [decode_text(step[key]) for key in ("goal", "observation", "actions")]
-    after = decode_text(step["next", "observation"])
+    keys = ("goal", "observation", "actions", ("next", "observation"))
+    texts = (decode_text(step[key]) for key in keys)
+    played = zip(*texts, step["action_mask"].tolist(), step["action"].tolist(), strict=True)
     return [
-        Move(
-            goal,
-            observation,
-            [text for text, has in zip(actions, allowed[row], strict=True) if has],
-            actions[chosen[row]],
-            after[row],
-        )
-        for row, (goal, observation, actions) in enumerate(zip(*texts, strict=True))
+        Move(goal, observation, [*compress(actions, allowed)], actions[chosen], after)
+        for goal, observation, actions, after, allowed, chosen in played
     ]
