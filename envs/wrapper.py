@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.envs import EnvBase
 
-from torchrl_glam.envs.game import PlayedGame, Rules, Source
+from torchrl_glam.envs.game import GoalFunction, PlayedGame, Rules, Source, sample_goals
 from torchrl_glam.envs.layout import TextLayout
 from torchrl_glam.text import GameStep
 
@@ -121,7 +121,7 @@ class TextEnvWrapper(EnvBase):
         goal: Source | None = None,
         goal_text: str | None = None,
         goal_texts: Sequence[str] | None = None,
-        goal_sampler: Callable[[torch.Generator, int], torch.Tensor] | None = None,
+        goal_sampler: GoalFunction | None = None,
         success: Source | None = None,
         reward: Callable[[GameStep], float] | None = None,
         act: Callable[[str], Any] | None = None,
@@ -236,15 +236,12 @@ class TextEnvWrapper(EnvBase):
         texts = getattr(self, "goal_texts", None)
         if texts is None:
             return None
-        generator = torch.Generator().manual_seed(seed)
-        if self.goal_sampler is None:
-            return texts[int(torch.randint(len(texts), (1,), generator=generator))]
-        drawn = torch.as_tensor(self.goal_sampler(generator, 1))
-        whole = drawn.shape == (1,) and not drawn.is_floating_point()
-        if not whole or not 0 <= int(drawn) < len(texts):
-            expected = f"1 goal id in [0, {len(texts)})"
-            raise ValueError(f"goal_sampler must return {expected}, got {drawn}")
-        return texts[int(drawn)]
+
+        def uniform(generator: torch.Generator, count: int) -> torch.Tensor:
+            return torch.randint(len(texts), (count,), generator=generator)
+
+        draw = uniform if self.goal_sampler is None else self.goal_sampler
+        return texts[int(sample_goals(draw, len(texts), 1, torch.Generator().manual_seed(seed)))]
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         chosen, moves = tensordict["action"].view(-1).tolist(), tensordict.get("_step", None)
