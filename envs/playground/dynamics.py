@@ -73,23 +73,18 @@ class Dynamics:
         mark. Slot ``N`` holds ``NOTHING`` and slot ``N + 1`` ``GRASPED``.
         """
         nothing, grasped = self.num_objects, self.num_objects + 1
-        touching = (nothing, nothing)
-        admissible = True
-        if action < self.num_objects:  # Go to
-            admissible = action != holding
-            if admissible:
-                on = action
-                touching = (holding if holding >= 0 else nothing, action)
+        touching, admissible = (nothing, nothing), False
+        if action < self.num_objects and action != holding:  # Go to
+            touching, admissible = (holding if holding >= 0 else nothing, action), True
+            on = action
         elif action == self.num_objects:  # Grasp
+            admissible = True
             if holding < 0 <= on:
                 touching = (on, grasped)
                 holding, on = on, -1
-        elif action == self.num_objects + 1:  # Release
-            admissible = holding >= 0
-            if admissible:
-                holding, on = -1, holding
-        else:  # stand still
-            admissible = False
+        elif action == self.num_objects + 1 and holding >= 0:  # Release
+            admissible = True
+            holding, on = -1, holding
         place = (holding + 1) * (self.num_objects + 1) + on + 1
         return (admissible, place, *touching, nothing)
 
