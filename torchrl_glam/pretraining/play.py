@@ -55,14 +55,13 @@ def record_play(env: EnvBase, num_steps: int, seed: int = 0) -> list[Move]:
     generator = torch.Generator().manual_seed(seed)
     env.set_seed(seed)
     state = env.reset()
-    ways = [[] for _ in range(state.numel())]
+    rounds = []
     for _ in range(-(-num_steps // state.numel())):
         mask = state["action_mask"]
         action = torch.multinomial(mask.cpu().float(), 1, generator=generator).squeeze(-1)
         step, state = env.step_and_maybe_reset(state.set("action", action.to(mask.device)))
-        for way, move in zip(ways, _in_words(step), strict=True):
-            way.append(move)
-    return [move for way in ways for move in way]
+        rounds.append(_in_words(step))
+    return [move for moves in zip(*rounds, strict=True) for move in moves]
 
 
 def _in_words(step: TensorDictBase) -> list[Move]:
