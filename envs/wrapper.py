@@ -78,7 +78,7 @@ class TextEnvWrapper(EnvBase):
         KeyError: if a source is a key that a game does not write.
 
     Examples:
-        >>> from torchrl_glam.text import PromptBuilder, TokenizeText, decode_text
+        >>> from torchrl_glam.text import decode_text
         >>> class Stairs:
         ...     def reset(self):
         ...         self.floor = 0
@@ -94,21 +94,6 @@ class TextEnvWrapper(EnvBase):
         >>> step = env.step(state.set("action", torch.tensor([1])))["next"]
         >>> decode_text(step["observation"])
         ['You are on floor -1']
-
-        The prompt of an agent that remembers 64 tokens of earlier steps:
-
-        >>> from torchrl.envs import TransformedEnv
-        >>> from torchrl_glam.models.loading import load_tokenizer
-        >>> tokenizer = load_tokenizer("tiny")
-        >>> env = TransformedEnv(env, TokenizeText(tokenizer, memory=64))
-        >>> step = env.step(env.reset().set("action", torch.tensor([0])))["next"]
-        >>> prompt, _ = PromptBuilder(tokenizer)(step["goal_tokens"], step["observation_tokens"])
-        >>> print(tokenizer.decode(prompt[0]))
-        Goal: Climb
-        You are on floor 0
-        Action: up
-        You are on floor 1
-        Action:</s>
     """
 
     def __init__(
