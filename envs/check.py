@@ -136,11 +136,10 @@ def _play(env: EnvBase, seed: int, steps: int, actions: list[Tensor]) -> Iterato
         if action is None:
             action = _draw(state["action_mask"])
             actions.append(action)
-        following = env.step(state.set("action", action.clone()))["next"]
-        yield _Rows(following.clone(), env.batch_size, "step", everything)
-        done = following["done"]
-        state = _after(following)
-        if done.any():
+        step = env.step(state.set("action", action.clone()))
+        yield _Rows(step["next"].clone(), env.batch_size, "step", everything)
+        state = step_mdp(step.select("next"))
+        if (done := step["next", "done"]).any():
             state = env.reset(state.set("_reset", done))
             yield _Rows(state.clone(), env.batch_size, "reset", done.view(env.batch_size))
 
@@ -148,10 +147,6 @@ def _play(env: EnvBase, seed: int, steps: int, actions: list[Tensor]) -> Iterato
 def _draw(mask: Tensor) -> Tensor:
     """Admissible actions, uniformly."""
     return torch.multinomial(mask.reshape(-1, mask.shape[-1]).float(), 1).view(mask.shape[:-1])
-
-
-def _after(following: TensorDictBase) -> TensorDictBase:
-    return step_mdp(following.new_empty(following.batch_size).set("next", following))
 
 
 def _check_seed(env: EnvBase, seed: int, played: Sequence[_Rows], actions: list[Tensor]) -> None:
@@ -178,8 +173,8 @@ def _check_partial_steps(env: EnvBase, seed: int, steps: int) -> None:
     for _ in range(steps):
         before = _Rows(state.clone(), env.batch_size, "state", ~moves)
         state.set("action", _draw(state["action_mask"]))
-        following = env.step(state.set("_step", moves.view(state["done"].shape)))["next"]
-        rows = _Rows(following, env.batch_size, "step", ~moves)
+        step = env.step(state.set("_step", moves.view(state["done"].shape)))
+        rows = _Rows(step["next"], env.batch_size, "step", ~moves)
         key = rows.first_difference(before, ("observation", "actions", "action_mask", "done"))
         if key is not None:
             raise ValueError(
@@ -187,7 +182,7 @@ def _check_partial_steps(env: EnvBase, seed: int, steps: int) -> None:
                 "such instances as they are (TorchRL's partial steps); evaluation leaves out "
                 "finished episodes"
             )
-        state = env.reset() if following["done"].any() else _after(following)
+        state = env.reset() if step["next", "done"].any() else step_mdp(step.select("next"))
 
 
 def _check_rewards(rows: _Rows, scale: tuple[float, float]) -> None:

@@ -8,10 +8,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
 from torchrl_glam.text import GameStep
 
 Source = str | Callable[[Any, Mapping[str, Any]], Any]
+GoalFunction = Callable[[torch.Generator, int], Tensor]
 _LARGEST_REWARD = 3.4e38  # that float32 holds
+
+
+def sample_goals(
+    sampler: GoalFunction, size: int, count: int, generator: torch.Generator
+) -> Tensor:
+    """Draws the goals of new episodes from a table of some size, ``int64 [count]``."""
+    goal_id = torch.as_tensor(sampler(generator, count), device=generator.device)
+    valid = goal_id.shape == (count,) and not goal_id.is_floating_point()
+    if not valid or (count and not 0 <= goal_id.min() <= goal_id.max() < size):
+        raise ValueError(
+            f"goal_sampler must return {count} goal id{'s' * (count != 1)} in [0, {size}), got "
+            f"{goal_id}"
+        )
+    return goal_id.long()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.envs import EnvBase
 
-from torchrl_glam.envs.game import PlayedGame, Rules, Source
+from torchrl_glam.envs.game import GoalFunction, PlayedGame, Rules, Source, sample_goals
 from torchrl_glam.envs.layout import TextLayout
 from torchrl_glam.text import GameStep
 
@@ -78,7 +78,7 @@ class TextEnvWrapper(EnvBase):
         KeyError: if a source is a key that a game does not write.
 
     Examples:
-        >>> from torchrl_glam.text import PromptBuilder, TokenizeText, decode_text
+        >>> from torchrl_glam.text import decode_text
         >>> class Stairs:
         ...     def reset(self):
         ...         self.floor = 0
@@ -94,21 +94,6 @@ class TextEnvWrapper(EnvBase):
         >>> step = env.step(state.set("action", torch.tensor([1])))["next"]
         >>> decode_text(step["observation"])
         ['You are on floor -1']
-
-        The prompt of an agent that remembers 64 tokens of earlier steps:
-
-        >>> from torchrl.envs import TransformedEnv
-        >>> from torchrl_glam.models.loading import load_tokenizer
-        >>> tokenizer = load_tokenizer("tiny")
-        >>> env = TransformedEnv(env, TokenizeText(tokenizer, memory=64))
-        >>> step = env.step(env.reset().set("action", torch.tensor([0])))["next"]
-        >>> prompt, _ = PromptBuilder(tokenizer)(step["goal_tokens"], step["observation_tokens"])
-        >>> print(tokenizer.decode(prompt[0]))
-        Goal: Climb
-        You are on floor 0
-        Action: up
-        You are on floor 1
-        Action:</s>
     """
 
     def __init__(
@@ -121,7 +106,7 @@ class TextEnvWrapper(EnvBase):
         goal: Source | None = None,
         goal_text: str | None = None,
         goal_texts: Sequence[str] | None = None,
-        goal_sampler: Callable[[torch.Generator, int], torch.Tensor] | None = None,
+        goal_sampler: GoalFunction | None = None,
         success: Source | None = None,
         reward: Callable[[GameStep], float] | None = None,
         act: Callable[[str], Any] | None = None,
@@ -236,15 +221,12 @@ class TextEnvWrapper(EnvBase):
         texts = getattr(self, "goal_texts", None)
         if texts is None:
             return None
-        generator = torch.Generator().manual_seed(seed)
-        if self.goal_sampler is None:
-            return texts[int(torch.randint(len(texts), (1,), generator=generator))]
-        drawn = torch.as_tensor(self.goal_sampler(generator, 1))
-        whole = drawn.shape == (1,) and not drawn.is_floating_point()
-        if not whole or not 0 <= int(drawn) < len(texts):
-            expected = f"1 goal id in [0, {len(texts)})"
-            raise ValueError(f"goal_sampler must return {expected}, got {drawn}")
-        return texts[int(drawn)]
+
+        def uniform(generator: torch.Generator, count: int) -> torch.Tensor:
+            return torch.randint(len(texts), (count,), generator=generator)
+
+        draw = uniform if self.goal_sampler is None else self.goal_sampler
+        return texts[int(sample_goals(draw, len(texts), 1, torch.Generator().manual_seed(seed)))]
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         chosen, moves = tensordict["action"].view(-1).tolist(), tensordict.get("_step", None)

@@ -65,15 +65,11 @@ def make_babyai(
         Reinforcement Learning": words, held-out missions, and tasks in a room with 8 distractors.
     """
     sizes = {"max_actions": len(ACTIONS), "goal_bytes": 64, "observation_bytes": 1024}
+    sizes |= {"goal_kinds": GOAL_KINDS, "kind_of": kind_of, "max_hindsight": 4, **kwargs}
     room = None if tasks is None else (tasks, distractors, room_size, fold)
     games = [TaskRoom(*room) if room else make_level(level) for _ in range(num_envs)]
-    return TextEnvWrapper(
-        [BabyAIText(game) for game in games],
-        **{**sizes, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, "max_hindsight": 4, **kwargs},
-        **SOURCES,
-        seed=seed,
-        device=device,
-    )
+    games = [BabyAIText(game) for game in games]
+    return TextEnvWrapper(games, **sizes, **SOURCES, seed=seed, device=device)
 
 
 def kind_of(goal: str) -> int:

@@ -65,15 +65,9 @@ def make_jericho(
     if reward not in ("success", "score"):
         raise ValueError(f'reward ({reward!r}) must be "success" or "score"')
     files = find_stories(game)
-    sizes = {**ROOMS, "max_hindsight": 4, "goal_kinds": GOAL_KINDS, "kind_of": kind_of}
-    return TextEnvWrapper(
-        [JerichoGame(files, goal, reward, commands) for _ in range(num_envs)],
-        **{**sizes, **kwargs},
-        **SOURCES,
-        max_steps=max_steps,
-        seed=seed,
-        device=device,
-    )
+    games = [JerichoGame(files, goal, reward, commands) for _ in range(num_envs)]
+    sizes = {**ROOMS, "max_hindsight": 4, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
+    return TextEnvWrapper(games, **sizes, **SOURCES, max_steps=max_steps, seed=seed, device=device)
 
 
 def kind_of(goal: str) -> int:

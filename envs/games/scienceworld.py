@@ -70,15 +70,10 @@ def make_scienceworld(
     simulators = side_by_side(first, interface, num_envs)
     sizes = {"max_actions": 256, "overflow": "sample", "keep": "head", "max_hindsight": 2}
     sizes |= {"observation_bytes": 2048, "goal_bytes": 512, "action_bytes": 192}
+    sizes |= {"goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
     options = (task, fold, simplifications, reward, kinds)
-    return TextEnvWrapper(
-        [ScienceWorldGame(one, *options) for one in simulators],
-        **{**sizes, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs},
-        **SOURCES,
-        max_steps=max_steps,
-        seed=seed,
-        device=device,
-    )
+    games = [ScienceWorldGame(one, *options) for one in simulators]
+    return TextEnvWrapper(games, **sizes, **SOURCES, max_steps=max_steps, seed=seed, device=device)
 
 
 def kind_of(goal: str) -> int:

@@ -81,14 +81,9 @@ def make_textworld(
         goal = files[0][1] if challenge == "coin_collector" else "Prepare and eat the meal"
         options = {"max_steps": max_steps, "seed": seed, "device": device, **kwargs}
         return make_jericho([file for file, _ in files], num_envs, goal, **options)
-    return TextEnvWrapper(
-        [TextWorldGame(files) for _ in range(num_envs)],
-        **{**ROOMS, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs},
-        **SOURCES,
-        max_steps=max_steps,
-        seed=seed,
-        device=device,
-    )
+    games = [TextWorldGame(files) for _ in range(num_envs)]
+    sizes = {**ROOMS, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
+    return TextEnvWrapper(games, **sizes, **SOURCES, max_steps=max_steps, seed=seed, device=device)
 
 
 def kind_of(goal: str) -> int:

@@ -50,14 +50,9 @@ def make_textworld_express(
         raise ValueError(f"game ({game!r}) must be one of {first.getGameNames()}")
     interface = first._gateway.jvm.textworldexpress.runtime.PythonInterface
     simulators = side_by_side(first, interface, num_envs)
-    return TextEnvWrapper(
-        [TextWorldExpressGame(simulator, game, params, fold) for simulator in simulators],
-        **{**ROOMS, "goal_bytes": 256, **kwargs},
-        **SOURCES,
-        max_steps=max_steps,
-        seed=seed,
-        device=device,
-    )
+    games = [TextWorldExpressGame(simulator, game, params, fold) for simulator in simulators]
+    sizes = {**ROOMS, "goal_bytes": 256, **kwargs}
+    return TextEnvWrapper(games, **sizes, **SOURCES, max_steps=max_steps, seed=seed, device=device)
 
 
 class TextWorldExpressGame:

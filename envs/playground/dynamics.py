@@ -53,17 +53,12 @@ class Dynamics:
             for action in range(self.num_actions + 1)
         ]
         allowed = torch.tensor([move[0] for move in moves]).view(len(places), -1)
-        admissible = allowed[:, :-1]
-        # Admissible actions come first in the row of a place.
-        choices = (~admissible).byte().argsort(dim=1, stable=True)
         grower, event = _contacts()
         self.allowed = allowed.flatten().to(device)
-        self.admissible = admissible.contiguous().to(device)
+        self.admissible = allowed[:, :-1].contiguous().to(device)
         self.holding = torch.tensor([place[0] for place in places], device=device)
         self.on = torch.tensor([place[1] for place in places], device=device)
         self._moves = torch.tensor([move[1:] for move in moves], device=device)
-        self._choices = choices.to(device)
-        self._num_choices = admissible.sum(1).to(device)
         self._grower, self._event = grower.to(device), event.to(device)
 
     def _move(self, holding: int, on: int, action: int) -> tuple[bool, int, int, int, int]:
@@ -73,23 +68,18 @@ class Dynamics:
         mark. Slot ``N`` holds ``NOTHING`` and slot ``N + 1`` ``GRASPED``.
         """
         nothing, grasped = self.num_objects, self.num_objects + 1
-        touching = (nothing, nothing)
-        admissible = True
-        if action < self.num_objects:  # Go to
-            admissible = action != holding
-            if admissible:
-                on = action
-                touching = (holding if holding >= 0 else nothing, action)
+        touching, admissible = (nothing, nothing), False
+        if action < self.num_objects and action != holding:  # Go to
+            touching, admissible = (holding if holding >= 0 else nothing, action), True
+            on = action
         elif action == self.num_objects:  # Grasp
+            admissible = True
             if holding < 0 <= on:
                 touching = (on, grasped)
                 holding, on = on, -1
-        elif action == self.num_objects + 1:  # Release
-            admissible = holding >= 0
-            if admissible:
-                holding, on = -1, holding
-        else:  # stand still
-            admissible = False
+        elif action == self.num_objects + 1 and holding >= 0:  # Release
+            admissible = True
+            holding, on = -1, holding
         place = (holding + 1) * (self.num_objects + 1) + on + 1
         return (admissible, place, *touching, nothing)
 
@@ -104,11 +94,6 @@ class Dynamics:
     def still(self, place: Tensor) -> Tensor:
         """Returns the cells of standing still."""
         return place * (self.num_actions + 1) + self.num_actions
-
-    def choose(self, place: Tensor, draw: Tensor) -> Tensor:
-        """Turns draws from ``[0, 1)`` into admissible actions, equally likely, ``int64 [B]``."""
-        choice = (draw * self._num_choices.take(place)).long()
-        return self._choices.take(torch.add(choice, place, alpha=self.num_actions))
 
     def step(self, cell: Tensor, scene: Tensor, grown: Tensor) -> tuple[Tensor, Tensor]:
         """Takes one admissible action, or stands still; gives the next place and the event, [B].

@@ -9,12 +9,13 @@ from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
 from torchrl_glam.envs.action_mask import CandidateActions
+from torchrl_glam.envs.game import GoalFunction, sample_goals
 from torchrl_glam.envs.playground.description import Describer
 from torchrl_glam.envs.playground.dynamics import GRASPED, NO_EVENT, NOTHING, Dynamics
 from torchrl_glam.envs.playground.goals import GoalSpace, Split
 from torchrl_glam.envs.playground.oracle import OraclePolicy
 from torchrl_glam.envs.playground.partner import SocialPartner
-from torchrl_glam.envs.playground.scenes import GoalFunction, SceneSampler, sample_goals
+from torchrl_glam.envs.playground.scenes import SceneSampler
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
 from torchrl_glam.text import decode_text, encode_text
 
@@ -245,8 +246,9 @@ class PlaygroundTextEnv(EnvBase):
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Draws an admissible action for each environment, uniformly."""
-        draw = torch.rand(self.batch_size, device=self.device)
-        action = self.dynamics.choose(self._place, draw)
+        admissible = self.dynamics.admissible.index_select(0, self._place)
+        choice = (torch.rand(self.batch_size, device=self.device) * admissible.sum(1)).long()
+        action = (admissible.cumsum(1) > choice.unsqueeze(1)).byte().argmax(1)  # the first of them
         if tensordict is None:
             tensordict = TensorDict(batch_size=self.batch_size, device=self.device)
         return tensordict.set("action", action)
@@ -257,7 +259,8 @@ class PlaygroundTextEnv(EnvBase):
             envs = torch.arange(self.batch_size[0], device=self.device)
         else:
             envs = reset.view(-1).nonzero().squeeze(1)
-        goal_id = sample_goals(self.goal_sampler, self.goals, len(envs), self._generator)
+        draw = self.goals.draw if self.goal_sampler is None else self.goal_sampler
+        goal_id = sample_goals(draw, len(self.goals), len(envs), self._generator)
         self._goal_id.index_copy_(0, envs, goal_id)
         scene, grown = self._scene, self._grown
         scene[:, :-2].index_copy_(0, envs, self.scenes.sample(goal_id, self._generator))

@@ -48,15 +48,11 @@ class SimpleGoal:
         )
 
 
-def _held_out_substrings() -> tuple[str, ...]:
-    words = ["red tree", "green dog", "blue door", "flower"]
-    for colour in _COLOURS:
-        words += [f"Grasp {colour} animal", f"Grasp {colour} fly"]
-        words += [f"Grow {colour} {name}" for name in (*PLANTS, "plant", "living_thing")]
-    return tuple(words)
-
-
-HELD_OUT = _held_out_substrings()
+HELD_OUT = (
+    *("red tree", "green dog", "blue door", "flower"),
+    *(f"Grasp {colour} {name}" for colour in _COLOURS for name in ("animal", "fly")),
+    *(f"Grow {colour} {n}" for colour in _COLOURS for n in (*PLANTS, "plant", "living_thing")),
+)
 """A simple goal whose text contains any of these is in the test split."""
 _CANNOT_GROW = (*FURNITURE, *SUPPLIES, "furniture", "supply")
 

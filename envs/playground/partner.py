@@ -37,8 +37,7 @@ class SocialPartner:
         # For each event the simple goals that it reaches, filled up with `num_simple`.
         reached = goals.reached_by.permute(1, 2, 0).flatten(0, 1)  # [2 * 96, S]
         self._width = width = int(reached.sum(1).max())
-        order = (~reached).byte().argsort(dim=1, stable=True)[:, :width]
-        matches = order.masked_fill(~reached.gather(1, order), num_simple)
+        matches = torch.arange(num_simple).where(reached, num_simple).sort(1).values[:, :width]
         # Columns of the records: first reached are nothing, the Grow goals, a spare one for the
         # others; last reached are the simple goals, and a spare one.
         self._spare = spare = 1 + (num_simple - num_grasp if goals.sequential else 0)

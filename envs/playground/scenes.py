@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from torchrl_glam.envs.playground.goals import FEEDS, GoalSpace
 from torchrl_glam.envs.playground.vocabulary import OBJECTS, PLANTS, type_of
-
-GoalFunction = Callable[[torch.Generator, int], Tensor]
 
 _FOODS = [item for item in range(len(OBJECTS)) if type_of(item) == "food"]
 _WATERS = [item for item in range(len(OBJECTS)) if type_of(item) == "water"]
@@ -19,22 +15,6 @@ _NEEDS = {
     "grow": (2, "a living thing and a supply"),
     "grow_then_grow": (3, "two living things and a supply"),
 }
-
-
-def sample_goals(
-    sampler: GoalFunction | None, goals: GoalSpace, count: int, generator: torch.Generator
-) -> Tensor:
-    """Draws the goals of new episodes, ``int64 [count]``, by the sampler or by ``goals.draw``."""
-    if sampler is None:
-        return goals.draw(generator, count)
-    goal_id = torch.as_tensor(sampler(generator, count), device=generator.device)
-    valid = goal_id.shape == (count,) and not goal_id.is_floating_point()
-    if not valid or (count and not 0 <= goal_id.min() <= goal_id.max() < len(goals)):
-        raise ValueError(
-            f"goal_sampler must return {count} goal ids in [0, {len(goals)}), "
-            f"got {goal_id.dtype} of shape {tuple(goal_id.shape)}: {goal_id}."
-        )
-    return goal_id.long()
 
 
 class SceneSampler:

@@ -109,17 +109,14 @@ class WordJudge:
             ``uint8 [N, 4, V]``: of the action, of the observations before and after, and of the
             lines or sentences that only the second has.
         """
-        rows = [self._count(*step) for step in zip(before, actions, after, strict=True)]
-        return torch.stack(rows)
-
-    def _count(self, before: str, action: str, after: str) -> Tensor:
-        old, new = (re.split(r"[\n.!?]+", text) for text in (before, after))
-        bags = torch.zeros((4, self._size), dtype=torch.uint8)
-        texts = (action, before, after, " ".join(line for line in new if line not in old))
-        for bag, text in zip(bags, texts, strict=True):
-            ids = torch.tensor([self._id(word) for word in _words(text)], dtype=torch.int64)
-            bag += ids.bincount(minlength=self._size).clamp(max=255).byte()
-        return bags
+        counts = torch.zeros((len(before), 4, self._size), dtype=torch.uint8)
+        for bags, seen, action, then in zip(counts, before, actions, after, strict=True):
+            old, new = (re.split(r"[\n.!?]+", text) for text in (seen, then))
+            texts = (action, seen, then, " ".join(line for line in new if line not in old))
+            for bag, text in zip(bags, texts, strict=True):
+                ids = torch.tensor([self._id(word) for word in _words(text)], dtype=torch.int64)
+                bag += ids.bincount(minlength=self._size).clamp(max=255).byte()
+        return counts
 
     def _id(self, word: str) -> int:
         if (known := self._ids.get(word)) is not None:

@@ -79,9 +79,8 @@ class LearnedProgressGoals(GoalSampler):
         if min(window, batch_size, every, lag) < 1 or lag % every:
             sizes = f"window ({window}), batch_size ({batch_size}) and every ({every})"
             raise ValueError(f"{sizes} must be above 0, and lag ({lag}) a multiple of every")
-        rows = len(embeddings) if isinstance(embeddings, Tensor) else len(goal_texts)
-        if rows != len(goal_texts):
-            raise ValueError(f"embeddings has {rows} rows, expected {len(goal_texts)}, one a goal")
+        if isinstance(embeddings, Tensor) and len(embeddings) != (size := len(goal_texts)):
+            raise ValueError(f"embeddings has {len(embeddings)} rows, expected {size}, one a goal")
         self.embeddings, self.window, self.batch_size = embeddings, window, batch_size
         self.every, self.lag, self.threshold = every, lag, threshold
         self.width = self._embed(torch.tensor([0])).shape[-1]

@@ -19,8 +19,7 @@ def change_of_success(results: Tensor, counts: Tensor) -> Tensor:
     """
     width = results.shape[1]
     known = counts.clamp(max=width).unsqueeze(1)
-    oldest = (counts % width).where(counts > width, 0).unsqueeze(1)
-    age = (torch.arange(width) - oldest) % width  # 0 for the oldest
+    age = (torch.arange(width) - counts.unsqueeze(1) + known) % width  # 0 for the oldest
     older, newer = age < known // 2, (age >= known // 2) & (age < known)
     before, after = (
         (results * half).sum(1) / half.sum(1).clamp(min=1).double() for half in (older, newer)

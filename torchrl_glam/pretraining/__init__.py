@@ -1,11 +1,6 @@
 """Pretraining of small language models: tokenizers, and reading exercises."""
 
-from torchrl_glam.pretraining.batches import (
-    Reading,
-    ReadingBatch,
-    encode_readings,
-    reading_loss,
-)
+from torchrl_glam.pretraining.batches import Reading, ReadingBatch, encode_readings, reading_loss
 from torchrl_glam.pretraining.game_exercises import GAME_EXERCISES, GameExercises
 from torchrl_glam.pretraining.imitation import imitate
 from torchrl_glam.pretraining.play import Move, record_play

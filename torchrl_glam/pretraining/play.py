@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import NamedTuple
 
 import torch
@@ -54,27 +55,20 @@ def record_play(env: EnvBase, num_steps: int, seed: int = 0) -> list[Move]:
     generator = torch.Generator().manual_seed(seed)
     env.set_seed(seed)
     state = env.reset()
-    ways = [[] for _ in range(state.numel())]
+    rounds = []
     for _ in range(-(-num_steps // state.numel())):
         mask = state["action_mask"]
         action = torch.multinomial(mask.cpu().float(), 1, generator=generator).squeeze(-1)
         step, state = env.step_and_maybe_reset(state.set("action", action.to(mask.device)))
-        for way, move in zip(ways, _in_words(step), strict=True):
-            way.append(move)
-    return [move for way in ways for move in way]
+        rounds.append(_in_words(step))
+    return [move for moves in zip(*rounds, strict=True) for move in moves]
 
 
 def _in_words(step: TensorDictBase) -> list[Move]:
-    chosen, allowed = step["action"].tolist(), step["action_mask"].tolist()
-    texts = [decode_text(step[key]) for key in ("goal", "observation", "actions")]
-    after = decode_text(step["next", "observation"])
+    keys = ("goal", "observation", "actions", ("next", "observation"))
+    texts = (decode_text(step[key]) for key in keys)
+    played = zip(*texts, step["action_mask"].tolist(), step["action"].tolist(), strict=True)
     return [
-        Move(
-            goal,
-            observation,
-            [text for text, has in zip(actions, allowed[row], strict=True) if has],
-            actions[chosen[row]],
-            after[row],
-        )
-        for row, (goal, observation, actions) in enumerate(zip(*texts, strict=True))
+        Move(goal, observation, [*compress(actions, allowed)], actions[chosen], after)
+        for goal, observation, actions, after, allowed, chosen in played
     ]

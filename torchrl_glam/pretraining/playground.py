@@ -12,9 +12,9 @@ import random
 from typing import NamedTuple
 
 from torchrl_glam.envs import GoalSpace
+from torchrl_glam.envs.playground.goals import simple_goals
 from torchrl_glam.envs.playground.vocabulary import (
     CATEGORIES,
-    COLOURS,
     OBJECTS,
     SUPPLIES,
     feeds,
@@ -96,11 +96,14 @@ class PlaygroundExercises:
         self._random = random.Random(seed)
         self._questions, self._shares, self._simple = questions, dict(shares), simple
         self._template = PromptTemplate()
-        goals = GoalSpace("train")
-        self._goals = goals.texts
-        self._simple_goals = goals.texts[: goals.num_simple]
-        self._phrases = sorted({text.split(" ", 1)[1] for text in self._simple_goals})
-        self._things = {phrase: things_named(phrase) for phrase in self._phrases}
+        simple_ones = simple_goals("train")
+        self._goals = GoalSpace("train").texts
+        self._simple_goals = self._goals[: len(simple_ones)]
+        self._things = {  # that a phrase names, whatever is to be done to them
+            str(goal).split(" ", 1)[1]: {item for item in _ITEMS if goal.describes(item)}
+            for goal in simple_ones
+        }
+        self._phrases = sorted(self._things)
 
     def __call__(self, number: int) -> list[Reading]:
         """Composes ``number`` prompts and asks about each."""
@@ -189,15 +192,3 @@ class PlaygroundExercises:
         ]
         actions += ["Grasp"] + ["Release"] * (scene.held >= 0)
         return [(f" {self._random.choice(actions)}", True)]
-
-
-def things_named(phrase: str) -> set[int]:
-    """Ids of the objects that a phrase names: ``any`` or a colour, and a type or category."""
-    words = phrase.split()
-    colours = [word for word in words if word in COLOURS] or COLOURS
-    types = CATEGORIES.get(words[-1], (words[-1],))
-    return {
-        item
-        for item, text in enumerate(OBJECTS)
-        if text.split()[0] in colours and (words[-1] == "thing" or text.split()[1] in types)
-    }

@@ -124,14 +124,12 @@ class PursuedGoals:
             needs["goal_kind_ids, the kinds of its goals"] = game.goal_kind_ids is not None
         for need, met in needs.items():
             if not met:
-                asks, default = "goal_words", "[]"
-                if config.hindsight_by == "judge":
-                    asks, default = "hindsight_by", "partner"
-                if self._kind != "uniform":
-                    asks, default = "goals", "uniform"
+                asks = "hindsight_by" if config.hindsight_by == "judge" else "goal_words"
+                asks = "goals" if self._kind != "uniform" else asks
                 raise ValueError(
                     f"{asks} ({getattr(config, asks)}) needs an environment that has {need}, and "
-                    f"{config.env_class} has none: use another environment, or {asks}={default}"
+                    f"{config.env_class} has none: use another environment, or {asks}="
+                    f"{getattr(RecipeConfig(), asks)}"
                 )
 
     def _imagine(self, trunk: CandidateTrunk) -> EnvDescription:
@@ -156,8 +154,7 @@ class PursuedGoals:
     def _make(self, hindsight: bool, trunk: CandidateTrunk) -> GoalSampler:
         """The sampler; what it draws uniformly, it draws as the environment alone does."""
         game, table = self._game, self._game.goal_texts
-        settings: dict[str, Any] = {"seed": self._config.seed, "hindsight": hindsight}
-        settings["kinds"] = game.goal_kind_ids
+        settings = {"kinds": game.goal_kind_ids, "seed": self._config.seed, "hindsight": hindsight}
         if self._kind == "kind_progress":
             return KindProgressGoals(table, **settings)
         if game.goal_kind_ids is not None and game.goal_kind_prior is not None:
@@ -242,7 +239,7 @@ class PursuedGoals:
     def _kind_env(self) -> tuple[EnvBase, Tensor, Tensor]:
         """Instances that pursue as many goals of each kind, these goals, and their kinds."""
         if self._kinds_played is None:
-            kinds = torch.as_tensor(self.sampler.kinds)[: self._num_known]
+            kinds = self.sampler.kinds[: self._num_known]
             count = min(KIND_EPISODES, self._config.eval_episodes)
             generator = torch.Generator().manual_seed(EVAL_SEED)
             rows = [(kinds == kind).nonzero().flatten() for kind in kinds.unique()]
