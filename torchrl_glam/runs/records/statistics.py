@@ -81,9 +81,7 @@ class EpisodeStatistics:
     ) -> None:
         self._kinds = tuple(kinds)
         self._success_key = success_key
-        self._ended: Counter[str] = Counter()
-        self._reached: Counter[str] = Counter()
-        self._goals = torch.empty(0, dtype=torch.int64)  # that were reached
+        self.clear()
 
     def add(self, steps: TensorDictBase) -> None:
         """Counts the episodes that end in a batch of steps of any batch shape.
@@ -128,9 +126,9 @@ class EpisodeStatistics:
 
     def clear(self) -> None:
         """Starts anew."""
-        self._ended.clear()
-        self._reached.clear()
-        self._goals = self._goals[:0]
+        self._ended: Counter[str] = Counter()
+        self._reached: Counter[str] = Counter()
+        self._goals = torch.empty(0, dtype=torch.int64)  # that were reached
 
     def merge(self, state_dict: dict[str, Any]) -> None:
         """Adds the counts of another's :meth:`state_dict`."""
@@ -145,9 +143,8 @@ class EpisodeStatistics:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the counts."""
-        self._ended = Counter(state_dict["ended"])
-        self._reached = Counter(state_dict["reached"])
-        self._goals = state_dict["goals"].clone()
+        self.clear()
+        self.merge(state_dict)
 
 
 class GoalCoverage:
@@ -240,12 +237,10 @@ def of_replay(
         of: what the transitions are, to name the metrics.
         kinds: names of the goal kinds.
     """
-    hindsight = rows["is_hindsight"].float().mean().item()
     counts = rows["goal_kind"].flatten().bincount(minlength=len(kinds))
-    shares = shares_of_kinds(counts, kinds, of)
     return {
-        f"hindsight_in_{of}": hindsight,
-        **shares,
+        f"hindsight_in_{of}": rows["is_hindsight"].float().mean().item(),
+        **shares_of_kinds(counts, kinds, of),
         **policy_lag(rows["recorded_at"], updates, of),
     }
 
