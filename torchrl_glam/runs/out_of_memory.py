@@ -75,7 +75,10 @@ class HalvingPasses:
         return halving
 
     def _halve(self, error: torch.OutOfMemoryError) -> None:
-        tokens, reason = self._tokens(), str(error).partition("\n")[0]
+        tokens, reason = self.max_tokens or 0, str(error).partition("\n")[0]
+        if self.max_tokens is None and self._batch is not None:  # as they were, with padding
+            prompts, nodes = self._trunk.count_tokens(self._batch)
+            tokens = len(self._batch) * int(prompts.max() + nodes.max())
         if self._halved or tokens < 2:
             again = " again, after passes were halved once" if self._halved else ""
             raise torch.OutOfMemoryError(
@@ -90,10 +93,3 @@ class HalvingPasses:
             reason,
             self.max_tokens,
         )
-
-    def _tokens(self) -> int:
-        """Tokens of a pass, padding included, as they were."""
-        if self.max_tokens is not None or self._batch is None:
-            return self.max_tokens or 0
-        prompts, nodes = self._trunk.count_tokens(self._batch)
-        return len(self._batch) * int(prompts.max() + nodes.max())

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import OmegaConf
@@ -24,7 +24,7 @@ from torchrl_glam.runs.environments import make_probe
 from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.runs.files import replace_file
 from torchrl_glam.runs.interrupt import StopSignal
-from torchrl_glam.runs.out_of_memory import HalvingPasses
+from torchrl_glam.runs.out_of_memory import Given, HalvingPasses, Result
 from torchrl_glam.runs.processes.ranks import Ranks
 from torchrl_glam.runs.program import end_sweep, how_to_resume
 from torchrl_glam.runs.records.metrics import MetricsTable, Record
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 logger = logging.getLogger(__name__)
-
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
 
 
 class Run(Setting):
@@ -102,10 +99,14 @@ class Run(Setting):
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         with self._stack:
-            if isinstance(error, FloatingPointError) and self.ranks.first:
-                replace_file(self.folder / DIVERGED, f"{error}\n")
-            if self._whole and isinstance(error, self.ranks.shared_errors):
-                self._rescue(error)
+            if isinstance(error, FloatingPointError):  # from which no run resumes
+                if self.ranks.first:
+                    replace_file(self.folder / DIVERGED, f"{error}\n")
+            elif self._whole and self._resumable and isinstance(error, self.ranks.shared_errors):
+                try:
+                    logger.warning("The run ends by an error; saved as %s", self._save())
+                except Exception as second:
+                    logger.warning("The run ends by an error, and could not be saved: %s", second)
 
     def keeps(self, **objects: Any) -> None:
         """Names what a checkpoint holds, and restores it if the run is resumed.
@@ -159,15 +160,6 @@ class Run(Setting):
         path = self._checkpoints.save(self.counters["steps"], self._kept, asdict(self.config))
         self._whole = True
         return path
-
-    def _rescue(self, error: BaseException | None) -> None:
-        """Saves a checkpoint at an error; from numbers that are not finite no run resumes."""
-        if isinstance(error, FloatingPointError) or not self._resumable:
-            return
-        try:
-            logger.warning("The run ends by an error; saved as %s", self._save())
-        except Exception as second:
-            logger.warning("The run ends by an error, and could not be saved: %s", second)
 
     def backward(
         self,
