@@ -6,6 +6,7 @@ import csv
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from tensordict import TensorDictBase
@@ -77,10 +78,7 @@ def pool(results: Sequence[Result], policy: str) -> list[Result]:
         >>> pool(apart, "2 agents")[0].by_agent
         (0.9, 0.5)
     """
-
-    def what(result: Result) -> tuple[str, int, str]:
-        return result.split, result.objects, result.kind
-
+    what = attrgetter("split", "objects", "kind")
     groups = [list(group) for _, group in groupby(sorted(results, key=what), what)]
     return [
         Result(
