@@ -30,8 +30,7 @@ class CheckpointManager:
 
     - anything with ``state_dict`` and ``load_state_dict``: loss modules, optimizers, schedulers;
     - a :class:`torchrl.data.ReplayBuffer`, saved with its sampler, transforms and generator;
-    - a :class:`torchrl.collectors.Collector`, saved with the state of its environments, and
-      without its policy, whose weights are the loss module's;
+    - a :class:`torchrl.collectors.Collector`, saved with its environments, without its policy;
     - a dict or a list of JSON values (counters), which loading changes in place.
 
     The global generators of Python, numpy and torch are always part of it. A checkpoint holds JSON
@@ -76,8 +75,7 @@ class CheckpointManager:
     def save(self, step: int, objects: Mapping[str, Any], config: Mapping[str, Any]) -> Path:
         """Saves all objects; a checkpoint of the same step is replaced, the oldest is removed.
 
-        The checkpoint appears under its name only when complete. An interruption leaves the
-        earlier ones as they were.
+        It appears under its name when complete; an interruption leaves the earlier ones alone.
 
         Args:
             step: the run's step.
@@ -88,20 +86,10 @@ class CheckpointManager:
             The checkpoint's folder.
 
         Raises:
-            FloatingPointError: if weights or an optimizer's state are not finite. Nothing is
-                written then.
+            FloatingPointError: if weights or optimizer are not finite; nothing is written.
             TypeError: if an object is of no kind that can be saved, or ``config`` is no JSON.
             OSError: if it cannot be written (disk full, read-only, no permission).
         """
-        self._require_sound(step, objects)
-        self._ranks.hand_over(*filter(_is_record, objects.values()))
-        own = objects if self._ranks.first else kept_apart(objects)
-        about = {"step": step, "config": config, "processes": self._ranks.size}
-        with self._ranks.together(), writing_to(self._root):
-            return self._rotation.save(as_checkpoint(own), step=step, metadata=about)
-
-    def _require_sound(self, step: int, objects: Mapping[str, Any]) -> None:
-        """Refuses what no run can resume from."""
         with self._ranks.together():
             try:
                 require_finite(objects)
@@ -111,6 +99,11 @@ class CheckpointManager:
                 ) from None
         for module in (x for x in objects.values() if isinstance(x, nn.Module)):
             self._ranks.require_alike(module)
+        self._ranks.hand_over(*filter(_is_record, objects.values()))
+        own = objects if self._ranks.first else kept_apart(objects)
+        about = {"step": step, "config": config, "processes": self._ranks.size}
+        with self._ranks.together(), writing_to(self._root):
+            return self._rotation.save(as_checkpoint(own), step=step, metadata=about)
 
     def load(
         self,
@@ -133,8 +126,7 @@ class CheckpointManager:
 
         Raises:
             ValueError: if the configuration differs in other keys, or the number of processes.
-            torchrl.checkpoint.CheckpointError: if all checkpoints are damaged, other objects were
-                saved, or an object does not fit its saved state.
+            torchrl.checkpoint.CheckpointError: if none can be read, or none is of these objects.
         """
         own = objects if self._ranks.first else kept_apart(objects)
 
