@@ -41,8 +41,7 @@ class AsyncCollectors:
     """Batches of collectors that work apart from the learner, in the order in which they come.
 
     A collector begins its next batch, with the newest weights, when its last one is taken. A batch
-    is passed over for an older one that would otherwise lag behind by more than ``max_policy_lag``
-    updates.
+    is passed over for an older one that would otherwise exceed ``max_policy_lag``.
 
     A collector that is lost, or does not answer in time, is replaced by another, and its unfinished
     episodes are dropped. A place where one collector after another is lost stays empty.
@@ -50,13 +49,11 @@ class AsyncCollectors:
     Args:
         pool: starts them; it, or another with the same methods.
         updates_per_batch: most updates that the learner makes between two batches.
-        max_policy_lag: most updates that the learner has made since a batch's weights when it takes
-            the batch; at least ``updates_per_batch`` for each collector.
+        max_policy_lag: largest lag of a batch; at least ``updates_per_batch`` for each collector.
         timeout: seconds that a collector may take to start, or for a batch. Default: 300.
         forget: drops the steps of trajectories that a lost collector leaves unfinished, as
             :meth:`~torchrl_glam.replay.HindsightTransform.forget` does.
-        max_lost: collectors lost one after another, without a batch in between, before their place
-            stays empty. Default: 3.
+        max_lost: collectors lost in a row before their place stays empty. Default: 3.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """The processes of a run that torchrun starts: what each has of it, and what they agree on.
 
 Every process has a copy of the model and its share of environments, replay and batches. Gradients
-are summed, so all copies stay equal. The first process writes to the run's folder; the others write
-their shares of checkpoints.
+are summed, so all copies stay equal. The first process writes all but the others' checkpoints.
 """
 
 from __future__ import annotations
@@ -99,8 +98,7 @@ class Ranks:
         rows are relabelled, and processes differ by one where that does not divide.
 
         Raises:
-            ValueError: if environments, batch or capacity do not divide by the processes, or goals
-                are chosen or judged by what one process plays.
+            ValueError: if they do not divide, or what one process plays chooses or judges goals.
 
         Examples:
             >>> mine = Ranks(rank=1, size=4).share(RecipeConfig())
@@ -159,15 +157,11 @@ class Ranks:
 
     def all(self, flag: bool) -> bool:
         """Whether it is so on every process."""
-        return not self.any(not flag)
+        return all(self.gather(flag))
 
     def any(self, flag: bool) -> bool:
         """Whether it is so on any process."""
-        if self.size == 1:
-            return flag
-        value = torch.tensor(int(flag))
-        self._send(dist.all_reduce, value, op=dist.ReduceOp.MAX)
-        return bool(value)
+        return any(self.gather(flag))
 
     def gather(self, value: T) -> list[T]:
         """What each process gives, by rank; on every process."""
@@ -203,8 +197,6 @@ class Ranks:
 
         Records have ``state_dict``, ``merge`` (of such a state) and ``clear``.
         """
-        if self.size == 1:
-            return
         states = self.gather([record.state_dict() for record in records])
         for number, record in enumerate(records):
             if not self.first:
@@ -219,9 +211,6 @@ class Ranks:
         Raises:
             OtherProcessError: where it succeeded, saying what the others said.
         """
-        if self.size == 1:
-            yield
-            return
         failure = None
         try:
             yield
