@@ -7,7 +7,7 @@ Statistical Precipice".
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,6 +76,14 @@ def probability_of_improvement(first: Sequence[float], second: Sequence[float]) 
     return float(mannwhitneyu(first, second, method="asymptotic").statistic) / pairs
 
 
+def with_interval(
+    name: str, values: Sequence[float], statistic: Callable[..., np.ndarray] = np.mean
+) -> dict[str, float]:
+    """A statistic over runs by its name, with the ends ``_low`` and ``_high`` of its interval."""
+    whole, ends = statistic(np.asarray(values), axis=0), interval(values, statistic)
+    return {name: float(whole), f"{name}_low": float(ends[0]), f"{name}_high": float(ends[1])}
+
+
 def comparison_table(groups: Mapping[str, Sequence[RunSummary]], step: float) -> list[dict]:
     """A row of figures for every group of runs.
 
@@ -95,9 +103,7 @@ def comparison_table(groups: Mapping[str, Sequence[RunSummary]], step: float) ->
         final, area = [run.final for run in runs], [run.area for run in runs]
         iqm = ("iqm", final, interquartile_mean)
         for name, values, statistic in (("mean", final, np.mean), iqm, ("area", area, np.mean)):
-            low, high = interval(values, statistic)
-            row[name] = float(statistic(np.asarray(values), axis=0))
-            row |= {f"{name}_low": float(low), f"{name}_high": float(high)}
+            row |= with_interval(name, values, statistic)
         for threshold in runs[0].reached:
             steps, seconds = zip(*(run.reached[threshold] for run in runs), strict=True)
             row[f"reached_{threshold:g}"] = sum(map(math.isfinite, steps))

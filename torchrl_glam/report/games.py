@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchrl_glam.report.comparison import comparison_table, summarise
-from torchrl_glam.runs.success import interval
+from torchrl_glam.report.comparison import comparison_table, summarise, with_interval
 
 METRIC = "eval/train/sampled/success"
 """Success on training games, of the sampled policy."""
@@ -69,16 +68,8 @@ def game_rows(
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Success over runs, on training games and on new ones, with intervals."""
-    out = {}
-    for key, metric in (("success", METRIC), ("new", HELD_OUT)):
-        values = [row[metric] for row in rows]
-        low, high = interval(values)
-        out |= {
-            key: sum(values) / len(values),
-            f"{key}_low": float(low),
-            f"{key}_high": float(high),
-        }
-    return out
+    success, new = ([row[metric] for row in rows] for metric in (METRIC, HELD_OUT))
+    return with_interval("success", success) | with_interval("new", new)
 
 
 def unusual(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -88,8 +79,7 @@ def unusual(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
         settings: of each run, by its name.
 
     Returns:
-        Texts such as ``"gamma=0.95"``, by name. Of values that are equally frequent, the first is
-        the usual one.
+        Texts such as ``"gamma=0.95"``, by name. Of equally frequent values the first is usual.
 
     Examples:
         >>> unusual({"a": {"gamma": 0.9}, "b": {"gamma": 0.95}, "c": {"gamma": 0.9}})

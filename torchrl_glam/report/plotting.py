@@ -46,14 +46,12 @@ def plot_learning_curves(
 ) -> None:
     """Draws success against environment steps (or seconds), one colour a label.
 
-    Several runs of a label are thin lines, with their interquartile mean and, shaded, its 95 %
-    bootstrap interval.
+    Several runs of a label are thin lines, with what :func:`mean_and_interval` makes of them.
 
     Args:
         curves: for every label of the legend, x and y of each of its runs.
         path: PNG to write; its folder is made if need be.
-        references: heights of at most two lines, by name (random play, the oracle). Default:
-            none.
+        references: heights of at most two lines by name, as of random play. Default: none.
         x_label: name of the horizontal axis. Default: ``"environment steps"``.
     """
     with rc_context({"text.parse_math": False}):  # a label with two $ is a label
