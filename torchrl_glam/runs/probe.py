@@ -78,7 +78,8 @@ class PlanProbe:
         """
         out, found = {}, self._play(policy)
         for name, states in (*self._kept.items(), ("policy", found)):
-            probabilities, q_values = _in_parts(heads, states)
+            parts = [heads(part) for part in states.split(_ROWS)]
+            probabilities, q_values = map(torch.cat, zip(*parts, strict=True))
             measured = self._compare(states, probabilities, q_values)
             out |= {f"probe/{name}/{key}": value for key, value in measured.items()}
         taken = q_values.gather(1, found["action"].unsqueeze(1)).squeeze(1)
@@ -124,11 +125,6 @@ class PlanProbe:
         steps["return"] = torch.stack(returns[::-1], 1)
         first_episode = done.int().cumsum(1) - done.int() == 0
         return steps.exclude("next")[first_episode]
-
-
-def _in_parts(heads: Heads, states: TensorDictBase) -> tuple[Tensor, Tensor]:
-    parts = [heads(part) for part in states.split(_ROWS)]
-    return tuple(torch.cat(values) for values in zip(*parts, strict=True))
 
 
 def _mean_where(values: Tensor, where: Tensor) -> Tensor:
