@@ -36,20 +36,17 @@ def evaluate(
     gives the same goals and scenes; the global random state is left as it was.
 
     Args:
-        policy: writes the action; it is given the running instances only. ``None``: admissible
-            actions at random.
+        policy: writes the action of running instances. ``None``: admissible ones at random.
         env: a vectorised text environment, one episode an instance.
         seed: of environment and policy.
         deterministic: take the most likely action instead of sampling. Default False.
-        success_key: see :func:`~torchrl_glam.runs.records.statistics.goals_reached`. Default: the
-            one that the environment names, else ``"reward"``.
+        success_key: as of ``goals_reached``. Default: the environment's, else ``"reward"``.
 
     Returns:
-        ``success`` (share of all episodes), ``success/<kind>`` for every kind that occurred, and
-        ``length`` (mean number of steps of an episode).
+        ``success``, a share; ``success/<kind>`` for every kind that occurred; mean ``length``.
 
     Raises:
-        KeyError, ValueError: as ``goals_reached`` raises them.
+        KeyError, ValueError: as :func:`~torchrl_glam.runs.records.statistics.goals_reached`.
 
     Examples:
         >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv

@@ -34,9 +34,8 @@ def replace_file(path: Path, text: str) -> None:
 def plain_files(path: Path) -> Iterator[Path]:
     """Yields a file, or all files below a folder; a name that is not there has none.
 
-    Nothing is opened and no link is followed: a link may lead out of the folder, and reading a pipe
-    or a device may never end.
-    The first link, pipe, socket or device raises ValueError.
+    Nothing is opened. The first link, pipe, socket or device raises ValueError: a link may lead out
+    of the folder, and reading one of the others may never end.
     """
     kind = kind_of(path)
     if kind == "file":
@@ -85,8 +84,7 @@ def reserved(
         overwrite: whether files that are there may be replaced. Default: False.
 
     Raises:
-        FileExistsError: if a file is there and not empty, unless ``overwrite``, or the folder is a
-            file.
+        FileExistsError: if the folder is a file, or a file is not empty, unless ``overwrite``.
         ValueError: if a file is a link, a pipe or a device.
         OSError: if a file cannot be made.
     """

@@ -24,9 +24,8 @@ class HalvingPasses:
     """Splits batches into passes, and halves these, once in a run, when memory runs out.
 
     It decorates a function that makes an update and changes nothing but gradients before it has all
-    of them. Where memory runs out, these are forgotten, and the function is called again with
-    ``max_tokens`` halved, with a warning. The gradient of the whole batch is the same. Any other
-    error is told to the other processes of the run.
+    of them. Where memory runs out, these are forgotten, and it is called again with ``max_tokens``
+    halved and a warning, for the same gradient. Other errors are told to the other processes.
 
     Args:
         trunk: the trunk that reads the batches.
@@ -50,8 +49,7 @@ class HalvingPasses:
         """The update, tried again once.
 
         Raises:
-            torch.OutOfMemoryError: on a call, if memory runs out and passes were halved before, or
-                are of one token.
+            torch.OutOfMemoryError: on a call, where passes were halved before, or have one token.
         """
 
         @functools.wraps(update)

@@ -53,8 +53,7 @@ class Run(Setting):
         config: the checked configuration.
         name: of the recipe.
         unit: of a step of the run, for the page. Default: ``"environment steps"``.
-        record: keeps the run's page up to date, see
-            :class:`~torchrl_glam.report.record.RunRecord`. Default: None, no page.
+        record: a :class:`~torchrl_glam.report.record.RunRecord`. Default: None, no page.
         resumable: whether checkpoints are saved. Default: True.
 
     Attributes:
@@ -111,8 +110,7 @@ class Run(Setting):
     def keeps(self, **objects: Any) -> None:
         """Names what a checkpoint holds, and restores it if the run is resumed.
 
-        Besides these it holds counters, metrics and the global random numbers. The first process
-        gives the others its weights.
+        It holds counters, metrics and random numbers too. The first process's weights become all's.
 
         Args:
             **objects: of the kinds that
@@ -222,15 +220,13 @@ class Run(Setting):
     ) -> Iterator[TensorDictBase]:
         """Yields what is collected, once a round, until the run's last step or a signal.
 
-        Between two rounds metrics are written, and evaluations made and checkpoints saved where
-        they are due.
+        Between two rounds it logs, evaluates and saves checkpoints, where that is due.
 
         Args:
             collector: gives ``update_every`` steps a round, ``[num_envs, T]``.
             policy: is evaluated.
             heads: what policy and critic say of states, for the probe. Default: None, no probe.
-            apart: whether other processes collect, so that an error there leaves the run's state
-                whole. Default: False.
+            apart: whether an error of the collector leaves the run's state whole. Default: False.
         """
         config, counters = self.config, self.counters
         self._policy, self._heads = policy, heads
@@ -288,8 +284,7 @@ class Run(Setting):
 
         Args:
             metrics: the same on all processes.
-            means: of this process; the mean over the processes is logged, or the largest for a
-                name that ends in ``/max``.
+            means: of this process; logged is the processes' mean, or the largest of a ``…/max``.
         """
         self._progress.log(metrics, means)
 

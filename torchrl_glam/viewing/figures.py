@@ -32,8 +32,7 @@ def measure(
 
     Args:
         policy: writes the action; ``None`` plays admissible actions at random.
-        env: text environment; :func:`~torchrl_glam.text.describe_env` gives its goal kinds and its
-            ``success_key``.
+        env: text environment, see :func:`~torchrl_glam.text.describe_env`.
         name: the policy's name, for the table.
         split, objects: the environment's split of goals and number of objects, for the table.
         seed: seed of environment and policy.

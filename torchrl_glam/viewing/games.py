@@ -47,14 +47,12 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
     """Chooses the environment's settings: the agent's own, unless the configuration overrides them.
 
     Args:
-        config: its ``env`` overrides entries of the agent's, its ``eval_splits`` replace those of
-            the agent; if its ``env_class`` differs from the agent's, the agent's settings are
-            ignored.
+        config: its ``env`` overrides entries of the agent's, its ``eval_splits`` replace the
+            agent's; another ``env_class`` than the agent's replaces all of its settings.
         card: the agent card. None, or a card without an environment: Playground-Text.
 
     Returns:
-        ``env_class``, ``env``, ``eval_splits``, token lengths, ``memory`` and ``long_texts``, as in
-        recipes.
+        The recipes' ``env_class``, ``env``, ``eval_splits``, lengths, ``memory``, ``long_texts``.
 
     Raises:
         ValueError: if the agent card names an environment of another package and the configuration
