@@ -22,6 +22,8 @@ from torchrl_glam.runs.records.statistics import policy_lag
 
 logger = logging.getLogger(__name__)
 
+_MOST_LOST = 3  # collectors in a row
+
 
 @dataclass
 class _Place:
@@ -44,7 +46,7 @@ class AsyncCollectors:
     is passed over for an older one that would otherwise exceed ``max_policy_lag``.
 
     A collector that is lost, or does not answer in time, is replaced by another, and its unfinished
-    episodes are dropped. A place where one collector after another is lost stays empty.
+    episodes are dropped. A place where three are lost in a row, without a batch, stays empty.
 
     Args:
         pool: starts them; it, or another with the same methods.
@@ -53,7 +55,6 @@ class AsyncCollectors:
         timeout: seconds that a collector may take to start, or for a batch. Default: 300.
         forget: drops the steps of trajectories that a lost collector leaves unfinished, as
             :meth:`~torchrl_glam.replay.HindsightTransform.forget` does.
-        max_lost: collectors lost in a row before their place stays empty. Default: 3.
     """
 
     def __init__(
@@ -64,12 +65,10 @@ class AsyncCollectors:
         max_policy_lag: int,
         forget: Callable[[Tensor], int],
         timeout: float = 300.0,
-        max_lost: int = 3,
     ) -> None:
         self._pool = pool
         self._updates_per_batch, self._max_policy_lag = updates_per_batch, max_policy_lag
-        self._timeout, self._max_lost = timeout, max_lost
-        self._forget = forget
+        self._timeout, self._forget = timeout, forget
         self._places: list[_Place] = []
         self._weights, self._version = None, None
         self._started, self._lost = 0, 0  # collectors, over the whole run
@@ -121,9 +120,7 @@ class AsyncCollectors:
 
     def summary(self) -> dict[str, float]:
         """Lag of the batches since the last summary, collectors at work, and how many were lost."""
-        out: dict[str, float] = {}
-        if self._lags:
-            out = policy_lag(-torch.tensor(self._lags), 0, "collected")
+        out = policy_lag(-torch.tensor(self._lags), 0, "collected") if self._lags else {}
         self._lags.clear()
         return out | {"collectors": len(self._places), "collectors_lost": self._lost}
 
@@ -175,7 +172,7 @@ class AsyncCollectors:
         dropped = 0 if place.unfinished is None else self._forget(place.unfinished)
         self._lost += 1
         place.lost_in_a_row += 1
-        if place.lost_in_a_row < self._max_lost:
+        if place.lost_in_a_row < _MOST_LOST:
             self._start(place)
             follows = f"collector {place.number} takes its place"
         else:
