@@ -71,8 +71,7 @@ class Ranks:
         """
         if not dist.is_torchelastic_launched() or int(os.environ["WORLD_SIZE"]) == 1:
             return cls()
-        cuda = config.device.startswith("cuda") or config.device == "auto"
-        cuda = cuda and torch.cuda.is_available()
+        cuda = config.device.startswith(("cuda", "auto")) and torch.cuda.is_available()
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda and dist.is_nccl_available() else "gloo",
             timeout=PATIENCE,
@@ -114,15 +113,14 @@ class Ranks:
                     "each would go by its own episodes alone"
                 )
         shares: dict[str, Any] = {"seed": self.seed(config.seed)}
-        for key in _DIVIDED:
-            value = getattr(config, key, None)
-            if value is not None and value % self.size:
+        for key in (key for key in _DIVIDED if hasattr(config, key)):
+            value = getattr(config, key)
+            if value % self.size:
                 raise ValueError(
                     f"{key} ({value}) must be a multiple of the {self.size} processes that share "
                     "it: change it, or torchrun's --nproc-per-node and --nnodes"
                 )
-            if value is not None:
-                shares[key] = value // self.size
+            shares[key] = value // self.size
         if hasattr(config, "hindsight_ratio"):
             relabelled = round(config.hindsight_ratio * config.batch_size)
             first, last = (relabelled * r // self.size for r in (self.rank, self.rank + 1))
