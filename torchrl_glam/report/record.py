@@ -22,8 +22,7 @@ _REST = 200  # a page is written again after so many times what the last one too
 class RunRecord:
     """A run's ``report.html``, and ``run.json`` with what the page says besides metrics.
 
-    The page is written with a row of the metrics if the run has computed 200 times as long as the
-    last one took, so that pages take at most 0.5 % of a run.
+    A page follows another when the run has computed 200 times as long as that took: 0.5 % at most.
 
     Args:
         folder: of the run.
@@ -56,8 +55,7 @@ class RunRecord:
 
         Args:
             rows: the metrics, each with ``"step"``; without any, nothing is written.
-            references: success of other policies by name, with the ends of its interval if they
-                are known, for this page and later ones. Default: none.
+            references: as a chart takes them, for this page and later ones. Default: none.
         """
         if not rows or (time.thread_time() < self._due and not references):
             return

@@ -40,8 +40,7 @@ _GAMES = ("babyai", "scienceworld", "textworld", "textworld_express")
 OWN_ENVS = (OWN_ENV, *(f"torchrl_glam.envs.games.{game}:make_{game}" for game in _GAMES))
 """What a folder may name by itself: to make any other environment runs code that it chose.
 
-ALFWorld and Jericho are not among them: a folder might name game files of its own, which are code,
-or which an interpreter in C reads.
+Not ALFWorld and Jericho: a folder might name its own game files, which are code, or read in C.
 """
 
 

@@ -14,8 +14,7 @@ from torchrl_glam._files import kind_of, open_below, path_below
 def replace_file(path: Path, text: str) -> None:
     """Writes a text file that appears under its name only when complete and on disk.
 
-    Whatever interrupts this leaves the file as it was. A link of that name is replaced, not
-    followed. The file's folder is made if need be.
+    Whatever interrupts this leaves it as it was. A link is replaced. Its folder is made if need be.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")

@@ -42,12 +42,11 @@ logger = logging.getLogger(__name__)
 class Run(Setting):
     """A training run around an algorithm: a context manager.
 
-    It owns the folder and its lock, seeds, device, the processes that torchrun started, what is
-    checkpointed and restored, signals to stop, batches split for memory, the progress bar, metrics,
-    evaluations and the results. An algorithm calls ``load_model`` and ``make_envs``, then
-    :meth:`keeps`, loops over :meth:`rounds` with a function that :meth:`update` decorates and
-    :meth:`log`, and ends with :meth:`finish`. If the loop ends by an error, a checkpoint is saved
-    where the run's state is whole: all that was collected is stored, and the weights are finite.
+    It owns folder, seeds, device, torchrun's processes, checkpoints, signals to stop, batches split
+    for memory, progress bar, metrics, evaluations and results. An algorithm calls ``load_model``
+    and ``make_envs``, then :meth:`keeps`, loops over :meth:`rounds` with a function that
+    :meth:`update` decorates and :meth:`log`, and ends with :meth:`finish`. An error saves a
+    checkpoint if the state is whole: all that was collected is stored, and weights are finite.
 
     Args:
         config: the checked configuration.

@@ -55,8 +55,7 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
         The recipes' ``env_class``, ``env``, ``eval_splits``, lengths, ``memory``, ``long_texts``.
 
     Raises:
-        ValueError: if the agent card names an environment of another package and the configuration
-            does not: a card may come from anywhere, and making an environment runs code.
+        ValueError: if the card alone names an environment of another package, whose code would run.
 
     Examples:
         >>> card = AgentCard(environment={"env": {"num_objects": 3, "max_steps": 10}})
@@ -101,8 +100,7 @@ def make_game(
         **arguments: arguments of the environment that override the settings.
 
     Raises:
-        ValueError: if there is no such split, or as
-            :func:`~torchrl_glam.runs.environments.make_bare_env` raises it.
+        ValueError: if there is no such split, or arguments do not fit the environment.
     """
     config = RecipeConfig(**settings)
     config.env = {**config.env, **arguments}
@@ -117,8 +115,7 @@ def tokenize(env: EnvBase, agent: Agent, settings: Mapping[str, Any] | None = No
     Args:
         env: text environment.
         agent: gives tokenizer and template.
-        settings: numbers of tokens to keep, and what of longer texts, as :func:`choose_game` gives
-            them. Default: those of the environment's longest texts, and no memory.
+        settings: as of :func:`choose_game`. Default: room for the longest texts, and no memory.
     """
     lengths = token_lengths(env, agent.tokenizer, agent.template)
     settings = settings or {}

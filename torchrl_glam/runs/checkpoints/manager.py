@@ -36,9 +36,8 @@ class CheckpointManager:
     The global generators of Python, numpy and torch are always part of it. A checkpoint holds JSON
     and raw tensors only, so loading one runs no code.
 
-    With several processes, each calls every method at the same place. The first one saves what all
-    share; the others save their replay buffers, collectors and generators to
-    ``checkpoints/process_<rank>``. What fails on one fails on all.
+    Several processes call every method at the same place, and what fails on one fails on all. The
+    first saves what all share, others what is theirs alone, to ``checkpoints/process_<rank>``.
 
     Args:
         folder: the run's folder. Nothing is written there before :meth:`save`.
@@ -117,12 +116,10 @@ class CheckpointManager:
             objects: the same names and kinds as were saved, freshly built.
             config: the configuration of the run that wants to resume. None: only some objects are
                 restored, those of the first process; nothing is compared.
-            allow_changed: keys of the configuration that may differ from the saved one; dots
-                lead into nested dicts, and a key stands for all keys below it.
+            allow_changed: keys of it that may differ, with all below them; dots lead into dicts.
 
         Returns:
-            The step given when the checkpoint was saved, or 0 if the run ended before its first
-            checkpoint: it then begins again, and the objects stay as they are.
+            The checkpoint's step, or 0 where there is none, and the objects stay as they are.
 
         Raises:
             ValueError: if the configuration differs in other keys, or the number of processes.
