@@ -101,9 +101,8 @@ def comparison_table(groups: Mapping[str, Sequence[RunSummary]], step: float) ->
     for label, runs in groups.items():
         row = {"label": label, "runs": len(runs), "step": step}
         final, area = [run.final for run in runs], [run.area for run in runs]
-        iqm = ("iqm", final, interquartile_mean)
-        for name, values, statistic in (("mean", final, np.mean), iqm, ("area", area, np.mean)):
-            row |= with_interval(name, values, statistic)
+        row |= with_interval("mean", final) | with_interval("iqm", final, interquartile_mean)
+        row |= with_interval("area", area)
         for threshold in runs[0].reached:
             steps, seconds = zip(*(run.reached[threshold] for run in runs), strict=True)
             row[f"reached_{threshold:g}"] = sum(map(math.isfinite, steps))
