@@ -25,31 +25,24 @@ class Rules:
 
     def filled(self, *keys: str) -> None:
         """Requires texts that are not empty, or null."""
-        for key in keys:
-            value = getattr(self, key)
-            self.require(key, value is None or bool(str(value).strip()), "not be empty")
+        for key, value in self._given(keys):
+            self.require(key, bool(str(value).strip()), "not be empty")
 
     def at_least(self, low: int, *keys: str) -> None:
         """Requires finite numbers of a smallest value, or null."""
-        for key in keys:
-            value = getattr(self, key)
+        for key, value in self._given(keys):
             finite = " and finite" if value == math.inf else ""
-            fits = value is None or low <= value < math.inf
-            self.require(key, fits, f"be at least {low}{finite}")
+            self.require(key, low <= value < math.inf, f"be at least {low}{finite}")
 
     def above(self, low: float, *keys: str) -> None:
         """Requires finite numbers that are larger than another, or null."""
-        for key in keys:
-            value = getattr(self, key)
-            fits = value is None or low < value < math.inf
-            self.require(key, fits, f"be above {low} and finite")
+        for key, value in self._given(keys):
+            self.require(key, low < value < math.inf, f"be above {low} and finite")
 
     def within(self, low: float, high: float, *keys: str) -> None:
         """Requires numbers of a closed range, or null."""
-        for key in keys:
-            value = getattr(self, key)
-            fits = value is None or low <= value <= high
-            self.require(key, fits, f"be in [{low:g}, {high:g}]")
+        for key, value in self._given(keys):
+            self.require(key, low <= value <= high, f"be in [{low:g}, {high:g}]")
 
     def choice(self, key: str, choices: tuple[str, ...]) -> None:
         """Requires one of several words."""
@@ -60,3 +53,7 @@ class Rules:
         unit = getattr(self, of)
         for key in keys:
             self.require(key, getattr(self, key) % unit == 0, f"be a multiple of {of} ({unit})")
+
+    def _given(self, keys: tuple[str, ...]) -> list[tuple[str, Any]]:
+        """The keys that are not null, with their values."""
+        return [(key, getattr(self, key)) for key in keys if getattr(self, key) is not None]
