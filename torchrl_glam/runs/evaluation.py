@@ -115,8 +115,7 @@ def play_randomly(env: EnvBase, *, seconds: float = 60.0) -> Result:
     """Plays admissible actions at random, for a line to compare with.
 
     Args:
-        env: a vectorised text environment; it is played in rounds of one episode an instance, to
-            2,000 episodes at least, which give success to within 0.02.
+        env: a vectorised text environment; it plays rounds to 2,000 episodes: success within 0.02.
         seconds: after which no further round begins, for slow games. Default: 60.
 
     Returns:

@@ -30,8 +30,7 @@ class HalvingPasses:
     Args:
         trunk: the trunk that reads the batches.
         optimizer: gathers the gradients.
-        max_tokens: most tokens of a pass, see :func:`~torchrl_glam.models.split_by_tokens`; None:
-            everything in one. The attribute of that name is what holds now.
+        max_tokens: most tokens of a pass; None: all in one. The attribute is what holds now.
     """
 
     def __init__(self, trunk: Trunk, optimizer: GatheringOptimizer, max_tokens: int | None) -> None:

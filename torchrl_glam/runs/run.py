@@ -112,9 +112,8 @@ class Run(Setting):
         It holds counters, metrics and random numbers too. The first process's weights become all's.
 
         Args:
-            **objects: of the kinds that
-                :class:`~torchrl_glam.runs.checkpoints.manager.CheckpointManager` saves; ``loss``
-                and ``optimizer`` must be among them. ``goals`` are measured at evaluations.
+            **objects: as of :class:`~torchrl_glam.runs.checkpoints.manager.CheckpointManager`, with
+                ``loss`` and ``optimizer``. ``goals`` are measured at evaluations.
 
         Raises:
             ValueError: if a weight that is to be trained gets no gradient.

@@ -33,8 +33,7 @@ class CheckpointManager:
     - a :class:`torchrl.collectors.Collector`, saved with its environments, without its policy;
     - a dict or a list of JSON values (counters), which loading changes in place.
 
-    The global generators of Python, numpy and torch are always part of it. A checkpoint holds JSON
-    and raw tensors only, so loading one runs no code.
+    Global generators are always part of it. It holds JSON and raw tensors: loading runs no code.
 
     Several processes call every method at the same place, and what fails on one fails on all. The
     first saves what all share, others what is theirs alone, to ``checkpoints/process_<rank>``.
