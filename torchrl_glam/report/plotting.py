@@ -58,7 +58,13 @@ def plot_learning_curves(
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
         axes = figure.subplots()
         for index, (label, runs) in enumerate(curves.items()):
-            _draw_group(axes, label, runs, f"C{index}")
+            colour, several = f"C{index}", len(runs) > 1
+            for x, y in runs if several else ():
+                axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
+            x, mean, low, high = mean_and_interval(runs)
+            axes.plot(x, mean, color=colour, label=label)
+            if several:
+                axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
         for style, (name, height) in zip(("--", ":"), (references or {}).items(), strict=False):
             axes.axhline(height, linestyle=style, linewidth=1, color="0.5", label=name)
         axes.set(xlabel=x_label, ylabel="success rate", ylim=(0, 1.08))
@@ -66,13 +72,3 @@ def plot_learning_curves(
         path = Path(path)
         with open_below(path.parent, path.name, "wb") as file:
             figure.savefig(file, dpi=120, format="png")
-
-
-def _draw_group(axes, label: str, runs: Sequence, colour: str) -> None:
-    several = len(runs) > 1
-    for x, y in runs if several else ():
-        axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
-    x, mean, low, high = mean_and_interval(runs)
-    axes.plot(x, mean, color=colour, label=label)
-    if several:
-        axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
