@@ -60,9 +60,8 @@ class CheckpointManager:
     def __init__(
         self, folder: str | os.PathLike, keep: int = 2, ranks: Ranks | None = None
     ) -> None:
-        self.folder = Path(folder)
         self._ranks = Ranks() if ranks is None else ranks
-        self._root = self.folder / CHECKPOINTS
+        self._root = Path(folder) / CHECKPOINTS
         own = "" if self._ranks.first else f"process_{self._ranks.rank}"
         self._rotation = CheckpointRotation(self._root / own, keep_last=keep, prefix=_PREFIX)
 
