@@ -89,8 +89,7 @@ class EvaluateConfig(ViewConfig):
         self.filled("output")
         whole = all(isinstance(folder, str) and folder for folder in self.agents)
         some = self.agent is None or (self.agents and len(set(self.agents)) == len(self.agents))
-        expected = "be a folder, or a list of folders that differ"
-        self.require("agent", whole and bool(some), expected)
+        self.require("agent", whole and bool(some), "be a folder, or a list of folders that differ")
         for key in ("objects", "splits", "modes"):
             given = getattr(self, key)
             listed = given is None or 0 < len(given) == len(set(given))
