@@ -7,7 +7,7 @@ Statistical Precipice".
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +27,7 @@ class RunSummary:
     Attributes:
         final: success at that step.
         area: mean success up to it, by the trapezoidal rule: the normalised area under the curve.
-        reached: environment steps and seconds of the first measurement of at least each threshold,
-            by threshold; ``inf`` if there is none.
+        reached: steps and seconds to each threshold, where first measured; ``inf`` if it never was.
     """
 
     final: float
@@ -76,6 +75,14 @@ def probability_of_improvement(first: Sequence[float], second: Sequence[float]) 
     return float(mannwhitneyu(first, second, method="asymptotic").statistic) / pairs
 
 
+def with_interval(
+    name: str, values: Sequence[float], statistic: Callable[..., np.ndarray] = np.mean
+) -> dict[str, float]:
+    """A statistic over runs by its name, with the ends ``_low`` and ``_high`` of its interval."""
+    whole, ends = statistic(np.asarray(values), axis=0), interval(values, statistic)
+    return {name: float(whole), f"{name}_low": float(ends[0]), f"{name}_high": float(ends[1])}
+
+
 def comparison_table(groups: Mapping[str, Sequence[RunSummary]], step: float) -> list[dict]:
     """A row of figures for every group of runs.
 
@@ -84,20 +91,16 @@ def comparison_table(groups: Mapping[str, Sequence[RunSummary]], step: float) ->
         step: up to which they were summarised.
 
     Returns:
-        Rows with ``label``, ``runs``, ``step``; ``mean`` and ``iqm`` of success there, each with
-        ``_low`` and ``_high``; the same of ``area``; and for every threshold, such as 0.9,
-        ``reached_0.9`` (how many runs came to it), ``steps_to_0.9`` and ``seconds_to_0.9``, medians
-        over all runs, ``inf`` where half of them did not.
+        Rows with ``label``, ``runs``, ``step``; ``mean`` and ``iqm`` of success there and ``area``,
+        as of :func:`with_interval`; and for every threshold, such as 0.9, ``reached_0.9`` (how many
+        runs), ``steps_to_0.9`` and ``seconds_to_0.9``, medians, ``inf`` where half did not.
     """
     rows = []
     for label, runs in groups.items():
         row = {"label": label, "runs": len(runs), "step": step}
         final, area = [run.final for run in runs], [run.area for run in runs]
-        iqm = ("iqm", final, interquartile_mean)
-        for name, values, statistic in (("mean", final, np.mean), iqm, ("area", area, np.mean)):
-            low, high = interval(values, statistic)
-            row[name] = float(statistic(np.asarray(values), axis=0))
-            row |= {f"{name}_low": float(low), f"{name}_high": float(high)}
+        row |= with_interval("mean", final) | with_interval("iqm", final, interquartile_mean)
+        row |= with_interval("area", area)
         for threshold in runs[0].reached:
             steps, seconds = zip(*(run.reached[threshold] for run in runs), strict=True)
             row[f"reached_{threshold:g}"] = sum(map(math.isfinite, steps))

@@ -20,15 +20,14 @@ def sections(
 ) -> list[tuple[str, list[Chart]]]:
     """The charts of a run, under their headings.
 
-    ``references`` are those of :class:`~torchrl_glam.report.Chart`, and ``unit`` is what ``step``
-    counts.
+    ``references`` are those of a :class:`~torchrl_glam.report.Chart`; ``step`` counts ``unit``.
 
     Examples:
         >>> rows = [{"step": 0, "entropy": 1.0}, {"step": 32, "entropy": 0.5, "tea/cups": 2}]
         >>> [(name, [chart.title for chart in charts]) for name, charts in sections(rows, {}, "")]
         [('Policy', ['Entropy']), ('Other measurements', ['tea'])]
     """
-    columns = {**_columns(rows), **_shares(rows)}
+    columns = _columns(rows)
     left = [name for name in columns if not _APART.fullmatch(name)]
     out = []
     for heading, plans in SECTIONS.items():
@@ -45,28 +44,18 @@ def sections(
 
 
 def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, Column]:
-    columns: dict[str, Column] = {}
-    for row in rows:
-        for name, value in row.items():
-            steps, values = columns.setdefault(name, ([], []))
-            steps.append(row["step"])
-            values.append(value)
-    return columns
-
-
-def _shares(rows: Sequence[Mapping[str, float]]) -> dict[str, Column]:
-    """What parts of the recipe's loop took of the seconds between two rows."""
+    """What is in rows, and what parts of the recipe's loop took of the seconds between them."""
     columns: dict[str, Column] = {}
     before = 0.0
     for row in rows:
-        if "seconds" not in row:
-            continue
-        elapsed, before = row["seconds"] - before, row["seconds"]
-        for name in row:
-            if name.startswith(_TOTAL) and elapsed > 0:
-                column = columns.setdefault(f"share/time/{name.removeprefix(_TOTAL)}", ([], []))
-                column[0].append(row["step"])
-                column[1].append(row[name] / elapsed)
+        now = row.get("seconds", before)
+        times = [name for name in row if name.startswith(_TOTAL) and now > before]
+        shares = {name.replace(_TOTAL, "share/time/"): row[name] / (now - before) for name in times}
+        before = now
+        for name, value in {**row, **shares}.items():
+            steps, values = columns.setdefault(name, ([], []))
+            steps.append(row["step"])
+            values.append(value)
     return columns
 
 

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchrl_glam.report.comparison import comparison_table, summarise
-from torchrl_glam.runs.success import interval
+from torchrl_glam.report.comparison import comparison_table, summarise, with_interval
 
 METRIC = "eval/train/sampled/success"
 """Success on training games, of the sampled policy."""
@@ -32,11 +31,10 @@ def game_rows(
         thresholds: of success on training games.
 
     Returns:
-        Rows with ``agent``; ``runs``; ``steps`` of learning, those of the shortest run, and
-        ``pretraining_steps`` of random play before; ``success`` and ``new`` at the end, means over
-        runs with the ends ``_low`` and ``_high`` of their 95 % bootstrap interval; for every
-        threshold ``steps_to_0.5`` and ``seconds_to_0.5``, medians, ``inf`` where half of the runs
-        did not come to it; and ``minutes`` of a run. What is not known is left out, or NaN.
+        Rows with ``agent``; ``runs``; ``steps`` of the shortest run, and ``pretraining_steps`` of
+        random play before; ``success`` and ``new`` at the end, as of :func:`with_interval`; for
+        every threshold ``steps_to_0.5`` and ``seconds_to_0.5``, medians, ``inf`` where half of the
+        runs did not come to it; and ``minutes`` of a run. What is not known is left out, or NaN.
 
     Examples:
         >>> before = {"step": 0, "seconds": 0, METRIC: 0.25, HELD_OUT: 0.25}
@@ -69,16 +67,8 @@ def game_rows(
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Success over runs, on training games and on new ones, with intervals."""
-    out = {}
-    for key, metric in (("success", METRIC), ("new", HELD_OUT)):
-        values = [row[metric] for row in rows]
-        low, high = interval(values)
-        out |= {
-            key: sum(values) / len(values),
-            f"{key}_low": float(low),
-            f"{key}_high": float(high),
-        }
-    return out
+    success, new = ([row[metric] for row in rows] for metric in (METRIC, HELD_OUT))
+    return with_interval("success", success) | with_interval("new", new)
 
 
 def unusual(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -88,8 +78,7 @@ def unusual(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
         settings: of each run, by its name.
 
     Returns:
-        Texts such as ``"gamma=0.95"``, by name. Of values that are equally frequent, the first is
-        the usual one.
+        Texts such as ``"gamma=0.95"``, by name. Of equally frequent values the first is usual.
 
     Examples:
         >>> unusual({"a": {"gamma": 0.9}, "b": {"gamma": 0.95}, "c": {"gamma": 0.9}})

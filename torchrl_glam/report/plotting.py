@@ -46,21 +46,25 @@ def plot_learning_curves(
 ) -> None:
     """Draws success against environment steps (or seconds), one colour a label.
 
-    Several runs of a label are thin lines, with their interquartile mean and, shaded, its 95 %
-    bootstrap interval.
+    Several runs of a label are thin lines, with what :func:`mean_and_interval` makes of them.
 
     Args:
         curves: for every label of the legend, x and y of each of its runs.
         path: PNG to write; its folder is made if need be.
-        references: heights of at most two lines, by name (random play, the oracle). Default:
-            none.
+        references: heights of at most two lines by name, as of random play. Default: none.
         x_label: name of the horizontal axis. Default: ``"environment steps"``.
     """
     with rc_context({"text.parse_math": False}):  # a label with two $ is a label
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
         axes = figure.subplots()
         for index, (label, runs) in enumerate(curves.items()):
-            _draw_group(axes, label, runs, f"C{index}")
+            colour, several = f"C{index}", len(runs) > 1
+            for x, y in runs if several else ():
+                axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
+            x, mean, low, high = mean_and_interval(runs)
+            axes.plot(x, mean, color=colour, label=label)
+            if several:
+                axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
         for style, (name, height) in zip(("--", ":"), (references or {}).items(), strict=False):
             axes.axhline(height, linestyle=style, linewidth=1, color="0.5", label=name)
         axes.set(xlabel=x_label, ylabel="success rate", ylim=(0, 1.08))
@@ -68,13 +72,3 @@ def plot_learning_curves(
         path = Path(path)
         with open_below(path.parent, path.name, "wb") as file:
             figure.savefig(file, dpi=120, format="png")
-
-
-def _draw_group(axes, label: str, runs: Sequence, colour: str) -> None:
-    several = len(runs) > 1
-    for x, y in runs if several else ():
-        axes.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
-    x, mean, low, high = mean_and_interval(runs)
-    axes.plot(x, mean, color=colour, label=label)
-    if several:
-        axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)

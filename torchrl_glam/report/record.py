@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from torchrl_glam.report.page import make_page
-from torchrl_glam.report.run import Run, find_episodes
+from torchrl_glam.report.run import describe_run
 from torchrl_glam.runs.files import replace_file
 from torchrl_glam.runs.records.process import describe_process
-from torchrl_glam.runs.run_folder import CONFIG, PAGE, RECORD
+from torchrl_glam.runs.run_folder import PAGE, RECORD
 
 _REST = 200  # a page is written again after so many times what the last one took
 
@@ -22,8 +22,7 @@ _REST = 200  # a page is written again after so many times what the last one too
 class RunRecord:
     """A run's ``report.html``, and ``run.json`` with what the page says besides metrics.
 
-    The page is written with a row of the metrics if the run has computed 200 times as long as the
-    last one took, so that pages take at most 0.5 % of a run.
+    A page follows another when the run has computed 200 times as long as that took: 0.5 % at most.
 
     Args:
         folder: of the run.
@@ -56,8 +55,7 @@ class RunRecord:
 
         Args:
             rows: the metrics, each with ``"step"``; without any, nothing is written.
-            references: success of other policies by name, with the ends of its interval if they
-                are known, for this page and later ones. Default: none.
+            references: as a chart takes them, for this page and later ones. Default: none.
         """
         if not rows or (time.thread_time() < self._due and not references):
             return
@@ -67,10 +65,7 @@ class RunRecord:
             replace_file(self._folder / RECORD, json.dumps(record, indent=1) + "\n")
             self._record = record
         started = time.thread_time()
-        config = self._folder / CONFIG
-        text = config.read_text(encoding="utf-8") if config.is_file() else ""
-        name, episodes = self._folder.resolve().name, find_episodes(self._folder)
-        run = Run(name, list(rows), text, self._record, episodes)
+        run = describe_run(self._folder, list(rows), self._record)
         replace_file(self._folder / PAGE, make_page(run))
         now = time.thread_time()
         self._due = now + _REST * (now - started)

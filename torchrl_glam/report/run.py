@@ -21,8 +21,7 @@ class Run:
         name: of its folder.
         rows: its metrics, by step.
         config: its configuration as text. Default: none.
-        record: what :class:`~torchrl_glam.report.record.RunRecord` keeps of it. Default:
-            nothing.
+        record: what a :class:`~torchrl_glam.report.record.RunRecord` keeps. Default: nothing.
         episodes: names of pages of episodes in its folder. Default: none.
     """
 
@@ -67,18 +66,19 @@ def read_run(folder: str | Path) -> Run:
         raise FileNotFoundError(
             f"folder ({str(folder)!r}) holds no {METRICS}: give the folder of a run that has begun"
         )
-    rows = _read_rows(folder / METRICS)
-    config, record = folder / CONFIG, folder / RECORD
-    text = read_text(config) if config.exists() else ""
+    rows, record = _read_rows(folder / METRICS), folder / RECORD
     about = read_json(record) if record.exists() else {}
     if not isinstance(about, dict):
         raise ValueError(f"{str(record)!r} must hold an object, not {shorten(about)!r}")
-    return Run(folder.resolve().name, rows, text, about, find_episodes(folder))
+    return describe_run(folder, rows, about)
 
 
-def find_episodes(folder: Path) -> list[str]:
-    """Names of the pages of episodes in a run's folder, by time of writing."""
-    return sorted(path.name for path in folder.glob("episodes*.html"))
+def describe_run(folder: Path, rows: list[dict[str, float]], record: Mapping[str, Any]) -> Run:
+    """A run of these rows and this record, with what else its folder holds."""
+    config = folder / CONFIG
+    text = read_text(config) if config.exists() else ""
+    episodes = sorted(path.name for path in folder.glob("episodes*.html"))  # by time of writing
+    return Run(folder.resolve().name, rows, text, record, episodes)
 
 
 def _read_rows(path: Path) -> list[dict[str, float]]:

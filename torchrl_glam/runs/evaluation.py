@@ -36,20 +36,17 @@ def evaluate(
     gives the same goals and scenes; the global random state is left as it was.
 
     Args:
-        policy: writes the action; it is given the running instances only. ``None``: admissible
-            actions at random.
+        policy: writes the action of running instances. ``None``: admissible ones at random.
         env: a vectorised text environment, one episode an instance.
         seed: of environment and policy.
         deterministic: take the most likely action instead of sampling. Default False.
-        success_key: see :func:`~torchrl_glam.runs.records.statistics.goals_reached`. Default: the
-            one that the environment names, else ``"reward"``.
+        success_key: as of ``goals_reached``. Default: the environment's, else ``"reward"``.
 
     Returns:
-        ``success`` (share of all episodes), ``success/<kind>`` for every kind that occurred, and
-        ``length`` (mean number of steps of an episode).
+        ``success``, a share; ``success/<kind>`` for every kind that occurred; mean ``length``.
 
     Raises:
-        KeyError, ValueError: as ``goals_reached`` raises them.
+        KeyError, ValueError: as :func:`~torchrl_glam.runs.records.statistics.goals_reached`.
 
     Examples:
         >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
@@ -114,22 +111,18 @@ def play_episodes(
         return reached, length, kind
 
 
-def play_randomly(
-    env: EnvBase, *, seed: int = EVAL_SEED, episodes: int = 2_000, seconds: float = 60.0
-) -> Result:
+def play_randomly(env: EnvBase, *, seconds: float = 60.0) -> Result:
     """Plays admissible actions at random, for a line to compare with.
 
     Args:
-        env: a vectorised text environment; it is played in rounds of one episode an instance.
-        seed: of environment and play in the first round; it counts up. Default: the recipes'.
-        episodes: to play, at least. Default: 2,000, which give success to within 0.02.
+        env: a vectorised text environment; it plays rounds to 2,000 episodes: success within 0.02.
         seconds: after which no further round begins, for slow games. Default: 60.
 
     Returns:
         The result, of policy ``"random play"`` and split ``"train"``.
     """
-    successes, played, steps, started = 0, 0, 0, time.monotonic()
-    while played == 0 or (played < episodes and time.monotonic() - started < seconds):
+    successes, played, steps, seed, started = 0, 0, 0, EVAL_SEED, time.monotonic()
+    while played == 0 or (played < 2_000 and time.monotonic() - started < seconds):
         reached, length, _ = play_episodes(None, env, seed=seed)
         successes, played = successes + int(reached.sum()), played + reached.numel()
         steps, seed = steps + int(length.sum()), seed + 1

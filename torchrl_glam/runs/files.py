@@ -14,8 +14,7 @@ from torchrl_glam._files import kind_of, open_below, path_below
 def replace_file(path: Path, text: str) -> None:
     """Writes a text file that appears under its name only when complete and on disk.
 
-    Whatever interrupts this leaves the file as it was. A link of that name is replaced, not
-    followed. The file's folder is made if need be.
+    Whatever interrupts this leaves it as it was. A link is replaced. Its folder is made if need be.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
@@ -34,9 +33,8 @@ def replace_file(path: Path, text: str) -> None:
 def plain_files(path: Path) -> Iterator[Path]:
     """Yields a file, or all files below a folder; a name that is not there has none.
 
-    Nothing is opened and no link is followed: a link may lead out of the folder, and reading a pipe
-    or a device may never end.
-    The first link, pipe, socket or device raises ValueError.
+    Nothing is opened. The first link, pipe, socket or device raises ValueError: a link may lead out
+    of the folder, and reading one of the others may never end.
     """
     kind = kind_of(path)
     if kind == "file":
@@ -85,8 +83,7 @@ def reserved(
         overwrite: whether files that are there may be replaced. Default: False.
 
     Raises:
-        FileExistsError: if a file is there and not empty, unless ``overwrite``, or the folder is a
-            file.
+        FileExistsError: if the folder is a file, or a file is not empty, unless ``overwrite``.
         ValueError: if a file is a link, a pipe or a device.
         OSError: if a file cannot be made.
     """

@@ -48,10 +48,5 @@ class StopSignal:
                 # Not by print: this may run in the middle of one.
                 os.write(stream, _ANSWER if stream == 2 else b"")
             except OSError:  # the terminal is gone, and must not end the run before it has saved
-                _silence(stream)
-
-
-def _silence(stream: int) -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream)
-    os.close(nowhere)
+                with open(os.devnull, "wb") as nowhere:
+                    os.dup2(nowhere.fileno(), stream)

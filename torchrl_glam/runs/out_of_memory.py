@@ -24,15 +24,13 @@ class HalvingPasses:
     """Splits batches into passes, and halves these, once in a run, when memory runs out.
 
     It decorates a function that makes an update and changes nothing but gradients before it has all
-    of them. Where memory runs out, these are forgotten, and the function is called again with
-    ``max_tokens`` halved, with a warning. The gradient of the whole batch is the same. Any other
-    error is told to the other processes of the run.
+    of them. Where memory runs out, these are forgotten, and it is called again with ``max_tokens``
+    halved and a warning, for the same gradient. Other errors are told to the other processes.
 
     Args:
         trunk: the trunk that reads the batches.
         optimizer: gathers the gradients.
-        max_tokens: most tokens of a pass, see :func:`~torchrl_glam.models.split_by_tokens`; None:
-            everything in one. The attribute of that name is what holds now.
+        max_tokens: most tokens of a pass; None: all in one. The attribute is what holds now.
     """
 
     def __init__(self, trunk: Trunk, optimizer: GatheringOptimizer, max_tokens: int | None) -> None:
@@ -50,8 +48,7 @@ class HalvingPasses:
         """The update, tried again once.
 
         Raises:
-            torch.OutOfMemoryError: on a call, if memory runs out and passes were halved before, or
-                are of one token.
+            torch.OutOfMemoryError: on a call, where passes were halved before, or have one token.
         """
 
         @functools.wraps(update)
@@ -75,7 +72,10 @@ class HalvingPasses:
         return halving
 
     def _halve(self, error: torch.OutOfMemoryError) -> None:
-        tokens, reason = self._tokens(), str(error).partition("\n")[0]
+        tokens, reason = self.max_tokens or 0, str(error).partition("\n")[0]
+        if self.max_tokens is None and self._batch is not None:  # as they were, with padding
+            prompts, nodes = self._trunk.count_tokens(self._batch)
+            tokens = len(self._batch) * int(prompts.max() + nodes.max())
         if self._halved or tokens < 2:
             again = " again, after passes were halved once" if self._halved else ""
             raise torch.OutOfMemoryError(
@@ -90,10 +90,3 @@ class HalvingPasses:
             reason,
             self.max_tokens,
         )
-
-    def _tokens(self) -> int:
-        """Tokens of a pass, padding included, as they were."""
-        if self.max_tokens is not None or self._batch is None:
-            return self.max_tokens or 0
-        prompts, nodes = self._trunk.count_tokens(self._batch)
-        return len(self._batch) * int(prompts.max() + nodes.max())

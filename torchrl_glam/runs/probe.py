@@ -22,10 +22,9 @@ class PlanProbe:
     """Compares policy and critic with shortest plans, and Q-values with returns.
 
     Of every state it asks whether the likeliest action, and the one of the largest Q-value, lie on
-    *a* shortest plan (any of them), and by how much Q sets those actions apart. The states are
-    those of the shortest plan (``plan``) and of random play (``random``), both drawn once, and
-    those that the policy itself meets (``policy``), drawn at each call with the same goals and
-    scenes. The global random state is left as it was.
+    *any* shortest plan, and by how much Q sets those actions apart. The states are those of a
+    shortest plan (``plan``) and of random play (``random``), drawn once, and those that the policy
+    meets (``policy``), drawn at each call. Goals and scenes are the same, global generators kept.
 
     Args:
         env: instances of the environment, with what oracle, policy and critic read.
@@ -68,17 +67,17 @@ class PlanProbe:
 
         Returns:
             For each kind of states, as ``probe/<states>/…``: ``policy`` and ``critic``, the shares
-            of states in which the likeliest action, and that of the largest Q-value, lie on a
-            shortest plan; ``policy/second`` and ``critic/second``, the same where the first of two
-            parts of the goal has been reached; ``probability``, of all actions on a shortest plan;
-            ``lead``, mean Q-value of these less that of the others. For the policy's episodes
-            ``probe/q_error``, mean of Q less the discounted returns that followed,
-            ``probe/q_correlation`` of the two, and ``probe/calibration/1/q`` and ``/return`` to
-            ``5``, their means over the states by fifths of Q, the lowest first.
+            of states in which its best action lies on a shortest plan; ``policy/second`` and
+            ``critic/second``, the same where the first of two parts of the goal has been reached;
+            ``probability``, of all actions on a shortest plan; ``lead``, mean Q-value of these less
+            that of the others. For the policy's episodes ``probe/q_error``, mean of Q less the
+            discounted returns that followed, ``probe/q_correlation`` of the two, and
+            ``probe/calibration/1`` to ``5``, their means ``/q`` and ``/return`` by fifths of Q.
         """
         out, found = {}, self._play(policy)
         for name, states in (*self._kept.items(), ("policy", found)):
-            probabilities, q_values = _in_parts(heads, states)
+            parts = [heads(part) for part in states.split(_ROWS)]
+            probabilities, q_values = map(torch.cat, zip(*parts, strict=True))
             measured = self._compare(states, probabilities, q_values)
             out |= {f"probe/{name}/{key}": value for key, value in measured.items()}
         taken = q_values.gather(1, found["action"].unsqueeze(1)).squeeze(1)
@@ -124,11 +123,6 @@ class PlanProbe:
         steps["return"] = torch.stack(returns[::-1], 1)
         first_episode = done.int().cumsum(1) - done.int() == 0
         return steps.exclude("next")[first_episode]
-
-
-def _in_parts(heads: Heads, states: TensorDictBase) -> tuple[Tensor, Tensor]:
-    parts = [heads(part) for part in states.split(_ROWS)]
-    return tuple(torch.cat(values) for values in zip(*parts, strict=True))
 
 
 def _mean_where(values: Tensor, where: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,12 +34,10 @@ def save_results(
 
     Args:
         folder: the run's.
-        table: metrics, with the results of
-            :func:`~torchrl_glam.runs.evaluation.evaluate_splits` in the last row.
+        table: metrics, with those of the last evaluation in the last row.
         model: the trained language model, or its adapters.
         tokenizer: its tokenizer.
-        env: training environment of the evaluations; other games than Playground-Text play at
-            random there.
+        env: of evaluations, on training goals; for random play in other games than Playground-Text.
         critics: parameters of the value heads, stacked.
         config: the run's.
 
@@ -61,23 +58,17 @@ def save_results(
         pretraining=getattr(model.config, "pretraining", ""),
     )
     export_agent(folder / "model", model, tokenizer, critics, card=card, overwrite=True)
-    results = _evaluations(table.rows[-1], config.eval_episodes)
+    last, episodes, results = table.rows[-1], config.eval_episodes, []
+    for key, rate in last.items():
+        match key.split("/"):
+            case ["eval", split, mode, "success"]:
+                length = last[f"eval/{split}/{mode}/length"]
+                reached = round(rate * episodes)
+                results.append(Result(mode, split, 0, ALL, episodes, reached, length))
     write_model_card(folder / "model", results=results, origin=describe_process(), overwrite=True)
     if config.env_class == OWN_ENV:
         chance = play_randomly(make_reference_env(config))
     else:  # which may be slow: for a twentieth of the run's time
-        chance = play_randomly(env, seconds=0.05 * table.rows[-1].get("seconds", 0.0))
+        chance = play_randomly(env, seconds=0.05 * last.get("seconds", 0.0))
     table.write_page({chance.policy: [chance.success, *chance.interval]})
     return {result.split: result.success for result in results if result.policy == "sampled"}
-
-
-def _evaluations(row: Mapping[str, float], episodes: int) -> list[Result]:
-    """Those in a row of metrics, each of so many episodes."""
-    results = []
-    for key, rate in row.items():
-        match key.split("/"):
-            case ["eval", split, mode, "success"]:
-                length = row[f"eval/{split}/{mode}/length"]
-                reached = round(rate * episodes)
-                results.append(Result(mode, split, 0, ALL, episodes, reached, length))
-    return results

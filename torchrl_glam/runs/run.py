@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import OmegaConf
@@ -24,7 +24,7 @@ from torchrl_glam.runs.environments import make_probe
 from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.runs.files import replace_file
 from torchrl_glam.runs.interrupt import StopSignal
-from torchrl_glam.runs.out_of_memory import HalvingPasses
+from torchrl_glam.runs.out_of_memory import Given, HalvingPasses, Result
 from torchrl_glam.runs.processes.ranks import Ranks
 from torchrl_glam.runs.program import end_sweep, how_to_resume
 from torchrl_glam.runs.records.metrics import MetricsTable, Record
@@ -38,26 +38,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
 
 class Run(Setting):
     """A training run around an algorithm: a context manager.
 
-    It owns the folder and its lock, seeds, device, the processes that torchrun started, what is
-    checkpointed and restored, signals to stop, batches split for memory, the progress bar, metrics,
-    evaluations and the results. An algorithm calls ``load_model`` and ``make_envs``, then
-    :meth:`keeps`, loops over :meth:`rounds` with a function that :meth:`update` decorates and
-    :meth:`log`, and ends with :meth:`finish`. If the loop ends by an error, a checkpoint is saved
-    where the run's state is whole: all that was collected is stored, and the weights are finite.
+    It owns folder, seeds, device, torchrun's processes, checkpoints, signals to stop, batches split
+    for memory, progress bar, metrics, evaluations and results. An algorithm calls ``load_model``
+    and ``make_envs``, then :meth:`keeps`, loops over :meth:`rounds` with a function that
+    :meth:`update` decorates and :meth:`log`, and ends with :meth:`finish`. An error saves a
+    checkpoint if the state is whole: all that was collected is stored, and weights are finite.
 
     Args:
         config: the checked configuration.
         name: of the recipe.
         unit: of a step of the run, for the page. Default: ``"environment steps"``.
-        record: keeps the run's page up to date, see
-            :class:`~torchrl_glam.report.record.RunRecord`. Default: None, no page.
+        record: a :class:`~torchrl_glam.report.record.RunRecord`. Default: None, no page.
         resumable: whether checkpoints are saved. Default: True.
 
     Attributes:
@@ -102,21 +97,23 @@ class Run(Setting):
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         with self._stack:
-            if isinstance(error, FloatingPointError) and self.ranks.first:
-                replace_file(self.folder / DIVERGED, f"{error}\n")
-            if self._whole and isinstance(error, self.ranks.shared_errors):
-                self._rescue(error)
+            if isinstance(error, FloatingPointError):  # from which no run resumes
+                if self.ranks.first:
+                    replace_file(self.folder / DIVERGED, f"{error}\n")
+            elif self._whole and self._resumable and isinstance(error, self.ranks.shared_errors):
+                try:
+                    logger.warning("The run ends by an error; saved as %s", self._save())
+                except Exception as second:
+                    logger.warning("The run ends by an error, and could not be saved: %s", second)
 
     def keeps(self, **objects: Any) -> None:
         """Names what a checkpoint holds, and restores it if the run is resumed.
 
-        Besides these it holds counters, metrics and the global random numbers. The first process
-        gives the others its weights.
+        It holds counters, metrics and random numbers too. The first process's weights become all's.
 
         Args:
-            **objects: of the kinds that
-                :class:`~torchrl_glam.runs.checkpoints.manager.CheckpointManager` saves; ``loss``
-                and ``optimizer`` must be among them. ``goals`` are measured at evaluations.
+            **objects: as of :class:`~torchrl_glam.runs.checkpoints.manager.CheckpointManager`, with
+                ``loss`` and ``optimizer``. ``goals`` are measured at evaluations.
 
         Raises:
             ValueError: if a weight that is to be trained gets no gradient.
@@ -159,15 +156,6 @@ class Run(Setting):
         path = self._checkpoints.save(self.counters["steps"], self._kept, asdict(self.config))
         self._whole = True
         return path
-
-    def _rescue(self, error: BaseException | None) -> None:
-        """Saves a checkpoint at an error; from numbers that are not finite no run resumes."""
-        if isinstance(error, FloatingPointError) or not self._resumable:
-            return
-        try:
-            logger.warning("The run ends by an error; saved as %s", self._save())
-        except Exception as second:
-            logger.warning("The run ends by an error, and could not be saved: %s", second)
 
     def backward(
         self,
@@ -230,15 +218,13 @@ class Run(Setting):
     ) -> Iterator[TensorDictBase]:
         """Yields what is collected, once a round, until the run's last step or a signal.
 
-        Between two rounds metrics are written, and evaluations made and checkpoints saved where
-        they are due.
+        Between two rounds it logs, evaluates and saves checkpoints, where that is due.
 
         Args:
             collector: gives ``update_every`` steps a round, ``[num_envs, T]``.
             policy: is evaluated.
             heads: what policy and critic say of states, for the probe. Default: None, no probe.
-            apart: whether other processes collect, so that an error there leaves the run's state
-                whole. Default: False.
+            apart: whether an error of the collector leaves the run's state whole. Default: False.
         """
         config, counters = self.config, self.counters
         self._policy, self._heads = policy, heads
@@ -296,8 +282,7 @@ class Run(Setting):
 
         Args:
             metrics: the same on all processes.
-            means: of this process; the mean over the processes is logged, or the largest for a
-                name that ends in ``/max``.
+            means: of this process; logged is the processes' mean, or the largest of a ``…/max``.
         """
         self._progress.log(metrics, means)
 

@@ -35,8 +35,7 @@ class RunIsDone(Exception):
 def claimed(path: Path, *, resume: bool) -> Iterator[None]:
     """Makes a run's folder, and locks it within the block.
 
-    A run that was refused leaves nothing behind: at the end the lock's file is removed, and so are
-    the folders that were made for the run if they are still empty.
+    At the end the lock's file is removed, and so are folders that were made and are still empty.
 
     Args:
         path: the folder.
@@ -138,7 +137,13 @@ def require_same_config(
 
     Keys ``allowed`` may differ; dots lead into nested dicts, and a key stands for all below it.
     """
-    before, after = _flat(saved), _flat(now)
+    from transformers.utils import flatten_dict  # slow to import
+
+    # As JSON text, in which a tuple equals a list.
+    before, after = (
+        {str(key): json.dumps(value, default=str) for key, value in flatten_dict(config).items()}
+        for config in (saved, now)
+    )
     changed = [
         f"{key} was {before.get(key, 'not set')}, is {after.get(key, 'not set')}"
         for key in sorted(before.keys() | after.keys())
@@ -150,17 +155,6 @@ def require_same_config(
             f"config differs from that of {str(path)!r}: {'; '.join(changed)}. Resume with the "
             "same values, or start a new run in another folder"
         )
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return dotted keys and their values as JSON text, in which a tuple equals a list."""
-    flat = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = json.dumps(value, default=str)
-    return flat
 
 
 def find_unfinished(

@@ -49,8 +49,7 @@ class Result:
     def interval(self) -> tuple[float, float]:
         """95 % interval of the success rate.
 
-        For one agent over the episodes it might have played (Wilson, 1927); for several over the
-        agents that training might have given (bootstrap).
+        Of one agent over its episodes (Wilson, 1927), of several over agents (bootstrap).
         """
         if self.by_agent:
             low, high = interval(self.by_agent)

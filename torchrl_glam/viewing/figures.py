@@ -6,6 +6,7 @@ import csv
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from tensordict import TensorDictBase
@@ -31,8 +32,7 @@ def measure(
 
     Args:
         policy: writes the action; ``None`` plays admissible actions at random.
-        env: text environment; :func:`~torchrl_glam.text.describe_env` gives its goal kinds and its
-            ``success_key``.
+        env: text environment, see :func:`~torchrl_glam.text.describe_env`.
         name: the policy's name, for the table.
         split, objects: the environment's split of goals and number of objects, for the table.
         seed: seed of environment and policy.
@@ -77,10 +77,7 @@ def pool(results: Sequence[Result], policy: str) -> list[Result]:
         >>> pool(apart, "2 agents")[0].by_agent
         (0.9, 0.5)
     """
-
-    def what(result: Result) -> tuple[str, int, str]:
-        return result.split, result.objects, result.kind
-
+    what = attrgetter("split", "objects", "kind")
     groups = [list(group) for _, group in groupby(sorted(results, key=what), what)]
     return [
         Result(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import NestedKey, TensorDictBase
-from tensordict.nn import TensorDictModuleBase
+from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
@@ -42,10 +41,9 @@ def record(
 
     Returns:
         For each episode ``goal``, ``kind`` (index of its goal kind), ``success``, and ``steps``:
-        dictionaries with ``observation``, ``candidates`` (texts of the admissible ones),
-        ``probability`` and, if the agent has such heads, ``value`` of each, or ``state_value``;
-        ``chosen`` (index of the action taken), ``reward``, ``named`` (goals that the step reached),
-        and for Playground-Text ``scene``.
+        each with ``observation``, ``candidates`` (texts of admissible actions), ``probability``
+        and, if the agent has such heads, ``value`` of each, or ``state_value``; ``chosen`` (index
+        of the action taken), ``reward``, ``named`` (goals reached), Playground-Text's ``scene``.
 
     Raises:
         ValueError: if the agent's probabilities are not finite.
@@ -62,33 +60,25 @@ def record(
     description = describe_env(env)
     limit = max_steps or description.max_steps or 100
 
+    def act(tensordict: TensorDictBase) -> TensorDictBase:
+        """The agent as a policy that also writes its probabilities and values."""
+        read = agent.read(tensordict)
+        probability = read["probability"]
+        if not probability.isfinite().all():
+            raise ValueError("agent gives probabilities that are not finite")
+        if deterministic:
+            action = probability.argmax(-1)
+        else:
+            action = torch.multinomial(probability.flatten(0, -2), 1).view(probability.shape[:-1])
+        return tensordict.update(read).set("action", action)
+
     with seeded(seed):
         env.set_seed(seed)
-        steps = env.rollout(limit, _Player(agent, deterministic), break_when_any_done=False)
+        steps = env.rollout(limit, act, break_when_any_done=False)
     success = goals_reached(steps["next"], description.success_key)
     return [
         _episode(row, reached, description) for row, reached in zip(steps, success, strict=True)
     ]
-
-
-class _Player(TensorDictModuleBase):
-    """The agent as a policy that also writes its probabilities and values."""
-
-    def __init__(self, agent: Agent, deterministic: bool) -> None:
-        super().__init__()
-        self.agent, self.deterministic = agent, deterministic
-        self.in_keys, self.out_keys = agent.trunk.in_keys, ["action"]
-
-    def forward(self, states: TensorDictBase) -> TensorDictBase:
-        read = self.agent.read(states)
-        probability = read["probability"]
-        if not probability.isfinite().all():
-            raise ValueError("agent gives probabilities that are not finite")
-        if self.deterministic:
-            action = probability.argmax(-1)
-        else:
-            action = torch.multinomial(probability.flatten(0, -2), 1).view(probability.shape[:-1])
-        return states.update(read).set("action", action)
 
 
 def _episode(steps: TensorDictBase, reached: Tensor, description) -> dict[str, Any]:
@@ -127,8 +117,7 @@ def _step(step: TensorDictBase, description) -> dict[str, Any]:
 
 def _named(after: TensorDictBase, description) -> list[str]:
     """The goals that the social partner named."""
-    key: NestedKey = ("hindsight", "goal")
-    if (goals := after.get(key, None)) is not None:
+    if (goals := after.get(("hindsight", "goal"), None)) is not None:
         return [goal for goal in decode_text(goals) if goal]
     ids = after.get(("hindsight", "goal_id"), None)
     if ids is None or description.goal_texts is None:

@@ -22,7 +22,7 @@ from torchrl.checkpoint import (
 )
 from torchrl.collectors import BaseCollector, Collector
 from torchrl.data import ReplayBuffer
-from torchrl.envs import EnvBase, TransformedEnv
+from torchrl.envs import TransformedEnv
 
 from torchrl_glam._files import read_json
 
@@ -66,8 +66,7 @@ class StateDictAdapter(StateDictCheckpointAdapter):
         """Restores ``component`` from the folder ``path``.
 
         Raises:
-            ValueError: if the folder holds a state in another format, which TorchRL would prefer
-                and might unpickle, or anything but plain files.
+            ValueError: if it holds other files, such as a state that TorchRL might unpickle.
         """
         for file in path.iterdir():
             if file.name not in _STATE_FILES:
@@ -80,8 +79,7 @@ class ReplayBufferAdapter(CheckpointAdapter):
     """Saves a replay buffer: rows in use, writer, sampler, transforms and generator.
 
     Rows go straight to a memory-mapped file, and from it into the storage, so that memory never
-    holds them twice. ``ReplayBuffer.dumps`` and ``loads`` are not used, as they unpickle, and write
-    the storage at its full capacity.
+    holds them twice. ``ReplayBuffer.dumps`` and ``loads`` unpickle, and write unused rows as well.
 
     Raises:
         TypeError: on saving, if the storage holds anything but tensordicts.
@@ -163,7 +161,9 @@ class CollectorState:
                 f"collector is a {type(collector).__name__}, expected torchrl.collectors.Collector,"
                 " whose environments are in this process"
             )
-        self.collector = collector
+        self.collector, self._env = collector, collector.env
+        while isinstance(self._env, TransformedEnv):
+            self._env = self._env.base_env
 
     def state_dict(self) -> dict[str, Any]:
         """Counters, transform and environment state, and the carried tensordict."""
@@ -171,7 +171,7 @@ class CollectorState:
         counters.pop("policy_state_dict", None)
         return {
             "counters": counters,
-            "environment": self._base_env().state_dict(),
+            "environment": self._env.state_dict(),
             "carrier": self.collector._carrier.to_dict(),
         }
 
@@ -182,7 +182,7 @@ class CollectorState:
         self.collector.load_state_dict(state["counters"], strict=False)
         if "traj_pool" in state["counters"]:
             self.collector._traj_pool.load_state_dict(state["counters"]["traj_pool"])
-        self._base_env().load_state_dict(state["environment"])
+        self._env.load_state_dict(state["environment"])
         env = self.collector.env
         carrier = TensorDict(state["carrier"], batch_size=env.batch_size, device=env.device)
         held = self.collector._carrier
@@ -192,12 +192,6 @@ class CollectorState:
             numbers = held["collector", "traj_ids"].device
             carrier["collector"] = carrier["collector"].to(numbers)
         self.collector._carrier = carrier
-
-    def _base_env(self) -> EnvBase:
-        env = self.collector.env
-        while isinstance(env, TransformedEnv):
-            env = env.base_env
-        return env
 
 
 def as_checkpoint(objects: Mapping[str, Any]) -> Checkpoint:

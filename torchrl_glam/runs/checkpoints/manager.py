@@ -30,16 +30,13 @@ class CheckpointManager:
 
     - anything with ``state_dict`` and ``load_state_dict``: loss modules, optimizers, schedulers;
     - a :class:`torchrl.data.ReplayBuffer`, saved with its sampler, transforms and generator;
-    - a :class:`torchrl.collectors.Collector`, saved with the state of its environments, and
-      without its policy, whose weights are the loss module's;
+    - a :class:`torchrl.collectors.Collector`, saved with its environments, without its policy;
     - a dict or a list of JSON values (counters), which loading changes in place.
 
-    The global generators of Python, numpy and torch are always part of it. A checkpoint holds JSON
-    and raw tensors only, so loading one runs no code.
+    Global generators are always part of it. It holds JSON and raw tensors: loading runs no code.
 
-    With several processes, each calls every method at the same place. The first one saves what all
-    share; the others save their replay buffers, collectors and generators to
-    ``checkpoints/process_<rank>``. What fails on one fails on all.
+    Several processes call every method at the same place, and what fails on one fails on all. The
+    first saves what all share, others what is theirs alone, to ``checkpoints/process_<rank>``.
 
     Args:
         folder: the run's folder. Nothing is written there before :meth:`save`.
@@ -63,9 +60,8 @@ class CheckpointManager:
     def __init__(
         self, folder: str | os.PathLike, keep: int = 2, ranks: Ranks | None = None
     ) -> None:
-        self.folder = Path(folder)
         self._ranks = Ranks() if ranks is None else ranks
-        self._root = self.folder / CHECKPOINTS
+        self._root = Path(folder) / CHECKPOINTS
         own = "" if self._ranks.first else f"process_{self._ranks.rank}"
         self._rotation = CheckpointRotation(self._root / own, keep_last=keep, prefix=_PREFIX)
 
@@ -76,8 +72,7 @@ class CheckpointManager:
     def save(self, step: int, objects: Mapping[str, Any], config: Mapping[str, Any]) -> Path:
         """Saves all objects; a checkpoint of the same step is replaced, the oldest is removed.
 
-        The checkpoint appears under its name only when complete. An interruption leaves the
-        earlier ones as they were.
+        It appears under its name when complete; an interruption leaves the earlier ones alone.
 
         Args:
             step: the run's step.
@@ -88,20 +83,10 @@ class CheckpointManager:
             The checkpoint's folder.
 
         Raises:
-            FloatingPointError: if weights or an optimizer's state are not finite. Nothing is
-                written then.
+            FloatingPointError: if weights or optimizer are not finite; nothing is written.
             TypeError: if an object is of no kind that can be saved, or ``config`` is no JSON.
             OSError: if it cannot be written (disk full, read-only, no permission).
         """
-        self._require_sound(step, objects)
-        self._ranks.hand_over(*filter(_is_record, objects.values()))
-        own = objects if self._ranks.first else kept_apart(objects)
-        about = {"step": step, "config": config, "processes": self._ranks.size}
-        with self._ranks.together(), writing_to(self._root):
-            return self._rotation.save(as_checkpoint(own), step=step, metadata=about)
-
-    def _require_sound(self, step: int, objects: Mapping[str, Any]) -> None:
-        """Refuses what no run can resume from."""
         with self._ranks.together():
             try:
                 require_finite(objects)
@@ -111,6 +96,11 @@ class CheckpointManager:
                 ) from None
         for module in (x for x in objects.values() if isinstance(x, nn.Module)):
             self._ranks.require_alike(module)
+        self._ranks.hand_over(*filter(_is_record, objects.values()))
+        own = objects if self._ranks.first else kept_apart(objects)
+        about = {"step": step, "config": config, "processes": self._ranks.size}
+        with self._ranks.together(), writing_to(self._root):
+            return self._rotation.save(as_checkpoint(own), step=step, metadata=about)
 
     def load(
         self,
@@ -124,17 +114,14 @@ class CheckpointManager:
             objects: the same names and kinds as were saved, freshly built.
             config: the configuration of the run that wants to resume. None: only some objects are
                 restored, those of the first process; nothing is compared.
-            allow_changed: keys of the configuration that may differ from the saved one; dots
-                lead into nested dicts, and a key stands for all keys below it.
+            allow_changed: keys of it that may differ, with all below them; dots lead into dicts.
 
         Returns:
-            The step given when the checkpoint was saved, or 0 if the run ended before its first
-            checkpoint: it then begins again, and the objects stay as they are.
+            The checkpoint's step, or 0 where there is none, and the objects stay as they are.
 
         Raises:
             ValueError: if the configuration differs in other keys, or the number of processes.
-            torchrl.checkpoint.CheckpointError: if all checkpoints are damaged, other objects were
-                saved, or an object does not fit its saved state.
+            torchrl.checkpoint.CheckpointError: if none can be read, or none is of these objects.
         """
         own = objects if self._ranks.first else kept_apart(objects)
 

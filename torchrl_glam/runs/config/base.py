@@ -11,16 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from tensordict import NestedKey
 
 from torchrl_glam.models.trunks.likelihood import Normalisation
-from torchrl_glam.runs.config.rules import (
-    Switch,
-    at_least,
-    choice,
-    filled,
-    multiple,
-    require,
-    switches,
-    within,
-)
+from torchrl_glam.runs.config.rules import Rules, Switch
 from torchrl_glam.runs.run_folder import find_unfinished
 from torchrl_glam.text import EnvDescription, PromptTemplate
 
@@ -37,7 +28,7 @@ Config = TypeVar("Config", bound="RecipeConfig")
 
 
 @dataclass
-class EnvironmentConfig:
+class EnvironmentConfig(Rules):
     """Keys that say which environment it is, and how much of its texts is kept."""
 
     env_class: str = "torchrl_glam.envs:PlaygroundTextEnv"
@@ -111,37 +102,37 @@ class RecipeConfig(EnvironmentConfig):
         Raises:
             ValueError: naming the key, its value and what was expected.
         """
-        switches(self)
-        at_least(self, 1, "total_steps", "update_every", "batch_size", "lora_rank")
-        at_least(self, 1, "log_every", "max_tokens_per_pass")
-        within(self, 1, 1_000_000, *LENGTHS)
-        within(self, 0, 1_000_000, "memory", "imagined")
-        at_least(self, 0, "eval_every", "checkpoint_every", "lr_trunk", "lr_heads")
-        within(self, 0, 2**32 - 1, "seed")
-        within(self, 1, 1_000_000, "num_envs", "eval_episodes")
-        within(self, 0, 1, "gamma", "lr_end")
-        require(self, "max_grad_norm", self.max_grad_norm > 0, "be above 0; inf for no clipping")
+        self.switches()
+        self.at_least(1, "total_steps", "update_every", "batch_size", "lora_rank")
+        self.at_least(1, "log_every", "max_tokens_per_pass")
+        self.within(1, 1_000_000, *LENGTHS)
+        self.within(0, 1_000_000, "memory", "imagined")
+        self.at_least(0, "eval_every", "checkpoint_every", "lr_trunk", "lr_heads")
+        self.within(0, 2**32 - 1, "seed")
+        self.within(1, 1_000_000, "num_envs", "eval_episodes")
+        self.within(0, 1, "gamma", "lr_end")
+        self.require("max_grad_norm", self.max_grad_norm > 0, "be above 0; inf for no clipping")
         sizes = self.critic_hidden_sizes
         fit = len(sizes) <= 64 and all(0 < size <= 2**20 for size in sizes)  # as in an agent card
-        require(self, "critic_hidden_sizes", fit, "be at most 64 numbers from 1 to 1048576")
-        require(self, "eval_splits", "train" in self.eval_splits, "have a key train")
-        filled(self, "output", "language_model", "resume")
+        self.require("critic_hidden_sizes", fit, "be at most 64 numbers from 1 to 1048576")
+        self.require("eval_splits", "train" in self.eval_splits, "have a key train")
+        self.filled("output", "language_model", "resume")
         self.autocast = self.autocast.lower()  # Hydra reads autocast=true as a truth value: "True"
-        choice(self, "autocast", ("auto", "true", "false"))
-        choice(self, "normalisation", get_args(Normalisation))
-        choice(self, "goals", GOALS)
-        choice(self, "hindsight_by", ("partner", "judge"))
+        self.choice("autocast", ("auto", "true", "false"))
+        self.choice("normalisation", get_args(Normalisation))
+        self.choice("goals", GOALS)
+        self.choice("hindsight_by", ("partner", "judge"))
         named = self.hindsight_by == "partner" or getattr(self, "hindsight", False)
-        require(self, "hindsight_by", named not in (False, "none"), "be partner without hindsight")
+        self.require("hindsight_by", named not in (False, "none"), "be partner without hindsight")
         judged = not self.imagined or self.hindsight_by == "judge"
-        require(self, "imagined", judged, "be 0 without hindsight_by=judge")
-        choice(self, "long_texts", ("error", "head", "tail"))
-        multiple(self, "num_envs", "update_every")
-        multiple(self, "update_every", "total_steps", "log_every", "eval_every", "checkpoint_every")
+        self.require("imagined", judged, "be 0 without hindsight_by=judge")
+        self.choice("long_texts", ("error", "head", "tail"))
+        self.multiple("num_envs", "update_every")
+        self.multiple("update_every", "total_steps", "log_every", "eval_every", "checkpoint_every")
         for name in self.loggers:
-            require(self, "loggers", name in LOGGERS, f"be some of {LOGGERS}")
+            self.require("loggers", name in LOGGERS, f"be some of {LOGGERS}")
             how = f'be installed, and {name} is not: pip install "torchrl_glam[{name}]"'
-            require(self, "loggers", find_spec(name) is not None, how)
+            self.require("loggers", find_spec(name) is not None, how)
 
     @property
     def may_change(self) -> tuple[str, ...]:

@@ -73,8 +73,7 @@ def _register_figure(recipe: str, name: str, figure: DictConfig) -> None:
 def _register_games(recipe: str, name: str, sweep: DictConfig, known: set[str]) -> None:
     """Makes ``+games=<name>`` known: a sweep over games, arms and seeds.
 
-    Each game has a model for each seed, made by the arm ``model``. Of what a game says a recipe
-    takes the keys that it has.
+    Each game has a model for each seed, made by the arm ``model``. A recipe takes its own keys.
     """
     if recipe not in sweep.arms:
         return

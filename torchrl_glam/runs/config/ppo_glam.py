@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchrl_glam.runs.config.base import RecipeConfig, names_goals
-from torchrl_glam.runs.config.rules import Switch, above, at_least, choice, require, within
+from torchrl_glam.runs.config.rules import Switch
 from torchrl_glam.text import EnvDescription
 
 
@@ -48,29 +48,27 @@ class PPOGLAMConfig(RecipeConfig):
     def check(self) -> None:
         """See ``RecipeConfig.check``."""
         super().check()
-        at_least(self, 1, "num_epochs")
-        at_least(self, 0, "kl_coeff", "entropy_coeff", "critic_coeff")
-        within(self, 0, 1, "lmbda")
-        require(self, "clip_epsilon", 0 < self.clip_epsilon < 1, "be in (0, 1)")
-        above(self, 0, "kl_target")
-        choice(self, "objective", ("clip", "kl"))
-        choice(self, "hindsight", ("none", "all", "aligned"))
-        choice(self, "clip_center", ("one", "behaviour"))
+        self.at_least(1, "num_epochs")
+        self.at_least(0, "kl_coeff", "entropy_coeff", "critic_coeff")
+        self.within(0, 1, "lmbda")
+        self.require("clip_epsilon", 0 < self.clip_epsilon < 1, "be in (0, 1)")
+        self.above(0, "kl_target")
+        self.choice("objective", ("clip", "kl"))
+        self.choice("hindsight", ("none", "all", "aligned"))
+        self.choice("clip_center", ("one", "behaviour"))
         if self.hindsight == "none":
             expected = "be one when hindsight is none: it moves the centre of relabelled rows only"
-            require(self, "clip_center", self.clip_center == "one", expected)
+            self.require("clip_center", self.clip_center == "one", expected)
         aligned = self.imagined and self.hindsight == "aligned"
-        require(
-            self, "imagined", not aligned, "be 0 with hindsight=aligned: they have no sub-goals"
-        )
+        self.require("imagined", not aligned, "be 0 with hindsight=aligned: they have no sub-goals")
         expected = f"be at most update_every ({self.update_every}), the transitions of a rollout"
-        require(self, "batch_size", self.batch_size <= self.update_every, expected)
+        self.require("batch_size", self.batch_size <= self.update_every, expected)
 
     def check_game(self, game: EnvDescription) -> None:
         """See ``RecipeConfig.check_game``."""
         if self.hindsight == "aligned":
             expected = "be none or all, as the environment names no sub-goals (is_subgoal)"
-            require(self, "hindsight", game.is_subgoal is not None, expected)
+            self.require("hindsight", game.is_subgoal is not None, expected)
         if self.hindsight != "none" and self.hindsight_by == "partner":
             ids = ("goal_id", ("hindsight", "goal_id")) if self.hindsight == "aligned" else ()
             names_goals(game, self.hindsight, ids)

@@ -6,17 +6,7 @@ from dataclasses import dataclass
 
 from torchrl_glam.pretraining import GAME_EXERCISES
 from torchrl_glam.runs.config.base import ENVIRONMENT, EnvironmentConfig, RecipeConfig
-from torchrl_glam.runs.config.rules import (
-    Switch,
-    above,
-    at_least,
-    choice,
-    filled,
-    multiple,
-    require,
-    switches,
-    within,
-)
+from torchrl_glam.runs.config.rules import Switch
 
 # Most of what is held at once, most steps of a loop, and most weights of a model.
 _MANY, _STEPS, _WEIGHTS = 1_000_000, 100_000_000, 1_000_000_000
@@ -70,39 +60,36 @@ class PretrainConfig(EnvironmentConfig):
         Raises:
             ValueError: naming the key, its value and what was expected.
         """
-        switches(self)
-        choice(self, "exercises", ("game", "playground"))
-        filled(self, "output", "results")
+        self.switches()
+        self.choice("exercises", ("game", "playground"))
+        self.filled("output", "results")
         game = self.exercises == "game"
         if self.env_class != RecipeConfig.env_class:
             expected = f"be game for {self.env_class}: those of Playground-Text know its words"
-            require(self, "exercises", game, expected)
-        within(self, 1, _MANY, "batch_size", "vocabulary", "entropy_states", "episodes")
-        within(self, 1, _MANY, "imitate_batch_size", "imitate_seeds", "questions", "num_heads")
-        within(self, 1, _STEPS, "num_batches", "log_every")
-        within(self, int(game), _STEPS, "num_steps")
-        within(self, 0, _STEPS, "imitate_steps")
+            self.require("exercises", game, expected)
+        self.within(1, _MANY, "batch_size", "vocabulary", "entropy_states", "episodes")
+        self.within(1, _MANY, "imitate_batch_size", "imitate_seeds", "questions", "num_heads")
+        self.within(1, _STEPS, "num_batches", "log_every")
+        self.within(int(game), _STEPS, "num_steps")
+        self.within(0, _STEPS, "imitate_steps")
         if game:
-            within(self, 1, len(GAME_EXERCISES), "questions")  # those about a state differ
+            self.within(1, len(GAME_EXERCISES), "questions")  # those about a state differ
         if self.imitate_steps:
             expected = f"be 0, or at least imitate_batch_size ({self.imitate_batch_size})"
-            require(self, "imitate_steps", self.imitate_steps >= self.imitate_batch_size, expected)
-        above(self, 0, "lr", "lr_embeddings", "imitate_lr")
-        require(self, "max_grad_norm", self.max_grad_norm > 0, "be above 0; inf for no clipping")
-        require(self, "decay", 0 < self.decay <= 1, "be in (0, 1]")
-        self._check_model()
-        self.tasks().check()
-
-    def _check_model(self) -> None:
-        within(self, 1, 1_000, "num_layers", "num_decoder_layers")
-        at_least(self, 1, "d_model", "d_ff")
-        multiple(self, "num_heads", "d_model")
+            self.require("imitate_steps", self.imitate_steps >= self.imitate_batch_size, expected)
+        self.above(0, "lr", "lr_embeddings", "imitate_lr")
+        self.require("max_grad_norm", self.max_grad_norm > 0, "be above 0; inf for no clipping")
+        self.require("decay", 0 < self.decay <= 1, "be in (0, 1]")
+        self.within(1, 1_000, "num_layers", "num_decoder_layers")
+        self.at_least(1, "d_model", "d_ff")
+        self.multiple("num_heads", "d_model")
         sizes = ("d_model", "d_ff", "num_layers", "num_decoder_layers")
         layers = self.num_layers + self.num_decoder_layers
         weights = 4 * self.d_model * (self.d_model + self.d_ff) * layers
         if weights > _WEIGHTS:
             given = ", ".join(f"{key} ({getattr(self, key)})" for key in sizes)
             raise ValueError(f"{given} make about {weights:,} weights, expected {_WEIGHTS:,}")
+        self.tasks().check()
 
     def tasks(self) -> RecipeConfig:
         """The environment as other recipes have it in their configuration."""

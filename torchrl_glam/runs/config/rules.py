@@ -10,55 +10,50 @@ from typing import Any
 Switch = Any
 
 
-def require(config: Any, key: str, holds: bool, expected: str) -> None:
-    """Raises ValueError about a key unless the condition holds."""
-    if not holds:
-        raise ValueError(f"{key} ({getattr(config, key)}) must {expected}")
+class Rules:
+    """What a configuration may require of its keys; each raises ValueError."""
 
+    def require(self, key: str, holds: bool, expected: str) -> None:
+        """Requires a condition."""
+        if not holds:
+            raise ValueError(f"{key} ({getattr(self, key)}) must {expected}")
 
-def switches(config: Any) -> None:
-    """Requires a truth value of every key that is a ``Switch``."""
-    for key in (field.name for field in fields(config) if field.type == "Switch"):
-        require(config, key, isinstance(getattr(config, key), bool), "be true or false")
+    def switches(self) -> None:
+        """Requires a truth value of every key that is a ``Switch``."""
+        for key in (field.name for field in fields(self) if field.type == "Switch"):
+            self.require(key, isinstance(getattr(self, key), bool), "be true or false")
 
+    def filled(self, *keys: str) -> None:
+        """Requires texts that are not empty, or null."""
+        for key, value in self._given(keys):
+            self.require(key, bool(str(value).strip()), "not be empty")
 
-def filled(config: Any, *keys: str) -> None:
-    """Requires texts that are not empty, or null."""
-    for key in keys:
-        value = getattr(config, key)
-        require(config, key, value is None or bool(str(value).strip()), "not be empty")
+    def at_least(self, low: int, *keys: str) -> None:
+        """Requires finite numbers of a smallest value, or null."""
+        for key, value in self._given(keys):
+            finite = " and finite" if value == math.inf else ""
+            self.require(key, low <= value < math.inf, f"be at least {low}{finite}")
 
+    def above(self, low: float, *keys: str) -> None:
+        """Requires finite numbers that are larger than another, or null."""
+        for key, value in self._given(keys):
+            self.require(key, low < value < math.inf, f"be above {low} and finite")
 
-def at_least(config: Any, low: int, *keys: str) -> None:
-    """Requires finite numbers of a smallest value, or null."""
-    for key in keys:
-        value = getattr(config, key)
-        finite = " and finite" if value == math.inf else ""
-        require(config, key, value is None or low <= value < math.inf, f"be at least {low}{finite}")
+    def within(self, low: float, high: float, *keys: str) -> None:
+        """Requires numbers of a closed range, or null."""
+        for key, value in self._given(keys):
+            self.require(key, low <= value <= high, f"be in [{low:g}, {high:g}]")
 
+    def choice(self, key: str, choices: tuple[str, ...]) -> None:
+        """Requires one of several words."""
+        self.require(key, getattr(self, key) in choices, f"be one of {choices}")
 
-def above(config: Any, low: float, *keys: str) -> None:
-    """Requires finite numbers that are larger than another, or null."""
-    for key in keys:
-        value = getattr(config, key)
-        fits = value is None or low < value < math.inf
-        require(config, key, fits, f"be above {low} and finite")
+    def multiple(self, of: str, *keys: str) -> None:
+        """Requires multiples of another key's value."""
+        unit = getattr(self, of)
+        for key in keys:
+            self.require(key, getattr(self, key) % unit == 0, f"be a multiple of {of} ({unit})")
 
-
-def within(config: Any, low: float, high: float, *keys: str) -> None:
-    """Requires numbers of a closed range, or null."""
-    for key in keys:
-        value = getattr(config, key)
-        require(config, key, value is None or low <= value <= high, f"be in [{low:g}, {high:g}]")
-
-
-def choice(config: Any, key: str, choices: tuple[str, ...]) -> None:
-    """Requires one of several words."""
-    require(config, key, getattr(config, key) in choices, f"be one of {choices}")
-
-
-def multiple(config: Any, of: str, *keys: str) -> None:
-    """Requires multiples of another key's value."""
-    unit = getattr(config, of)
-    for key in keys:
-        require(config, key, getattr(config, key) % unit == 0, f"be a multiple of {of} ({unit})")
+    def _given(self, keys: tuple[str, ...]) -> list[tuple[str, Any]]:
+        """The keys that are not null, with their values."""
+        return [(key, getattr(self, key)) for key in keys if getattr(self, key) is not None]

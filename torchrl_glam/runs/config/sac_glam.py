@@ -8,7 +8,7 @@ from typing import get_args
 
 from torchrl_glam.models.critic import CriticInput
 from torchrl_glam.runs.config.base import RecipeConfig, names_goals
-from torchrl_glam.runs.config.rules import Switch, above, at_least, choice, require, within
+from torchrl_glam.runs.config.rules import Switch
 from torchrl_glam.text import EnvDescription
 
 SAMPLING = (
@@ -64,24 +64,24 @@ class SACGLAMConfig(RecipeConfig):
             self.alpha_init = 0.05 if self.hindsight else 0.005
         if self.target_entropy is None:
             self.target_entropy = 0.01 if self.hindsight else 0.0
-        at_least(self, 1, "n_step", "num_updates")
-        within(self, 1, 1_000_000_000, "capacity")
-        at_least(self, 0, "warmup_updates", "target_entropy", "lr_alpha")
-        within(self, 0, 1, "hindsight_ratio", "exploration")
-        require(self, "munchausen", 0 <= self.munchausen < 1, "be in [0, 1)")
-        above(self, 0, "alpha_init", "alpha_end")
-        require(self, "tau", 0 < self.tau <= 1, "be in (0, 1]")
-        choice(self, "critic_input", get_args(CriticInput))
-        choice(self, "sampling", SAMPLING)
+        self.at_least(1, "n_step", "num_updates")
+        self.within(1, 1_000_000_000, "capacity")
+        self.at_least(0, "warmup_updates", "target_entropy", "lr_alpha")
+        self.within(0, 1, "hindsight_ratio", "exploration")
+        self.require("munchausen", 0 <= self.munchausen < 1, "be in [0, 1)")
+        self.above(0, "alpha_init", "alpha_end")
+        self.require("tau", 0 < self.tau <= 1, "be in (0, 1]")
+        self.choice("critic_input", get_args(CriticInput))
+        self.choice("sampling", SAMPLING)
         most = self.total_steps // self.update_every * self.num_updates
         expected = f"be at most the {most} updates that total_steps ({self.total_steps}) allows"
-        require(self, "warmup_updates", self.warmup_updates <= most, expected)
+        self.require("warmup_updates", self.warmup_updates <= most, expected)
         expected = f"be at least batch_size ({self.batch_size})"
-        require(self, "capacity", self.capacity >= self.batch_size, expected)
+        self.require("capacity", self.capacity >= self.batch_size, expected)
 
     def check_game(self, game: EnvDescription) -> None:
         """See ``RecipeConfig.check_game``."""
-        within(self, 0, math.log(game.num_actions), "target_entropy")
+        self.within(0, math.log(game.num_actions), "target_entropy")
         if self.hindsight:
             if self.hindsight_by == "partner":
                 names_goals(game, "true")
@@ -90,11 +90,11 @@ class SACGLAMConfig(RecipeConfig):
                 "be uniform, ratio or ratio+kinds+goals, as the environment does not say how often "
                 "it pursues each kind of goals (goal_kind_prior)"
             )
-            require(self, "sampling", not by_kind or game.goal_kind_prior is not None, expected)
+            self.require("sampling", not by_kind or game.goal_kind_prior is not None, expected)
         # All instances begin together, so the episodes that no goal ends end together too.
         rows = self.num_envs * (game.max_steps or 1) * (2 if self.hindsight else 1)
         expected = (
             f"be at least {rows}: {self.num_envs} instances (num_envs) end episodes of "
             f"{game.max_steps} steps at a time, and hindsight adds as much again"
         )
-        require(self, "capacity", self.capacity >= rows, expected)
+        self.require("capacity", self.capacity >= rows, expected)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torchrl_glam.runs.config.rules import above, at_least, filled, require
 from torchrl_glam.runs.config.sac_glam import SACGLAMConfig
 
 
@@ -50,22 +49,22 @@ class SACGLAMRayConfig(SACGLAMConfig):
         """Fills in what depends on other keys; see ``RecipeConfig.check``."""
         super().check()
         expected = "be uniform: collectors end episodes that no sampler here is told of"
-        require(self, "goals", self.goals == "uniform", expected)
-        require(self, "goal_words", not self.goal_words, expected.replace("uniform", "[]"))
+        self.require("goals", self.goals == "uniform", expected)
+        self.require("goal_words", not self.goal_words, expected.replace("uniform", "[]"))
         expected = "be partner: collectors play steps that no judge here learns from"
-        require(self, "hindsight_by", self.hindsight_by == "partner", expected)
-        at_least(self, 1, "num_collectors")
-        at_least(self, 0, "collector_gpus")
-        above(self, 0, "collector_cpus")
+        self.require("hindsight_by", self.hindsight_by == "partner", expected)
+        self.at_least(1, "num_collectors")
+        self.at_least(0, "collector_gpus")
+        self.above(0, "collector_cpus")
         least = self.num_collectors * self.num_updates
         if self.max_policy_lag is None:
             self.max_policy_lag = 2 * least
         expected = f"be at least num_collectors times num_updates ({least})"
-        require(self, "max_policy_lag", self.max_policy_lag >= least, expected)
+        self.require("max_policy_lag", self.max_policy_lag >= least, expected)
         for key in ("collector_cpus", "collector_gpus"):
             value = getattr(self, key)
             whole = math.isfinite(value) and (value <= 1 or value == int(value))
-            require(self, key, whole, "be at most 1, or a whole number")
+            self.require(key, whole, "be at most 1, or a whole number")
         expected = "be above 0; inf for no limit"
-        require(self, "collector_timeout", self.collector_timeout > 0, expected)
-        filled(self, "ray_address")
+        self.require("collector_timeout", self.collector_timeout > 0, expected)
+        self.filled("ray_address")

@@ -6,21 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchrl_glam.models.loading import EMBEDDED
-from torchrl_glam.runs.config.rules import (
-    Switch,
-    at_least,
-    choice,
-    filled,
-    require,
-    switches,
-    within,
-)
+from torchrl_glam.runs.config.rules import Rules, Switch
 
 MODES = ("sampled", "greedy")
 
 
 @dataclass
-class ViewConfig:
+class ViewConfig(Rules):
     """Keys that ``evaluate.py``, ``watch.py`` and ``play.py`` have in common.
 
     Examples:
@@ -53,13 +45,13 @@ class ViewConfig:
         """
         if self.language_model is not None:
             expected = f"be null with model ({self.language_model})"
-            require(self, "agent", self.agent is None, expected)
+            self.require("agent", self.agent is None, expected)
         elif self.agent is None:
             self.agent = EMBEDDED[0]
-        switches(self)
-        within(self, 0, 2**32 - 1, "seed")
-        at_least(self, 1, "max_tokens_per_pass")
-        filled(self, "agent", "language_model")
+        self.switches()
+        self.within(0, 2**32 - 1, "seed")
+        self.at_least(1, "max_tokens_per_pass")
+        self.filled("agent", "language_model")
 
 
 @dataclass
@@ -93,17 +85,16 @@ class EvaluateConfig(ViewConfig):
     def check(self) -> None:
         """See ``ViewConfig.check``."""
         super().check()
-        within(self, 1, 1_000_000, "episodes")
-        filled(self, "output")
+        self.within(1, 1_000_000, "episodes")
+        self.filled("output")
         whole = all(isinstance(folder, str) and folder for folder in self.agents)
         some = self.agent is None or (self.agents and len(set(self.agents)) == len(self.agents))
-        expected = "be a folder, or a list of folders that differ"
-        require(self, "agent", whole and bool(some), expected)
+        self.require("agent", whole and bool(some), "be a folder, or a list of folders that differ")
         for key in ("objects", "splits", "modes"):
             given = getattr(self, key)
             listed = given is None or 0 < len(given) == len(set(given))
-            require(self, key, listed, "have at least one entry, and none twice")
-        require(self, "modes", set(self.modes) <= set(MODES), f"be some of {MODES}")
+            self.require(key, listed, "have at least one entry, and none twice")
+        self.require("modes", set(self.modes) <= set(MODES), f"be some of {MODES}")
 
 
 @dataclass
@@ -120,13 +111,13 @@ class WatchConfig(ViewConfig):
     def check(self) -> None:
         """See ``ViewConfig.check``."""
         super().check()
-        within(self, 1, 1_000_000, "episodes", "longest")
+        self.within(1, 1_000_000, "episodes", "longest")
         if self.beside is not None:
             another = self.beside not in (self.agent, self.language_model)
-            require(self, "beside", another, "be another agent than the first")
-        choice(self, "mode", MODES)
+            self.require("beside", another, "be another agent than the first")
+        self.choice("mode", MODES)
         page = self.output is None or self.output.endswith(".html")
-        require(self, "output", page, "end in .html")
+        self.require("output", page, "end in .html")
 
 
 @dataclass

@@ -1,7 +1,6 @@
 """Collectors at work while the learner learns: whose batch is next, how old it may be, who is lost.
 
-The *version* of some weights is how many updates they have had, and the *lag* of a batch how many
-more the learner has made when it takes it.
+The *version* of weights counts their updates; a batch's *lag* those made since, when it is taken.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from torchrl_glam.runs.records.statistics import policy_lag
 
 logger = logging.getLogger(__name__)
 
+_MOST_LOST = 3  # collectors in a row
+
 
 @dataclass
 class _Place:
@@ -41,22 +42,18 @@ class AsyncCollectors:
     """Batches of collectors that work apart from the learner, in the order in which they come.
 
     A collector begins its next batch, with the newest weights, when its last one is taken. A batch
-    is passed over for an older one that would otherwise lag behind by more than ``max_policy_lag``
-    updates.
+    is passed over for an older one that would otherwise exceed ``max_policy_lag``.
 
     A collector that is lost, or does not answer in time, is replaced by another, and its unfinished
-    episodes are dropped. A place where one collector after another is lost stays empty.
+    episodes are dropped. A place where three are lost in a row, without a batch, stays empty.
 
     Args:
         pool: starts them; it, or another with the same methods.
         updates_per_batch: most updates that the learner makes between two batches.
-        max_policy_lag: most updates that the learner has made since a batch's weights when it takes
-            the batch; at least ``updates_per_batch`` for each collector.
+        max_policy_lag: largest lag of a batch; at least ``updates_per_batch`` for each collector.
         timeout: seconds that a collector may take to start, or for a batch. Default: 300.
         forget: drops the steps of trajectories that a lost collector leaves unfinished, as
             :meth:`~torchrl_glam.replay.HindsightTransform.forget` does.
-        max_lost: collectors lost one after another, without a batch in between, before their place
-            stays empty. Default: 3.
     """
 
     def __init__(
@@ -67,12 +64,10 @@ class AsyncCollectors:
         max_policy_lag: int,
         forget: Callable[[Tensor], int],
         timeout: float = 300.0,
-        max_lost: int = 3,
     ) -> None:
         self._pool = pool
         self._updates_per_batch, self._max_policy_lag = updates_per_batch, max_policy_lag
-        self._timeout, self._max_lost = timeout, max_lost
-        self._forget = forget
+        self._timeout, self._forget = timeout, forget
         self._places: list[_Place] = []
         self._weights, self._version = None, None
         self._started, self._lost = 0, 0  # collectors, over the whole run
@@ -124,9 +119,7 @@ class AsyncCollectors:
 
     def summary(self) -> dict[str, float]:
         """Lag of the batches since the last summary, collectors at work, and how many were lost."""
-        out: dict[str, float] = {}
-        if self._lags:
-            out = policy_lag(-torch.tensor(self._lags), 0, "collected")
+        out = policy_lag(-torch.tensor(self._lags), 0, "collected") if self._lags else {}
         self._lags.clear()
         return out | {"collectors": len(self._places), "collectors_lost": self._lost}
 
@@ -178,7 +171,7 @@ class AsyncCollectors:
         dropped = 0 if place.unfinished is None else self._forget(place.unfinished)
         self._lost += 1
         place.lost_in_a_row += 1
-        if place.lost_in_a_row < self._max_lost:
+        if place.lost_in_a_row < _MOST_LOST:
             self._start(place)
             follows = f"collector {place.number} takes its place"
         else:

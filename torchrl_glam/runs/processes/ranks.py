@@ -1,8 +1,7 @@
 """The processes of a run that torchrun starts: what each has of it, and what they agree on.
 
 Every process has a copy of the model and its share of environments, replay and batches. Gradients
-are summed, so all copies stay equal. The first process writes to the run's folder; the others write
-their shares of checkpoints.
+are summed, so all copies stay equal. The first process writes all but the others' checkpoints.
 """
 
 from __future__ import annotations
@@ -63,17 +62,14 @@ class Ranks:
     def join(cls, config: RecipeConfig) -> Ranks:
         """Meets the other processes that torchrun started, if there are any.
 
-        The ``output`` of the configuration becomes that of the first process. A process takes the
-        GPU of its number on its machine, where there are GPUs.
+        ``output`` becomes that of the first process. Each takes the GPU of its number, if any.
 
         Raises:
-            ValueError: on every process, if their configurations differ, if what they divide does
-                not divide by their number, or if a machine has fewer GPUs than processes.
+            ValueError: on all, if configurations differ or do not divide, or GPUs are missing.
         """
         if not dist.is_torchelastic_launched() or int(os.environ["WORLD_SIZE"]) == 1:
             return cls()
-        cuda = config.device.startswith("cuda") or config.device == "auto"
-        cuda = cuda and torch.cuda.is_available()
+        cuda = config.device.startswith(("cuda", "auto")) and torch.cuda.is_available()
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda and dist.is_nccl_available() else "gloo",
             timeout=PATIENCE,
@@ -99,8 +95,7 @@ class Ranks:
         rows are relabelled, and processes differ by one where that does not divide.
 
         Raises:
-            ValueError: if environments, batch or capacity do not divide by the processes, or goals
-                are chosen or judged by what one process plays.
+            ValueError: if they do not divide, or what one process plays chooses or judges goals.
 
         Examples:
             >>> mine = Ranks(rank=1, size=4).share(RecipeConfig())
@@ -116,15 +111,14 @@ class Ranks:
                     "each would go by its own episodes alone"
                 )
         shares: dict[str, Any] = {"seed": self.seed(config.seed)}
-        for key in _DIVIDED:
-            value = getattr(config, key, None)
-            if value is not None and value % self.size:
+        for key in (key for key in _DIVIDED if hasattr(config, key)):
+            value = getattr(config, key)
+            if value % self.size:
                 raise ValueError(
                     f"{key} ({value}) must be a multiple of the {self.size} processes that share "
                     "it: change it, or torchrun's --nproc-per-node and --nnodes"
                 )
-            if value is not None:
-                shares[key] = value // self.size
+            shares[key] = value // self.size
         if hasattr(config, "hindsight_ratio"):
             relabelled = round(config.hindsight_ratio * config.batch_size)
             first, last = (relabelled * r // self.size for r in (self.rank, self.rank + 1))
@@ -159,15 +153,11 @@ class Ranks:
 
     def all(self, flag: bool) -> bool:
         """Whether it is so on every process."""
-        return not self.any(not flag)
+        return all(self.gather(flag))
 
     def any(self, flag: bool) -> bool:
         """Whether it is so on any process."""
-        if self.size == 1:
-            return flag
-        value = torch.tensor(int(flag))
-        self._send(dist.all_reduce, value, op=dist.ReduceOp.MAX)
-        return bool(value)
+        return any(self.gather(flag))
 
     def gather(self, value: T) -> list[T]:
         """What each process gives, by rank; on every process."""
@@ -203,8 +193,6 @@ class Ranks:
 
         Records have ``state_dict``, ``merge`` (of such a state) and ``clear``.
         """
-        if self.size == 1:
-            return
         states = self.gather([record.state_dict() for record in records])
         for number, record in enumerate(records):
             if not self.first:
@@ -219,9 +207,6 @@ class Ranks:
         Raises:
             OtherProcessError: where it succeeded, saying what the others said.
         """
-        if self.size == 1:
-            yield
-            return
         failure = None
         try:
             yield

@@ -53,16 +53,14 @@ class RayPool:
 
     What a collector is asked for is a *task*; it works on one at a time. ``start`` returns a
     collector and a task that results in its place, in words; ``collect`` a task that results in
-    a batch made with some weights; ``wait`` the tasks that are done, once one is, or none after
-    so many seconds; ``result`` what a task gave, or it raises :class:`WorkerLost` or what the
-    collector itself raised.
+    a batch made with some weights; ``wait`` the tasks that are done, once one is, or none after so
+    many seconds; ``result`` what a task gave, or raises :class:`WorkerLost` or the task's error.
 
     Args:
         make_collector: makes the collector of a number, in its own process. It is pickled, and what
             it imports must be installed where it runs.
         num_collectors: how many work at a time.
-        address: of a Ray cluster that runs, ``"auto"`` for this machine's. Default: None, which
-            starts Ray on this machine and ends it with the pool.
+        address: of a Ray cluster, ``"auto"`` for this machine's. Default: None, one of the pool's.
         num_cpus, num_gpus: that Ray sets aside for each. Defaults: 1 and 0.
 
     Raises:

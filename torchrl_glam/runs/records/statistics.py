@@ -58,10 +58,8 @@ class EpisodeStatistics:
     ``"goal_tokens"``, ``goals/reached`` counts the different goals that were reached so far.
 
     Args:
-        kinds: names of the goal kinds, as :func:`~torchrl_glam.text.describe_env` tells them.
-            Default: one kind, ``"goal"``.
-        success_key: entry of ``"next"`` that says which episodes reach their goal, see
-            :func:`goals_reached`. Default ``"reward"``.
+        kinds: names of the goal kinds. Default: one kind, ``"goal"``.
+        success_key: see :func:`goals_reached`. Default ``"reward"``.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -81,9 +79,7 @@ class EpisodeStatistics:
     ) -> None:
         self._kinds = tuple(kinds)
         self._success_key = success_key
-        self._ended: Counter[str] = Counter()
-        self._reached: Counter[str] = Counter()
-        self._goals = torch.empty(0, dtype=torch.int64)  # that were reached
+        self.clear()
 
     def add(self, steps: TensorDictBase) -> None:
         """Counts the episodes that end in a batch of steps of any batch shape.
@@ -128,9 +124,9 @@ class EpisodeStatistics:
 
     def clear(self) -> None:
         """Starts anew."""
-        self._ended.clear()
-        self._reached.clear()
-        self._goals = self._goals[:0]
+        self._ended: Counter[str] = Counter()
+        self._reached: Counter[str] = Counter()
+        self._goals = torch.empty(0, dtype=torch.int64)  # that were reached
 
     def merge(self, state_dict: dict[str, Any]) -> None:
         """Adds the counts of another's :meth:`state_dict`."""
@@ -145,9 +141,8 @@ class EpisodeStatistics:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the counts."""
-        self._ended = Counter(state_dict["ended"])
-        self._reached = Counter(state_dict["reached"])
-        self._goals = state_dict["goals"].clone()
+        self.clear()
+        self.merge(state_dict)
 
 
 class GoalCoverage:
@@ -240,12 +235,10 @@ def of_replay(
         of: what the transitions are, to name the metrics.
         kinds: names of the goal kinds.
     """
-    hindsight = rows["is_hindsight"].float().mean().item()
     counts = rows["goal_kind"].flatten().bincount(minlength=len(kinds))
-    shares = shares_of_kinds(counts, kinds, of)
     return {
-        f"hindsight_in_{of}": hindsight,
-        **shares,
+        f"hindsight_in_{of}": rows["is_hindsight"].float().mean().item(),
+        **shares_of_kinds(counts, kinds, of),
         **policy_lag(rows["recorded_at"], updates, of),
     }
 
@@ -268,8 +261,7 @@ def policy_lag(recorded_at: torch.Tensor, updates: int, of: str) -> dict[str, fl
     """How far behind the policy that made some transitions is (SAC-GLAM, section 2.2).
 
     Args:
-        recorded_at: updates that the policy had had when each transition was recorded, integers of
-            any shape.
+        recorded_at: updates of the policy that recorded each transition, integers of any shape.
         updates: that it has had by now.
         of: what the transitions are, to name the metrics.
 
