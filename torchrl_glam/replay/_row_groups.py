@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from array import array
-from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 
 
 class RowGroups:
     """Lists the rows of each group of a storage, for uniform draws from a group.
 
-    A group's rows stand in a line of its own. A row that leaves a group is replaced by one from the
-    end of the line, so changing or drawing k rows takes O(k) time.
+    A group's rows stand in a line of its own; all lines share one memory. A row that leaves a group
+    is replaced by one from the end of the line, and a line that has no room left moves to one twice
+    as long, so changing or drawing k rows takes O(k) time, amortised.
 
     :meth:`assign` adds groups as it meets them; ``capacity`` is that of the storage.
     """
@@ -21,46 +21,30 @@ class RowGroups:
     def __init__(self, num_groups: int, capacity: int) -> None:
         self.capacity = capacity
         # Arrays, not tensors: of a few dozen numbers, half of torch's time is in calling it.
-        self._lines = [array("q") for _ in range(num_groups)]
-        self._place = array("q", [0]) * capacity  # of a row in its line
-        self._group = array("i", [-1]) * capacity
+        self._counts = np.zeros(num_groups, dtype=np.int64)  # rows of each group
+        # where in memory the line of a group begins, and for how many rows there is room
+        self._begin, self._room = self._counts.copy(), self._counts.copy()
+        self._memory = np.zeros(0, dtype=np.int64)
+        self._used = 0
+        self._place = np.zeros(capacity, dtype=np.int64)  # of a row in its line
+        self._group = np.full(capacity, -1, dtype=np.int32)
 
     def __len__(self) -> int:
-        return sum(map(len, self._lines))
+        return sum(self._counts.tolist())
 
     @property
     def counts(self) -> torch.Tensor:
-        """Rows of each group, int64 [G]."""
-        return torch.tensor([len(line) for line in self._lines], dtype=torch.int64)
+        """Rows of each group, int64 [G]; shares memory, not to be changed."""
+        return torch.from_numpy(self._counts)
 
     def assign(self, rows: torch.Tensor, groups: torch.Tensor) -> None:
         """Moves different rows, int64 [k], into groups [k]; -1 for none."""
-        leaves: dict[int, list[int]] = {}
-        comes = []
-        for row, group in zip(rows.tolist(), groups.tolist(), strict=True):
-            before = self._group[row]
-            if before != group:
-                self._group[row] = group
-                if before >= 0:
-                    leaves.setdefault(before, []).append(row)
-                if group >= 0:
-                    comes.append((row, group))
-        for group, gone in leaves.items():
-            self._remove(self._lines[group], gone)
-        for row, group in comes:
-            while group >= len(self._lines):
-                self._lines.append(array("q"))
-            self._place[row] = len(self._lines[group])
-            self._lines[group].append(row)
-
-    def _remove(self, line: array[int], gone: list[int]) -> None:
-        """Takes rows out of a line, filling the holes from its end."""
-        left, out = len(line) - len(gone), set(gone)
-        movers = [row for row in line[left:] if row not in out]
-        holes = [place for place in (self._place[row] for row in gone) if place < left]
-        for hole, mover in zip(holes, movers, strict=True):
-            line[hole], self._place[mover] = mover, hole
-        del line[left:]
+        rows, groups = rows.numpy(), groups.numpy()
+        before = self._group[rows]
+        changed = before != groups
+        leaves, comes = changed & (before >= 0), changed & (groups >= 0)
+        self._remove(rows[leaves], before[leaves])
+        self._append(rows[comes], groups[comes])
 
     def draw(self, groups: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
         """Draws a row of each group named, int64 [k] both, uniformly and with replacement.
@@ -71,19 +55,88 @@ class RowGroups:
         device = None if generator is None else generator.device
         # float64: float32 would leave out rows of groups of millions
         chance = torch.rand(groups.shape, generator=generator, device=device, dtype=torch.float64)
-        lines = [self._lines[group] for group in groups.tolist()]
-        rows = [line[int(c * len(line))] for line, c in zip(lines, chance.tolist(), strict=True)]
-        return torch.tensor(rows, dtype=torch.int64)
+        groups = groups.numpy()
+        place = (chance.cpu().numpy() * self._counts[groups]).astype(np.int64)
+        return torch.from_numpy(self._memory[self._begin[groups] + place])
 
     def state_dict(self) -> dict[str, Any]:
         """The capacity, rows of each group, and all lines one after another."""
-        lines = torch.tensor(list(chain(*self._lines)), dtype=torch.int64)
-        return {"capacity": self.capacity, "sizes": self.counts, "lines": lines}
+        lines = torch.from_numpy(self._memory[_ranges(self._begin, self._counts)])
+        return {"capacity": self.capacity, "sizes": self.counts.clone(), "lines": lines}
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> RowGroups:
         """Builds what :meth:`state_dict` described."""
-        sizes = state["sizes"]
+        sizes = state["sizes"].numpy()
         groups = cls(len(sizes), int(state["capacity"]))
-        groups.assign(state["lines"], torch.arange(len(sizes)).repeat_interleave(sizes))
+        groups._append(state["lines"].numpy(), np.arange(len(sizes)).repeat(sizes))
         return groups
+
+    def _remove(self, rows: np.ndarray, groups: np.ndarray) -> None:
+        """Takes rows out of their groups, filling the holes from the ends of the lines."""
+        if not len(rows):  # every call until the storage is full
+            return
+        rows, found, counts = _by_group(rows, groups)
+        self._group[rows] = -1
+        left = self._counts[found] - counts
+        tails = self._memory[_ranges(self._begin[found] + left, counts)]
+        movers = tails[self._group[tails] >= 0]
+        place = self._place[rows]
+        is_hole = place < left.repeat(counts)
+        holes = place[is_hole]
+        self._memory[self._begin[found].repeat(counts)[is_hole] + holes] = movers
+        self._place[movers] = holes
+        self._counts[found] = left
+
+    def _append(self, rows: np.ndarray, groups: np.ndarray) -> None:
+        """Puts rows at the ends of the lines of their groups."""
+        if not len(rows):
+            return
+        rows, found, counts = _by_group(rows, groups)
+        self._make_room(found, counts)
+        place = _ranges(self._counts[found], counts)
+        self._memory[self._begin[found].repeat(counts) + place] = rows
+        self._place[rows] = place
+        self._group[rows] = found.repeat(counts)
+        self._counts[found] += counts
+
+    def _make_room(self, groups: np.ndarray, counts: np.ndarray) -> None:
+        """Has ``counts`` more rows fit into the lines of the groups given."""
+        new = int(groups[-1]) + 1 - len(self._counts)
+        if new > 0:
+            for name in ("_counts", "_begin", "_room"):
+                setattr(self, name, np.pad(getattr(self, name), (0, new)))
+        wanted = self._counts[groups] + counts
+        full = wanted > self._room[groups]
+        if not full.any():
+            return
+        if self._used + 2 * int(wanted[full].sum()) > len(self._memory):
+            self._pack(2 * int(wanted.sum()))
+            full[:] = True  # packed lines have no room
+        groups, room = groups[full], 2 * wanted[full]
+        line = self._memory[_ranges(self._begin[groups], self._counts[groups])]
+        self._begin[groups] = self._used + room.cumsum() - room
+        self._memory[_ranges(self._begin[groups], self._counts[groups])] = line
+        self._room[groups] = room
+        self._used += int(room.sum())
+
+    def _pack(self, needed: int) -> None:
+        """Puts all lines into new memory, one after another, with as much again left free."""
+        lines = self._memory[_ranges(self._begin, self._counts)]
+        self._memory = np.zeros(2 * (len(lines) + needed), dtype=np.int64)
+        self._memory[: len(lines)] = lines
+        self._begin = self._counts.cumsum() - self._counts
+        self._room = self._counts.copy()
+        self._used = len(lines)
+
+
+def _by_group(rows: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows in the order of their groups, int64 [k], these groups, and the rows of each, [G]."""
+    order = groups.argsort(kind="stable")
+    return rows[order], *np.unique(groups, return_counts=True)
+
+
+def _ranges(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The numbers from each ``begin`` on, as many as ``lengths`` says, one range after another."""
+    after = lengths.cumsum()
+    return np.arange(after[-1] if len(after) else 0) + (begin - after + lengths).repeat(lengths)
