@@ -66,6 +66,10 @@ class Copies(NamedTuple):
     last: torch.Tensor
     goal: torch.Tensor
 
+    def where(self, chosen: torch.Tensor) -> Copies:
+        """The copies that are chosen, bool [C]."""
+        return Copies(*(field[chosen] for field in self))
+
 
 Strategy = Callable[[NamedGoals, Spans], Copies]
 
@@ -99,8 +103,7 @@ def final(named: NamedGoals, episodes: Spans) -> Copies:
     latest = named.place.new_full(episodes.first.shape, -1)
     latest = latest.scatter_reduce(0, named.episode, named.place, "amax")
     at_the_end = named.goal[named.place == latest[named.episode]]
-    chosen = torch.isin(named.goal, at_the_end)
-    return Copies(*(field[chosen] for field in future(named, episodes)))
+    return future(named, episodes).where(torch.isin(named.goal, at_the_end))
 
 
 STRATEGIES: dict[str, Strategy] = {"future": future, "final": final}
