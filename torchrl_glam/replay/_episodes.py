@@ -94,8 +94,9 @@ class StepLog:
         closes[-1:] = True
         last = closes.nonzero().squeeze(-1)
         first = torch.cat([last.new_zeros(1), last[:-1] + 1])
-        # what trajectories go on with after an end stays
-        order = torch.where(self._done[line[last]], line[last], len(track))
+        order = line[last]
+        if last.shape[0] > ends.shape[0]:  # what trajectories go on with after an end stays
+            order = torch.where(self._done[order], order, len(track))
         order = order.argsort()[: ends.shape[0]]
         spans = Spans(first[order], last[order])
         episode, place = spans.places()

@@ -1,7 +1,8 @@
 """n-step returns over whole episodes (SAC-GLAM, Gaven et al., 2024, equation 3).
 
-Conventions: M rows in consecutive segments (episodes, or parts of episodes under another goal).
-The window of row i is the rows i to i + steps[i] - 1; it never leaves the segment.
+Conventions: rows are one line of M transitions, made of consecutive segments (episodes, or parts of
+episodes under another goal), each of which ends with ``done``. The window of row i is the rows i to
+i + steps[i] - 1; it never leaves the segment.
 """
 
 from __future__ import annotations

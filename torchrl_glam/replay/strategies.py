@@ -119,17 +119,22 @@ def named_goals(
     """
     if not episode.numel():
         return NamedGoals(*[episode] * 5)
-    _, goal = torch.unique(_in_episode(episode, goals), dim=0, return_inverse=True)
-    order = goal.argsort(stable=True)  # by goal, then by place, then by slot
-    first = torch.ones_like(goal, dtype=torch.bool)  # of a goal in several slots of one step
-    first[order[1:]] = (goal[order].diff() != 0) | (place[order].diff() != 0)
-    order = order[first[order]]
-    again = goal[order].diff() == 0
-    before = episodes.first[episode] - 1
-    before[order[1:][again]] = place[order[:-1][again]]
+    different, goal = torch.unique(_in_episode(episode, goals), dim=0, return_inverse=True)
     source = torch.arange(goal.shape[0], device=goal.device)
-    found = NamedGoals(episode, place, goal, before, source)
-    return NamedGoals(*(field[first] for field in found))
+    before = episodes.first[episode] - 1
+    if different.shape[0] == goal.shape[0]:
+        return NamedGoals(episode, place, goal, before, source)
+    order = goal.argsort(stable=True)  # by goal, then by place, then by slot
+    same = goal[order[1:]] == goal[order[:-1]]
+    repeated = same & (place[order[1:]] == place[order[:-1]])
+    if repeated.any():
+        first = torch.ones_like(goal, dtype=torch.bool)
+        first[order[1:][repeated]] = False
+        kept = first.nonzero().squeeze(1)
+        found = named_goals(episodes, episode[kept], place[kept], goals[kept])
+        return found._replace(source=kept)
+    before[order[1:][same]] = place[order[:-1][same]]
+    return NamedGoals(episode, place, goal, before, source)
 
 
 def _in_episode(episode: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
