@@ -14,6 +14,8 @@ from tensordict import NestedKey
 from torchrl_glam.replay._checks import check_same_entries
 from torchrl_glam.replay.strategies import Spans
 
+_SMALLEST_LOG = 64
+_GROWTH = 4  # slots for each pending step: the more, the seldomer pending steps are moved
 _PATIENCE = 256  # calls; more than a slow worker of an asynchronous collector may lag behind
 
 
@@ -29,6 +31,8 @@ class StepLog:
     """Steps of unfinished episodes, in the order in which they came.
 
     An episode is what a trajectory holds up to a ``done``; after it the trajectory begins another.
+    New steps are written behind the others; when the log is full, those that are still pending move
+    to its front, or into one four times their number, so a call costs what its own steps cost.
     Entries are plain tensors, {key: [S, ...]}: for a few dozen steps a call, most of a tensordict's
     cost is in handling its nesting.
 
@@ -42,6 +46,7 @@ class StepLog:
     def clear(self) -> None:
         """Forgets all steps."""
         self.steps: dict[NestedKey, torch.Tensor] = {}  # each [S, ...]
+        self.length = 0  # slots in use
         self._track = torch.empty(0, dtype=torch.int64)  # [S], -1 for steps let out
         self._done = torch.empty(0, dtype=torch.bool)  # [S]
         self._begin = 0  # slot of this call's first step
@@ -50,11 +55,11 @@ class StepLog:
     @property
     def pending(self) -> int:
         """Number of steps that belong to unfinished episodes."""
-        return int((self._track >= 0).sum())
+        return self._alive().shape[0]
 
     def begin(self) -> None:
         """What is appended from now on is what :meth:`take_back` removes."""
-        self._begin = len(self._track)
+        self._begin = self.length
 
     def append(
         self, steps: dict[NestedKey, torch.Tensor], track: torch.Tensor, done: torch.Tensor
@@ -66,27 +71,20 @@ class StepLog:
         """
         if self.steps:
             check_same_entries(steps, self.steps)
-        if self._track.device != track.device:  # new, or restored on another device
-            self._track, self._done = self._track.to(track.device), self._done.to(track.device)
-            self.steps = {key: value.to(track.device) for key, value in self.steps.items()}
-        self._calls += 1
-        if self._calls > _PATIENCE:
-            self._forget_unheard()
-        kept = self._alive()
-        self.steps = {
-            key: torch.cat([self.steps.get(key, value[:0]).index_select(0, kept), value])
-            for key, value in steps.items()
-        }
-        self._track = torch.cat([self._track[kept], track])
-        self._done = torch.cat([self._done[kept], done])
-        self._begin, self._heard = len(kept), int((kept < self._heard).sum())
+        self._make_room(steps, track)
+        self.begin()
+        self.length += track.shape[0]
+        for key, value in steps.items():
+            self.steps[key][self._begin : self.length] = value
+        self._track[self._begin : self.length] = track
+        self._done[self._begin : self.length] = done
 
     def finished(self) -> Episodes | None:
         """Finds the episodes that this call's steps ended, in the order of these steps."""
-        ends = self._done[self._begin :].nonzero().squeeze(-1) + self._begin
+        ends = self._done[self._begin : self.length].nonzero().squeeze(-1) + self._begin
         if not ends.numel():
             return None
-        track = self._track
+        track = self._track[: self.length]
         line = torch.isin(track, track[ends]).nonzero().squeeze(-1)
         line = line[track[line].argsort(stable=True)]  # by trajectory, in order of time
         closes = self._done[line]
@@ -96,7 +94,7 @@ class StepLog:
         first = torch.cat([last.new_zeros(1), last[:-1] + 1])
         order = line[last]
         if last.shape[0] > ends.shape[0]:  # what trajectories go on with after an end stays
-            order = torch.where(self._done[order], order, len(track))
+            order = torch.where(self._done[order], order, self.length)
         order = order.argsort()[: ends.shape[0]]
         spans = Spans(first[order], last[order])
         episode, place = spans.places()
@@ -105,9 +103,7 @@ class StepLog:
 
     def take_back(self) -> None:
         """Removes this call's steps."""
-        begin = self._begin
-        self._track, self._done = self._track[:begin], self._done[:begin]
-        self.steps = {key: value[:begin] for key, value in self.steps.items()}
+        self.length = self._begin
 
     def forget(self, slots: torch.Tensor) -> None:
         """Lets steps go, int64 [R]; they can be read until the next call."""
@@ -115,18 +111,43 @@ class StepLog:
 
     def drop(self, track: torch.Tensor) -> int:
         """Lets the pending steps of these trajectories go; returns their number."""
-        dropped = torch.isin(self._track, track.to(self._track))
-        self._track[dropped] = -1
+        held = self._track[: self.length]
+        dropped = torch.isin(held, track.to(held))
+        held[dropped] = -1
         return int(dropped.sum())
 
     def _alive(self) -> torch.Tensor:
-        return (self._track >= 0).nonzero().squeeze(-1)
+        return (self._track[: self.length] >= 0).nonzero().squeeze(-1)
+
+    def _make_room(self, steps: dict[NestedKey, torch.Tensor], track: torch.Tensor) -> None:
+        """Moves pending steps together, or into a larger log, so that more steps fit."""
+        if self._track.device != track.device:  # new, or restored on another device
+            self._track, self._done = self._track.to(track.device), self._done.to(track.device)
+            self.steps = {key: value.to(track.device) for key, value in self.steps.items()}
+        self._calls += 1
+        if self._calls > _PATIENCE:
+            self._forget_unheard()
+        if self.steps and self.length + track.shape[0] <= self._track.shape[0]:
+            return
+        kept = self._alive()
+        needed = kept.shape[0] + track.shape[0]
+        self._heard = int((kept < self._heard).sum())
+        self._begin = self.length = kept.shape[0]
+        if not self.steps or 2 * needed > self._track.shape[0]:
+            size = max(_GROWTH * needed, _SMALLEST_LOG)
+            self.steps = {
+                key: _moved(self.steps.get(key, x[:0]), kept, size) for key, x in steps.items()
+            }
+            self._track, self._done = (_moved(x, kept, size) for x in (self._track, self._done))
+        else:
+            for x in (*self.steps.values(), self._track, self._done):
+                x[: kept.shape[0]] = x.index_select(0, kept)
 
     def _forget_unheard(self) -> None:
         """Lets trajectories go that nothing was added to since this was last done."""
-        track = self._track
+        track = self._track[: self.length]
         old = (track >= 0) & ~torch.isin(track, track[self._heard :])
-        self._calls, self._heard = 0, len(track)
+        self._calls, self._heard = 0, self.length
         if old.any():
             warnings.warn(
                 f"{int(old.sum())} steps of {track[old].unique().numel()} trajectories that never "
@@ -151,4 +172,12 @@ class StepLog:
             return
         self._track = state["track"].clone()
         self._done = torch.zeros_like(self._track, dtype=torch.bool)
+        self._begin = self.length = self._track.shape[0]
         self.steps = {key: value.clone() for key, value in state["steps"].items()}
+
+
+def _moved(x: torch.Tensor, kept: torch.Tensor, size: int) -> torch.Tensor:
+    """The rows ``kept`` of an entry, at the front of a new one of ``size`` rows."""
+    out = x.new_empty((size, *x.shape[1:]))
+    out[: kept.shape[0]] = x.index_select(0, kept)
+    return out
