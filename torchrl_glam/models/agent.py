@@ -114,8 +114,8 @@ def load_agent(folder: str | Path, *, device: torch.device | str = "cpu", **kwar
         >>> agent = load_agent("tiny")
         >>> tokenize = TokenizeText(agent.tokenizer, template=agent.template)
         >>> env = TransformedEnv(PlaygroundTextEnv(num_envs=2, num_objects=3), tokenize)
-        >>> env.rollout(10, agent.policy)["action"].shape
-        torch.Size([2, 10])
+        >>> env.rollout(1, agent.policy)["action"].shape
+        torch.Size([2, 1])
         >>> agent.read(env.reset())["probability"].sum(-1).round(decimals=3)
         tensor([1., 1.])
     """
