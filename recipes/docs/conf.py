@@ -74,13 +74,13 @@ nitpick_ignore_regex = [
     ("py:.*", r"(nn|os|scienceworld|textworld_express|torchrl|transformers|typing)\..*"),
     (
         "py:class",
-        r"torchrl_glam\.(models\.trunks\..*|runs\.run\.(Result|Given))",
+        r"torchrl_glam\.(models\.trunks\..*|runs\.config\.rules\.Rules)",
     ),  # bases of exported ones
     ("py:class", r"[^.]*"),  # the types of signatures, as they stand there
     ("py:.*", r"torchrl_glam\.(.*\.)?_.*"),  # private ones have no page
     (
         "py:class",
-        r"torchrl_glam\.runs\.(config\.base|interrupt|processes\.ranks)\.(Batch|Config|T)",
+        r"torchrl_glam\.runs\..*\.(Batch|Config|Given|Result|T)",
     ),
 ]
 

@@ -32,9 +32,10 @@ def game_rows(
 
     Returns:
         Rows with ``agent``; ``runs``; ``steps`` of the shortest run, and ``pretraining_steps`` of
-        random play before; ``success`` and ``new`` at the end, as of :func:`with_interval`; for
-        every threshold ``steps_to_0.5`` and ``seconds_to_0.5``, medians, ``inf`` where half of the
-        runs did not come to it; and ``minutes`` of a run. What is not known is left out, or NaN.
+        random play before; ``success`` and ``new`` at the end, with the ends of their intervals;
+        for every threshold ``steps_to_0.5`` and ``seconds_to_0.5``, medians, ``inf`` where half of
+        the runs did not come to it; and ``minutes`` of a run. What is not known
+        is left out, or NaN.
 
     Examples:
         >>> before = {"step": 0, "seconds": 0, METRIC: 0.25, HELD_OUT: 0.25}

@@ -24,8 +24,11 @@ def make_trunk(
     """Makes the trunk that reads a language model.
 
     Args:
-        model, tokenizer, template, **options: those of
-            :class:`~torchrl_glam.models.CandidateTrunk`.
+        model: a ``transformers`` model with a language-model head, or the same wrapped by
+            ``peft``.
+        tokenizer: its tokenizer.
+        template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
+        **options: those of :class:`~torchrl_glam.models.CandidateTrunk`.
 
     Returns:
         A :class:`DecoderOnlyTrunk` (GPT-2, Llama, Qwen, ...) or an :class:`EncoderDecoderTrunk`
