@@ -81,8 +81,12 @@ class ImaginedGoals(Transform):
         num_known: goals of the environment.
         judge: of the same table as ``sampler``; it may learn in the meantime.
         sure: log-odds above which a goal counts as reached. Default: 1.
-        success_key: entry besides ``"reward"`` that reaching a goal makes positive. Default:
-            ``"reward"``, no other one.
+        goal_key, goal_id_key, goal_kind_key: the goal pursued, as text, as an id and its kind.
+            Defaults: ``"goal"``, ``"goal_id"``, ``"goal_kind"``.
+        observation_key, actions_key, action_key: what the judge reads. Defaults:
+            ``"observation"``, ``"actions"``, ``"action"``.
+        reward_key, success_key: entries that reaching a goal makes positive. Defaults:
+            ``"reward"``, for both.
 
     Raises:
         ValueError: if ``num_known`` does not fit the sampler, imagined texts are longer than the
@@ -107,6 +111,13 @@ class ImaginedGoals(Transform):
         judge: WordJudge,
         *,
         sure: float = 1.0,
+        goal_key: NestedKey = "goal",
+        goal_id_key: NestedKey = "goal_id",
+        goal_kind_key: NestedKey = "goal_kind",
+        observation_key: NestedKey = "observation",
+        actions_key: NestedKey = "actions",
+        action_key: NestedKey = "action",
+        reward_key: NestedKey = "reward",
         success_key: NestedKey = "reward",
     ) -> None:
         super().__init__(in_keys=[], out_keys=[])
@@ -117,7 +128,9 @@ class ImaginedGoals(Transform):
             )
         self.sampler, self.num_known, self.judge, self.sure = sampler, num_known, judge, sure
         self._texts = encode_text(sampler.goal_texts[num_known:])
-        self._reward_keys = {"reward", success_key}
+        self._goal_keys = goal_key, goal_id_key, goal_kind_key
+        self._read_keys = observation_key, actions_key, action_key
+        self._reward_keys = {reward_key, success_key}
         self._drawn = torch.zeros(0, dtype=torch.int64)
 
     def draw(self, generator: torch.Generator | None, count: int) -> Tensor:
@@ -130,7 +143,7 @@ class ImaginedGoals(Transform):
     def _reset(
         self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        ids = tensordict_reset["goal_id"].clone()
+        ids = tensordict_reset[self._goal_keys[1]].clone()
         resets = tensordict.get("_reset", None)
         resets = torch.ones_like(ids, dtype=torch.bool) if resets is None else resets.view_as(ids)
         begin, drawn = int(resets.sum()), len(self._drawn)
@@ -144,19 +157,20 @@ class ImaginedGoals(Transform):
         return self._write(tensordict_reset, ids, resets & (ids >= self.num_known))
 
     def _write(self, tensordict: TensorDictBase, ids: Tensor, rows: Tensor) -> TensorDictBase:
-        goal, kind = tensordict["goal"].clone(), tensordict["goal_kind"].clone()
+        goal_key, id_key, kind_key = self._goal_keys
+        goal, kind = tensordict[goal_key].clone(), tensordict[kind_key].clone()
         texts = self._texts[ids[rows] - self.num_known]
         if (room := goal.shape[-1] - texts.shape[-1]) < 0:
             raise ValueError(
-                f"imagined goals have up to {texts.shape[-1]} bytes, and 'goal' of the "
+                f"imagined goals have up to {texts.shape[-1]} bytes, and {goal_key!r} of the "
                 f"environment has room for {goal.shape[-1]}: imagine_goals makes none so long"
             )
         goal[rows] = pad(texts, (0, room))
         kind[rows] = self.sampler.kinds[ids[rows]].to(kind.dtype)
-        return tensordict.update({"goal": goal, "goal_id": ids, "goal_kind": kind})
+        return tensordict.update({goal_key: goal, id_key: ids, kind_key: kind})
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        ids = tensordict["goal_id"]
+        ids = tensordict[self._goal_keys[1]]
         rows = ids >= self.num_known
         if not rows.any():
             return next_tensordict
@@ -175,14 +189,16 @@ class ImaginedGoals(Transform):
 
     def _judge(self, before: TensorDictBase, after: TensorDictBase, ids: Tensor) -> Tensor:
         """Which of some steps reached their goals, bool ``[n]``."""
-        rows = zip(decode_text(before["actions"]), before["action"].tolist(), strict=True)
-        seen, then = decode_text(before["observation"]), decode_text(after["observation"])
-        odds = self.judge(self.judge.read(seen, [row[i] for row, i in rows], then))
+        seen, actions, action = self._read_keys
+        rows = zip(decode_text(before[actions]), before[action].tolist(), strict=True)
+        texts = decode_text(before[seen]), [row[i] for row, i in rows], decode_text(after[seen])
+        odds = self.judge(self.judge.read(*texts))
         return odds.gather(1, ids.unsqueeze(1)).squeeze(1) > self.sure
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Gives the ids of goals their new bound."""
-        spec = observation_spec["goal_id"].clone()
+        key = self._goal_keys[1]
+        spec = observation_spec[key].clone()
         spec.space.high = torch.full_like(spec.space.high, len(self.sampler.goal_texts) - 1)
-        observation_spec["goal_id"] = spec
+        observation_spec[key] = spec
         return observation_spec
