@@ -1,6 +1,8 @@
 """SAC-GLAM (Gaven et al., 2024) as components for TorchRL.
 
-The parts live in subpackages; importing this package alone loads none of them.
+The parts live in the subpackages ``envs``, ``goals``, ``models``, ``objectives``, ``pretraining``,
+``replay``, ``report``, ``runs``, ``text`` and ``viewing``; importing this package alone loads none
+of them.
 """
 
 __version__ = "0.1.0"

@@ -108,10 +108,15 @@ def load_agent(folder: str | Path, *, device: torch.device | str = "cpu", **kwar
             :func:`~torchrl_glam.models.load_language_model` raises it.
 
     Examples:
+        >>> import tempfile
         >>> from torchrl.envs import TransformedEnv
         >>> from torchrl_glam.envs import PlaygroundTextEnv
         >>> from torchrl_glam.text import TokenizeText
-        >>> agent = load_agent("tiny")
+        >>> from torchrl_glam.models import AgentCard, export_agent, load_language_model
+        >>> folder, card = tempfile.mkdtemp(), AgentCard(num_critics=0)
+        >>> _ = export_agent(folder, *load_language_model("tiny"), card=card)  # a run does so
+
+        >>> agent = load_agent(folder)
         >>> tokenize = TokenizeText(agent.tokenizer, template=agent.template)
         >>> env = TransformedEnv(PlaygroundTextEnv(num_envs=2, num_objects=3), tokenize)
         >>> env.rollout(1, agent.policy)["action"].shape

@@ -1,6 +1,9 @@
 """Critic and value heads: multilayer perceptrons on the language model's embeddings.
 
-Whether their loss also trains the language model is the loss's choice.
+SAC-GLAM (Gaven et al., 2024), Appendix B, compares two inputs: the observation together with the
+action (one output, :class:`CandidateCritic`) and the observation alone (one output per action,
+:class:`ObservationCritic`). Whether their loss also trains the language model is the loss's choice.
+:func:`make_critic` picks by name.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ def make_critic(
     hidden_sizes: Sequence[int] = (1024, 1024),
     action_value_key: NestedKey = "action_value",
 ) -> tuple[CandidateTrunk | EncodedActionsTrunk, CandidateCritic | ObservationCritic]:
-    """The critic with one of the inputs of SAC-GLAM (Gaven et al., 2024), and the trunk for it.
+    """The critic with one of the inputs of SAC-GLAM, and the trunk that writes it.
 
     Args:
         trunk: reads prompt and candidates; its output keys are the critic's input keys.
@@ -119,8 +122,9 @@ class ObservationCritic(TensorDictModule):
     slots; masked slots get a value too, which losses and policies ignore.
 
     Args:
-        embedding_dim, hidden_sizes: those of :class:`CandidateCritic`.
+        embedding_dim: width ``D`` of the embedding.
         num_actions: number ``A`` of candidate slots.
+        hidden_sizes: units of the hidden layers. Default: ``(1024, 1024)`` (Appendix C).
         prompt_embedding_key: float ``[*B, D]``; computed in the perceptron's dtype. Default:
             ``"prompt_embedding"``.
         action_value_key: Q-values, float ``[*B, A]``. Default: ``"action_value"``.
@@ -179,8 +183,13 @@ class ValueHead(ObservationCritic):
         prompt_embedding_key: NestedKey = "prompt_embedding",
         state_value_key: NestedKey = "state_value",
     ) -> None:
-        keys = {"prompt_embedding_key": prompt_embedding_key, "action_value_key": state_value_key}
-        super().__init__(embedding_dim, 1, hidden_sizes, **keys)
+        super().__init__(
+            embedding_dim,
+            num_actions=1,
+            hidden_sizes=hidden_sizes,
+            prompt_embedding_key=prompt_embedding_key,
+            action_value_key=state_value_key,
+        )
 
 
 class _Value(nn.Module):

@@ -30,9 +30,10 @@ class SharedTrunkOptimizer(GatheringOptimizer):
 
     Args:
         loss: owner of the parameters, on the device where they will stay.
-        lr_trunk_actor, lr_trunk_critic, lr_heads: learning rates of the actor's and the critic's
-            step on the trunk, and of the critics. Defaults: ``1e-4`` (SAC-GLAM, Gaven et al., 2024,
-            Appendix C).
+        lr_trunk_actor: learning rate of the actor's step on the trunk. Default: ``1e-4``
+            (SAC-GLAM, Gaven et al., 2024, Appendix C), like the next two.
+        lr_trunk_critic: learning rate of the critic's step on the trunk. Default: ``1e-4``.
+        lr_heads: learning rate of the critics. Default: ``1e-4``.
         lr_alpha: learning rate of ``log_alpha``. Default: ``2e-3`` (Appendix C).
         max_grad_norm, group: those of :class:`GatheringOptimizer`.
         separate: two Adams on the trunk, or one on the summed losses. Default: ``True``.

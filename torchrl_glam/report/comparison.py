@@ -27,7 +27,8 @@ class RunSummary:
     Attributes:
         final: success at that step.
         area: mean success up to it, by the trapezoidal rule: the normalised area under the curve.
-        reached: steps and seconds to each threshold, where first measured; ``inf`` if it never was.
+        reached: environment steps and seconds of the first measurement of at least each threshold,
+            by threshold; ``inf`` if there is none.
     """
 
     final: float
@@ -91,9 +92,10 @@ def comparison_table(groups: Mapping[str, Sequence[RunSummary]], step: float) ->
         step: up to which they were summarised.
 
     Returns:
-        Rows with ``label``, ``runs``, ``step``; ``mean`` and ``iqm`` of success there and ``area``,
-        as of :func:`with_interval`; and for every threshold, such as 0.9, ``reached_0.9`` (how many
-        runs), ``steps_to_0.9`` and ``seconds_to_0.9``, medians, ``inf`` where half did not.
+        Rows with ``label``, ``runs``, ``step``; ``mean`` and ``iqm`` of success there, each with
+        ``_low`` and ``_high``; the same of ``area``; and for every threshold, such as 0.9,
+        ``reached_0.9`` (how many runs came to it), ``steps_to_0.9`` and ``seconds_to_0.9``, medians
+        over all runs, ``inf`` where half of them did not.
     """
     rows = []
     for label, runs in groups.items():

@@ -31,11 +31,11 @@ def game_rows(
         thresholds: of success on training games.
 
     Returns:
-        Rows with ``agent``; ``runs``; ``steps`` of the shortest run, and ``pretraining_steps`` of
-        random play before; ``success`` and ``new`` at the end, with the ends of their intervals;
-        for every threshold ``steps_to_0.5`` and ``seconds_to_0.5``, medians, ``inf`` where half of
-        the runs did not come to it; and ``minutes`` of a run. What is not known
-        is left out, or NaN.
+        Rows with ``agent``; ``runs``; ``steps`` of learning, those of the shortest run, and
+        ``pretraining_steps`` of random play before; ``success`` and ``new`` at the end, means over
+        runs with the ends ``_low`` and ``_high`` of their 95 % bootstrap interval; for every
+        threshold ``steps_to_0.5`` and ``seconds_to_0.5``, medians, ``inf`` where half of the runs
+        did not come to it; and ``minutes`` of a run. What is not known is left out, or NaN.
 
     Examples:
         >>> before = {"step": 0, "seconds": 0, METRIC: 0.25, HELD_OUT: 0.25}

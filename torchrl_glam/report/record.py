@@ -22,7 +22,8 @@ _REST = 200  # a page is written again after so many times what the last one too
 class RunRecord:
     """A run's ``report.html``, and ``run.json`` with what the page says besides metrics.
 
-    A page follows another when the run has computed 200 times as long as that took: 0.5 % at most.
+    The page is written with a row of the metrics if the run has computed 200 times as long as the
+    last one took, so that pages take at most 0.5 % of a run.
 
     Args:
         folder: of the run.
@@ -55,7 +56,8 @@ class RunRecord:
 
         Args:
             rows: the metrics, each with ``"step"``; without any, nothing is written.
-            references: as a chart takes them, for this page and later ones. Default: none.
+            references: success of other policies by name, with the ends of its interval if they
+                are known, for this page and later ones. Default: none.
         """
         if not rows or (time.thread_time() < self._due and not references):
             return

@@ -40,7 +40,8 @@ _GAMES = ("babyai", "scienceworld", "textworld", "textworld_express")
 OWN_ENVS = (OWN_ENV, *(f"torchrl_glam.envs.games.{game}:make_{game}" for game in _GAMES))
 """What a folder may name by itself: to make any other environment runs code that it chose.
 
-Not ALFWorld and Jericho: a folder might name its own game files, which are code, or read in C.
+ALFWorld and Jericho are not among them: a folder might name game files of its own, which are code,
+or which an interpreter in C reads.
 """
 
 
@@ -113,7 +114,8 @@ def make_bare_env(
 ) -> EnvBase:
     """The environment that a configuration names, as it writes text, in main memory.
 
-    What takes an argument ``num_envs`` is made once, of anything else a ``SerialEnv`` of instances.
+    What takes an argument ``num_envs`` is made once. Anything else makes one instance at a time,
+    and a ``SerialEnv`` plays them side by side.
 
     Args:
         config: the run's configuration.
@@ -123,7 +125,8 @@ def make_bare_env(
         goal_sampler: draws the goals of all instances. Default: None, the environment draws them.
 
     Raises:
-        ValueError: if it does not take the arguments given, or has another batch size.
+        ValueError: if the configuration gives arguments that it does not take, or it is of
+            another batch size.
     """
     make = import_env(config.env_class)
     signature = inspect.signature(partial(make.__init__, None) if isinstance(make, type) else make)

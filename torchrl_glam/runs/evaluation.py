@@ -36,17 +36,20 @@ def evaluate(
     gives the same goals and scenes; the global random state is left as it was.
 
     Args:
-        policy: writes the action of running instances. ``None``: admissible ones at random.
+        policy: writes the action; it is given the running instances only. ``None``: admissible
+            actions at random.
         env: a vectorised text environment, one episode an instance.
         seed: of environment and policy.
         deterministic: take the most likely action instead of sampling. Default False.
-        success_key: as of ``goals_reached``. Default: the environment's, else ``"reward"``.
+        success_key: see :func:`~torchrl_glam.runs.records.statistics.goals_reached`. Default: the
+            one that the environment names, else ``"reward"``.
 
     Returns:
-        ``success``, a share; ``success/<kind>`` for every kind that occurred; mean ``length``.
+        ``success`` (share of all episodes), ``success/<kind>`` for every kind that occurred, and
+        ``length`` (mean number of steps of an episode).
 
     Raises:
-        KeyError, ValueError: as :func:`~torchrl_glam.runs.records.statistics.goals_reached`.
+        KeyError, ValueError: as ``goals_reached`` raises them.
 
     Examples:
         >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
@@ -115,7 +118,8 @@ def play_randomly(env: EnvBase, *, seconds: float = 60.0) -> Result:
     """Plays admissible actions at random, for a line to compare with.
 
     Args:
-        env: a vectorised text environment; it plays rounds to 2,000 episodes: success within 0.02.
+        env: a vectorised text environment; it is played in rounds of one episode an instance, to
+            2,000 episodes at least, which give success to within 0.02.
         seconds: after which no further round begins, for slow games. Default: 60.
 
     Returns:

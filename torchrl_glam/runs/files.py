@@ -14,7 +14,8 @@ from torchrl_glam._files import kind_of, open_below, path_below
 def replace_file(path: Path, text: str) -> None:
     """Writes a text file that appears under its name only when complete and on disk.
 
-    Whatever interrupts this leaves it as it was. A link is replaced. Its folder is made if need be.
+    Whatever interrupts this leaves the file as it was. A link of that name is replaced, not
+    followed. The file's folder is made if need be.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
@@ -33,8 +34,9 @@ def replace_file(path: Path, text: str) -> None:
 def plain_files(path: Path) -> Iterator[Path]:
     """Yields a file, or all files below a folder; a name that is not there has none.
 
-    Nothing is opened. The first link, pipe, socket or device raises ValueError: a link may lead out
-    of the folder, and reading one of the others may never end.
+    Nothing is opened and no link is followed: a link may lead out of the folder, and reading a pipe
+    or a device may never end.
+    The first link, pipe, socket or device raises ValueError.
     """
     kind = kind_of(path)
     if kind == "file":
@@ -83,7 +85,8 @@ def reserved(
         overwrite: whether files that are there may be replaced. Default: False.
 
     Raises:
-        FileExistsError: if the folder is a file, or a file is not empty, unless ``overwrite``.
+        FileExistsError: if a file is there and not empty, unless ``overwrite``, or the folder is a
+            file.
         ValueError: if a file is a link, a pipe or a device.
         OSError: if a file cannot be made.
     """

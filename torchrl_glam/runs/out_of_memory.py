@@ -24,13 +24,15 @@ class HalvingPasses:
     """Splits batches into passes, and halves these, once in a run, when memory runs out.
 
     It decorates a function that makes an update and changes nothing but gradients before it has all
-    of them. Where memory runs out, these are forgotten, and it is called again with ``max_tokens``
-    halved and a warning, for the same gradient. Other errors are told to the other processes.
+    of them. Where memory runs out, these are forgotten, and the function is called again with
+    ``max_tokens`` halved, with a warning. The gradient of the whole batch is the same. Any other
+    error is told to the other processes of the run.
 
     Args:
         trunk: the trunk that reads the batches.
         optimizer: gathers the gradients.
-        max_tokens: most tokens of a pass; None: all in one. The attribute is what holds now.
+        max_tokens: most tokens of a pass, see :func:`~torchrl_glam.models.split_by_tokens`; None:
+            everything in one. The attribute of that name is what holds now.
     """
 
     def __init__(self, trunk: Trunk, optimizer: GatheringOptimizer, max_tokens: int | None) -> None:
@@ -48,7 +50,8 @@ class HalvingPasses:
         """The update, tried again once.
 
         Raises:
-            torch.OutOfMemoryError: on a call, where passes were halved before, or have one token.
+            torch.OutOfMemoryError: on a call, if memory runs out and passes were halved before, or
+                are of one token.
         """
 
         @functools.wraps(update)

@@ -22,9 +22,10 @@ class PlanProbe:
     """Compares policy and critic with shortest plans, and Q-values with returns.
 
     Of every state it asks whether the likeliest action, and the one of the largest Q-value, lie on
-    *any* shortest plan, and by how much Q sets those actions apart. The states are those of a
-    shortest plan (``plan``) and of random play (``random``), drawn once, and those that the policy
-    meets (``policy``), drawn at each call. Goals and scenes are the same, global generators kept.
+    *a* shortest plan (any of them), and by how much Q sets those actions apart. The states are
+    those of the shortest plan (``plan``) and of random play (``random``), both drawn once, and
+    those that the policy itself meets (``policy``), drawn at each call with the same goals and
+    scenes. The global random state is left as it was.
 
     Args:
         env: instances of the environment, with what oracle, policy and critic read.
@@ -67,12 +68,13 @@ class PlanProbe:
 
         Returns:
             For each kind of states, as ``probe/<states>/…``: ``policy`` and ``critic``, the shares
-            of states in which its best action lies on a shortest plan; ``policy/second`` and
-            ``critic/second``, the same where the first of two parts of the goal has been reached;
-            ``probability``, of all actions on a shortest plan; ``lead``, mean Q-value of these less
-            that of the others. For the policy's episodes ``probe/q_error``, mean of Q less the
-            discounted returns that followed, ``probe/q_correlation`` of the two, and
-            ``probe/calibration/1`` to ``5``, their means ``/q`` and ``/return`` by fifths of Q.
+            of states in which the likeliest action, and that of the largest Q-value, lie on a
+            shortest plan; ``policy/second`` and ``critic/second``, the same where the first of two
+            parts of the goal has been reached; ``probability``, of all actions on a shortest plan;
+            ``lead``, mean Q-value of these less that of the others. For the policy's episodes
+            ``probe/q_error``, mean of Q less the discounted returns that followed,
+            ``probe/q_correlation`` of the two, and ``probe/calibration/1/q`` and ``/return`` to
+            ``5``, their means over the states by fifths of Q, the lowest first.
         """
         out, found = {}, self._play(policy)
         for name, states in (*self._kept.items(), ("policy", found)):

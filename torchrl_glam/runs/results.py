@@ -34,10 +34,12 @@ def save_results(
 
     Args:
         folder: the run's.
-        table: metrics, with those of the last evaluation in the last row.
+        table: metrics, with the results of
+            :func:`~torchrl_glam.runs.evaluation.evaluate_splits` in the last row.
         model: the trained language model, or its adapters.
         tokenizer: its tokenizer.
-        env: of evaluations, on training goals; for random play in other games than Playground-Text.
+        env: training environment of the evaluations; other games than Playground-Text play at
+            random there.
         critics: parameters of the value heads, stacked.
         config: the run's.
 

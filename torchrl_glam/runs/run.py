@@ -42,17 +42,19 @@ logger = logging.getLogger(__name__)
 class Run(Setting):
     """A training run around an algorithm: a context manager.
 
-    It owns folder, seeds, device, torchrun's processes, checkpoints, signals to stop, batches split
-    for memory, progress bar, metrics, evaluations and results. An algorithm calls ``load_model``
-    and ``make_envs``, then :meth:`keeps`, loops over :meth:`rounds` with a function that
-    :meth:`update` decorates and :meth:`log`, and ends with :meth:`finish`. An error saves a
-    checkpoint if the state is whole: all that was collected is stored, and weights are finite.
+    It owns the folder and its lock, seeds, device, the processes that torchrun started, what is
+    checkpointed and restored, signals to stop, batches split for memory, the progress bar, metrics,
+    evaluations and the results. An algorithm calls ``load_model`` and ``make_envs``, then
+    :meth:`keeps`, loops over :meth:`rounds` with a function that :meth:`update` decorates and
+    :meth:`log`, and ends with :meth:`finish`. If the loop ends by an error, a checkpoint is saved
+    where the run's state is whole: all that was collected is stored, and the weights are finite.
 
     Args:
         config: the checked configuration.
         name: of the recipe.
         unit: of a step of the run, for the page. Default: ``"environment steps"``.
-        record: a :class:`~torchrl_glam.report.record.RunRecord`. Default: None, no page.
+        record: keeps the run's page up to date, see
+            :class:`~torchrl_glam.report.record.RunRecord`. Default: None, no page.
         resumable: whether checkpoints are saved. Default: True.
 
     Attributes:
@@ -109,11 +111,13 @@ class Run(Setting):
     def keeps(self, **objects: Any) -> None:
         """Names what a checkpoint holds, and restores it if the run is resumed.
 
-        It holds counters, metrics and random numbers too. The first process's weights become all's.
+        Besides these it holds counters, metrics and the global random numbers. The first process
+        gives the others its weights.
 
         Args:
-            **objects: as of :class:`~torchrl_glam.runs.checkpoints.manager.CheckpointManager`, with
-                ``loss`` and ``optimizer``. ``goals`` are measured at evaluations.
+            **objects: of the kinds that
+                :class:`~torchrl_glam.runs.checkpoints.manager.CheckpointManager` saves; ``loss``
+                and ``optimizer`` must be among them. ``goals`` are measured at evaluations.
 
         Raises:
             ValueError: if a weight that is to be trained gets no gradient.
@@ -218,13 +222,15 @@ class Run(Setting):
     ) -> Iterator[TensorDictBase]:
         """Yields what is collected, once a round, until the run's last step or a signal.
 
-        Between two rounds it logs, evaluates and saves checkpoints, where that is due.
+        Between two rounds metrics are written, and evaluations made and checkpoints saved where
+        they are due.
 
         Args:
             collector: gives ``update_every`` steps a round, ``[num_envs, T]``.
             policy: is evaluated.
             heads: what policy and critic say of states, for the probe. Default: None, no probe.
-            apart: whether an error of the collector leaves the run's state whole. Default: False.
+            apart: whether other processes collect, so that an error there leaves the run's state
+                whole. Default: False.
         """
         config, counters = self.config, self.counters
         self._policy, self._heads = policy, heads
@@ -282,7 +288,8 @@ class Run(Setting):
 
         Args:
             metrics: the same on all processes.
-            means: of this process; logged is the processes' mean, or the largest of a ``…/max``.
+            means: of this process; the mean over the processes is logged, or the largest for a
+                name that ends in ``/max``.
         """
         self._progress.log(metrics, means)
 

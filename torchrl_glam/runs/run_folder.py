@@ -35,7 +35,8 @@ class RunIsDone(Exception):
 def claimed(path: Path, *, resume: bool) -> Iterator[None]:
     """Makes a run's folder, and locks it within the block.
 
-    At the end the lock's file is removed, and so are folders that were made and are still empty.
+    A run that was refused leaves nothing behind: at the end the lock's file is removed, and so are
+    the folders that were made for the run if they are still empty.
 
     Args:
         path: the folder.

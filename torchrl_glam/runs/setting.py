@@ -32,7 +32,8 @@ class Setting:
     Attributes:
         config: the configuration.
         mine: the same for this process: its share of environments, batch and replay buffer.
-        device: of the language model, after :meth:`settle`; all else is in main memory.
+        device: of the language model, after :meth:`settle`. Environments and replay buffer are in
+            main memory.
         game: what the environment says of itself, after :meth:`make_envs`.
     """
 
@@ -119,13 +120,14 @@ class Setting:
     ) -> Collector:
         """TorchRL's collector of this process's share of ``update_every`` steps a round.
 
-        ``name`` may write the goals that steps reached, in hindsight.
+        It has no end, at which it would close what is still to be saved. ``name`` may write the
+        goals that its steps reached, in hindsight.
         """
         return Collector(
             env,
             policy,
             frames_per_batch=self.mine.update_every,
-            total_frames=-1,  # at an end it would close what is still to be saved
+            total_frames=-1,
             auto_register_policy_transforms=False,
             postproc=name,
         )

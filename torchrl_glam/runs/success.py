@@ -49,7 +49,8 @@ class Result:
     def interval(self) -> tuple[float, float]:
         """95 % interval of the success rate.
 
-        Of one agent over its episodes (Wilson, 1927), of several over agents (bootstrap).
+        For one agent over the episodes it might have played (Wilson, 1927); for several over the
+        agents that training might have given (bootstrap).
         """
         if self.by_agent:
             low, high = interval(self.by_agent)

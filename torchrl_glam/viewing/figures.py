@@ -32,7 +32,8 @@ def measure(
 
     Args:
         policy: writes the action; ``None`` plays admissible actions at random.
-        env: text environment, see :func:`~torchrl_glam.text.describe_env`.
+        env: text environment; :func:`~torchrl_glam.text.describe_env` gives its goal kinds and its
+            ``success_key``.
         name: the policy's name, for the table.
         split, objects: the environment's split of goals and number of objects, for the table.
         seed: seed of environment and policy.

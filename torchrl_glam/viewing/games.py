@@ -47,15 +47,18 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
     """Chooses the environment's settings: the agent's own, unless the configuration overrides them.
 
     Args:
-        config: its ``env`` overrides entries of the agent's, its ``eval_splits`` replace the
-            agent's; another ``env_class`` than the agent's replaces all of its settings.
+        config: its ``env`` overrides entries of the agent's, its ``eval_splits`` replace those of
+            the agent; if its ``env_class`` differs from the agent's, the agent's settings are
+            ignored.
         card: the agent card. None, or a card without an environment: Playground-Text.
 
     Returns:
-        The recipes' ``env_class``, ``env``, ``eval_splits``, lengths, ``memory``, ``long_texts``.
+        ``env_class``, ``env``, ``eval_splits``, token lengths, ``memory`` and ``long_texts``, as in
+        recipes.
 
     Raises:
-        ValueError: if the card alone names an environment of another package, whose code would run.
+        ValueError: if the agent card names an environment of another package and the configuration
+            does not: a card may come from anywhere, and making an environment runs code.
 
     Examples:
         >>> card = AgentCard(environment={"env": {"num_objects": 3, "max_steps": 10}})
@@ -100,7 +103,8 @@ def make_game(
         **arguments: arguments of the environment that override the settings.
 
     Raises:
-        ValueError: if there is no such split, or arguments do not fit the environment.
+        ValueError: if there is no such split, or as
+            :func:`~torchrl_glam.runs.environments.make_bare_env` raises it.
     """
     config = RecipeConfig(**settings)
     config.env = {**config.env, **arguments}
@@ -115,7 +119,8 @@ def tokenize(env: EnvBase, agent: Agent, settings: Mapping[str, Any] | None = No
     Args:
         env: text environment.
         agent: gives tokenizer and template.
-        settings: as of :func:`choose_game`. Default: room for the longest texts, and no memory.
+        settings: numbers of tokens to keep, and what of longer texts, as :func:`choose_game` gives
+            them. Default: those of the environment's longest texts, and no memory.
     """
     lengths = token_lengths(env, agent.tokenizer, agent.template)
     settings = settings or {}

@@ -26,7 +26,8 @@ def write_page(
 
     Args:
         path: the HTML file; its folder is made if need be.
-        runs: by name, agents and their episodes, as of :func:`~torchrl_glam.viewing.record`.
+        runs: for every name of an agent, the agent and its episodes, as
+            :func:`~torchrl_glam.viewing.record` gives them.
         kinds: names of the goal kinds.
         about: a line for the top of the page. Default: none.
 

@@ -41,9 +41,10 @@ def record(
 
     Returns:
         For each episode ``goal``, ``kind`` (index of its goal kind), ``success``, and ``steps``:
-        each with ``observation``, ``candidates`` (texts of admissible actions), ``probability``
-        and, if the agent has such heads, ``value`` of each, or ``state_value``; ``chosen`` (index
-        of the action taken), ``reward``, ``named`` (goals reached), Playground-Text's ``scene``.
+        dictionaries with ``observation``, ``candidates`` (texts of the admissible ones),
+        ``probability`` and, if the agent has such heads, ``value`` of each, or ``state_value``;
+        ``chosen`` (index of the action taken), ``reward``, ``named`` (goals that the step reached),
+        and for Playground-Text ``scene``.
 
     Raises:
         ValueError: if the agent's probabilities are not finite.

@@ -35,6 +35,8 @@ class DecoderOnlyTrunk(CandidateTrunk):
     it, since the action continues the text. The embedding of the prompt is the hidden state at
     its last token.
 
+    On construction, the trunk compares a few short candidates with the model's own forward.
+
     Raises:
         ValueError: also if the attention implementation takes no custom mask (choose
             ``attention="sdpa"`` or ``"eager"`` when loading); on a call, if prompt and candidate

@@ -26,12 +26,13 @@ from torchrl_glam.models.trunks.trunk import CandidateTrunk
 class EncoderDecoderTrunk(CandidateTrunk):
     """Scores candidates with one encoder pass and one decoder pass over all of them.
 
-    The embedding of the prompt is the decoder's hidden state at its start token.
+    The embedding of the prompt is the decoder's hidden state at its start token. On construction,
+    the trunk scores a few short candidates and compares them with the model's own forward.
 
     Arguments, keys and errors are those of :class:`~torchrl_glam.models.CandidateTrunk`.
 
     Raises:
-        ValueError: also if the model names no token to start its decoder with.
+        ValueError: also if the model is no encoder-decoder with a language-model head.
 
     Examples:
         >>> from torchrl_glam.models import load_language_model

@@ -33,10 +33,12 @@ class CheckpointManager:
     - a :class:`torchrl.collectors.Collector`, saved with its environments, without its policy;
     - a dict or a list of JSON values (counters), which loading changes in place.
 
-    Global generators are always part of it. It holds JSON and raw tensors: loading runs no code.
+    The global generators of Python, numpy and torch are always part of it. A checkpoint holds JSON
+    and raw tensors only, so loading one runs no code.
 
-    Several processes call every method at the same place, and what fails on one fails on all. The
-    first saves what all share, others what is theirs alone, to ``checkpoints/process_<rank>``.
+    With several processes, each calls every method at the same place. The first one saves what all
+    share; the others save their replay buffers, collectors and generators to
+    ``checkpoints/process_<rank>``. What fails on one fails on all.
 
     Args:
         folder: the run's folder. Nothing is written there before :meth:`save`.
@@ -114,10 +116,12 @@ class CheckpointManager:
             objects: the same names and kinds as were saved, freshly built.
             config: the configuration of the run that wants to resume. None: only some objects are
                 restored, those of the first process; nothing is compared.
-            allow_changed: keys of it that may differ, with all below them; dots lead into dicts.
+            allow_changed: keys of the configuration that may differ from the saved one; dots
+                lead into nested dicts, and a key stands for all keys below it.
 
         Returns:
-            The checkpoint's step, or 0 where there is none, and the objects stay as they are.
+            The step given when the checkpoint was saved, or 0 if the run ended before its first
+            checkpoint: it then begins again, and the objects stay as they are.
 
         Raises:
             ValueError: if the configuration differs in other keys, or the number of processes.

@@ -1,6 +1,7 @@
 """Collectors at work while the learner learns: whose batch is next, how old it may be, who is lost.
 
-The *version* of weights counts their updates; a batch's *lag* those made since, when it is taken.
+The *version* of some weights is how many updates they have had, and the *lag* of a batch how many
+more the learner has made when it takes it.
 """
 
 from __future__ import annotations

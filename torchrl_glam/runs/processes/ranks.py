@@ -62,10 +62,12 @@ class Ranks:
     def join(cls, config: RecipeConfig) -> Ranks:
         """Meets the other processes that torchrun started, if there are any.
 
-        ``output`` becomes that of the first process. Each takes the GPU of its number, if any.
+        The ``output`` of the configuration becomes that of the first process. A process takes the
+        GPU of its number on its machine, where there are GPUs.
 
         Raises:
-            ValueError: on all, if configurations differ or do not divide, or GPUs are missing.
+            ValueError: on every process, if their configurations differ, if what they divide does
+                not divide by their number, or if a machine has fewer GPUs than processes.
         """
         if not dist.is_torchelastic_launched() or int(os.environ["WORLD_SIZE"]) == 1:
             return cls()

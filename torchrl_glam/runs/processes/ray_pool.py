@@ -60,7 +60,8 @@ class RayPool:
         make_collector: makes the collector of a number, in its own process. It is pickled, and what
             it imports must be installed where it runs.
         num_collectors: how many work at a time.
-        address: of a Ray cluster, ``"auto"`` for this machine's. Default: None, one of the pool's.
+        address: of a Ray cluster that runs, ``"auto"`` for this machine's. Default: None, which
+            starts Ray on this machine and ends it with the pool.
         num_cpus, num_gpus: that Ray sets aside for each. Defaults: 1 and 0.
 
     Raises:

@@ -31,7 +31,8 @@ class MetricsTable:
 
     The table is part of a checkpoint: after resuming, the file has the rows of the checkpoint and
     those that follow, as if the run had never stopped. What cannot be written, for a full disk say,
-    is warned of once for each destination; ``metrics.csv`` gets it with a later row.
+    is warned of once for each destination; the next row is tried again, ``metrics.csv`` then with
+    all rows before it.
 
     Args:
         folder: folder of the run.
@@ -87,7 +88,8 @@ class MetricsTable:
         """Writes ``report.html`` if it is time to, or keeps ``references`` and writes it with them.
 
         Args:
-            references: success of other policies by name, as a chart takes it. Default: none.
+            references: success of other policies by name, with the ends of its interval if they
+                are known. Default: none.
         """
         if self._record is not None:
             page = str(self.path.with_name(PAGE))

@@ -58,8 +58,10 @@ class EpisodeStatistics:
     ``"goal_tokens"``, ``goals/reached`` counts the different goals that were reached so far.
 
     Args:
-        kinds: names of the goal kinds. Default: one kind, ``"goal"``.
-        success_key: see :func:`goals_reached`. Default ``"reward"``.
+        kinds: names of the goal kinds, as :func:`~torchrl_glam.text.describe_env` tells them.
+            Default: one kind, ``"goal"``.
+        success_key: entry of ``"next"`` that says which episodes reach their goal, see
+            :func:`goals_reached`. Default ``"reward"``.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -261,7 +263,8 @@ def policy_lag(recorded_at: torch.Tensor, updates: int, of: str) -> dict[str, fl
     """How far behind the policy that made some transitions is (SAC-GLAM, section 2.2).
 
     Args:
-        recorded_at: updates of the policy that recorded each transition, integers of any shape.
+        recorded_at: updates that the policy had had when each transition was recorded, integers of
+            any shape.
         updates: that it has had by now.
         of: what the transitions are, to name the metrics.
 
