@@ -23,6 +23,19 @@ def window_lengths(done: torch.Tensor, n_steps: int) -> torch.Tensor:
     return (end - row + 1).clamp_max(n_steps)
 
 
+def discounted_sums(reward: torch.Tensor, steps: torch.Tensor, gamma: float) -> torch.Tensor:
+    """Discounted sum of rewards over each row's window, the first term of equation 3.
+
+    The sum over k < steps[i] of gamma^k reward[i + k], shaped as ``reward``, [M, ...].
+    """
+    steps = steps.view(-1, *[1] * (reward.ndim - 1))
+    total = reward.clone()
+    for k in range(1, int(steps.max())):
+        ahead = torch.where(steps[:-k] > k, reward[k:], 0)
+        total[:-k] += gamma**k * ahead
+    return total
+
+
 class SegmentMultiStepTransform(MultiStepTransform):
     """n-step transitions from a line of whole segments, on their way into a replay buffer.
 
@@ -115,12 +128,9 @@ class SegmentMultiStepTransform(MultiStepTransform):
         steps = window_lengths(done, self.n_steps)
         last = torch.arange(done.shape[0], device=done.device) + steps - 1
         following = tensordict.get("next")
-        reward = following.get(self.reward_key)
-        total, left = reward.clone(), steps.view(-1, *[1] * (reward.ndim - 1))
-        for k in range(1, int(steps.max())):
-            total[:-k] += self.gamma**k * torch.where(left[:-k] > k, reward[k:], 0)
+        reward = discounted_sums(following.get(self.reward_key), steps, self.gamma)
         following = following.exclude(self.reward_key).apply(lambda x: x.index_select(0, last))
-        tensordict.set("next", following.set(self.reward_key, total))
+        tensordict.set("next", following.set(self.reward_key, reward))
         tensordict.set(self.steps_to_next_obs_key, steps.unsqueeze(-1))
         tensordict.set(self.gamma_key, (self.gamma**steps).unsqueeze(-1))
         is_context = tensordict.get(self.is_context_key, None)
