@@ -43,7 +43,7 @@ class TokenCache:
         self._clear()
 
     def _clear(self) -> None:
-        self._rows = {b"": self.tokenize([""])[0], _LEAD: self.tokenize([""], always_lead=True)[0]}
+        self._rows = {b"": self.tokenize([""])[0], _LEAD: self._tokenize([self._lead])[0]}
 
     def tokens_of(self, text: Tensor, *, always_lead: bool = False) -> Tensor:
         """Tokens of a text tensor ``[*B, bytes]``, right-padded, ``[*B, T]``.
@@ -65,14 +65,16 @@ class TokenCache:
         tokens = np.array([self._rows[text] for text in texts], self._dtype)
         return torch.from_numpy(tokens).view(*text.shape[:-1], self.length).to(text.device)
 
-    def tokenize(self, texts: Sequence[str], *, always_lead: bool = False) -> np.ndarray:
-        """Tokens of strings, right-padded, ``[len(texts), T]``; see :meth:`tokens_of`."""
-        whole = [self._lead + text if text or always_lead else "" for text in texts]
+    def tokenize(self, texts: Sequence[str]) -> np.ndarray:
+        """Tokens of strings, right-padded, ``[len(texts), T]``; none for the empty string."""
+        return self._tokenize([self._lead + text if text else "" for text in texts])
+
+    def _tokenize(self, texts: Sequence[str]) -> np.ndarray:
         rows = np.full((len(texts), self.length), self._tokenizer.pad_token_id, self._dtype)
-        encoded = self._tokenizer(whole, add_special_tokens=False).input_ids
+        encoded = self._tokenizer(list(texts), add_special_tokens=False).input_ids
         for row, text, ids in zip(rows, texts, encoded, strict=True):
             if len(ids) > self.length:
-                ids = self._cut(text, len(ids))
+                ids = self._cut(text.removeprefix(self._lead), len(ids))
             row[: len(ids)] = ids
         return rows
 
