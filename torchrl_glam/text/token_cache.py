@@ -20,7 +20,7 @@ _LEAD = b"\0"  # stands for the lead alone: no text contains a zero
 
 
 class TokenCache:
-    """Remembers the tokens of texts.
+    """Remembers the tokens of texts, in the rows of one table.
 
     ``lead`` stands in front of every text, ``length`` tokens of one (T) are kept, ``name`` is for
     errors, and ``keep`` that of :class:`~torchrl_glam.text.TokenizeText`.
@@ -43,7 +43,8 @@ class TokenCache:
         self._clear()
 
     def _clear(self) -> None:
-        self._rows = {b"": self.tokenize([""])[0], _LEAD: self._tokenize([self._lead])[0]}
+        self._rows = {b"": 0, _LEAD: 1}
+        self._table = np.concatenate([self.tokenize([""]), self._tokenize([self._lead])])
 
     def tokens_of(self, text: Tensor, *, always_lead: bool = False) -> Tensor:
         """Tokens of a text tensor ``[*B, bytes]``, right-padded, ``[*B, T]``.
@@ -53,17 +54,29 @@ class TokenCache:
         """
         raw = np.ascontiguousarray(text.cpu().reshape(-1, text.shape[-1]).numpy())
         texts = raw.view(f"S{text.shape[-1]}").ravel().tolist()  # without the zeros at the end
-        if always_lead:
-            texts = [text or _LEAD for text in texts]
+        try:
+            rows = [self._rows[text] for text in texts]
+        except KeyError:
+            self._remember(texts)
+            rows = [self._rows[text] for text in texts]
+        if always_lead and 0 in rows:
+            rows = [row or 1 for row in rows]
+        tokens = torch.from_numpy(self._table[rows])
+        return tokens.view(*text.shape[:-1], self.length).to(text.device)
+
+    def _remember(self, texts: Sequence[bytes]) -> None:
         missing = [text for text in dict.fromkeys(texts) if text not in self._rows]
-        if missing:
-            if len(self._rows) + len(missing) > _SIZE:
-                self._clear()
-                missing = [text for text in dict.fromkeys(texts) if text not in self._rows]
-            found = self.tokenize([decode_bytes(text, self.name) for text in missing])
-            self._rows.update(zip(missing, found, strict=True))
-        tokens = np.array([self._rows[text] for text in texts], self._dtype)
-        return torch.from_numpy(tokens).view(*text.shape[:-1], self.length).to(text.device)
+        if len(self._rows) + len(missing) > _SIZE:
+            self._clear()
+            missing = [text for text in dict.fromkeys(texts) if text]
+        tokens = self.tokenize([decode_bytes(text, self.name) for text in missing])
+        first, end = len(self._rows), len(self._rows) + len(missing)
+        if end > len(self._table):  # doubling, so that growing costs little
+            grown = np.empty((2 * end, self.length), self._dtype)
+            grown[:first] = self._table[:first]
+            self._table = grown
+        self._table[first:end] = tokens
+        self._rows.update(zip(missing, range(first, end), strict=True))
 
     def tokenize(self, texts: Sequence[str]) -> np.ndarray:
         """Tokens of strings, right-padded, ``[len(texts), T]``; none for the empty string."""
