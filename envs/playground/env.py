@@ -246,9 +246,8 @@ class PlaygroundTextEnv(EnvBase):
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Draws an admissible action for each environment, uniformly."""
-        admissible = self.dynamics.admissible.index_select(0, self._place)
-        choice = (torch.rand(self.batch_size, device=self.device) * admissible.sum(1)).long()
-        action = (admissible.cumsum(1) > choice.unsqueeze(1)).byte().argmax(1)  # the first of them
+        draw = torch.rand(self.batch_size, device=self.device)
+        action = self.dynamics.choose(self._place, draw)
         if tensordict is None:
             tensordict = TensorDict(batch_size=self.batch_size, device=self.device)
         return tensordict.set("action", action)
