@@ -80,7 +80,7 @@ OWNERS = [
     (torch.utils, "_python_dispatch _pytree"),
     (torch.UntypedStorage, "_cdata"),
     (nn.Module, "_apply"),
-    (lambda: nn.Linear(1, 1), "_buffers _parameters"),
+    (lambda: nn.Linear(1, 1), "_buffers _forward_hooks _forward_pre_hooks _parameters"),
     (TensorDict, "_new_unsafe"),
     (T5Config, "_attn_implementation"),
     (PreTrainedModel, "_is_stateful _keep_in_fp32_modules"),

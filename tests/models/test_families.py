@@ -30,6 +30,7 @@ from torchrl_glam.models import (
     make_trunk,
     split_by_tokens,
 )
+from torchrl_glam.models.trunks import encoder_decoder
 from torchrl_glam.models.trunks.passes import token_passes
 from torchrl_glam.text import TokenizeText
 
@@ -43,10 +44,13 @@ def trunk_of(family, tokenizer, model=None, **options):
     return make_trunk(model or make_model(family, tokenizer), tokenizer, **options)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "ours"])
 @pytest.mark.parametrize("masked", [(), ((0, 1), (1, 4), (2, 0))], ids=["all", "masked"])
-def test_scores_equal_the_plain_computation(family, tokenizer, attention, masked):
-    trunk = trunk_of(family, tokenizer, make_model(family, tokenizer, attention=attention))
+def test_scores_equal_the_plain_computation(family, tokenizer, attention, masked, monkeypatch):
+    options = {} if attention == "ours" else {"attention": attention}
+    trunk = trunk_of(family, tokenizer, make_model(family, tokenizer, **options))
+    if attention == "ours" and "t5" in family:
+        monkeypatch.setattr(encoder_decoder, "can_read", lambda *_: True)
     decodes = family in ("gpt2", "llama", "qwen2")
     assert type(trunk) is (DecoderOnlyTrunk if decodes else EncoderDecoderTrunk)
     assert_plain(trunk, tokenizer, trunk(make_states(tokenizer, masked)))

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from torchrl_glam.models.trunks.reader import check_positions
+from torchrl_glam.models.trunks.t5 import can_read, read_t5
 from torchrl_glam.models.trunks.trie import CandidateTrie
 from torchrl_glam.models.trunks.trunk import CandidateTrunk
 
@@ -57,6 +58,11 @@ class EncoderDecoderTrunk(CandidateTrunk):
         check_positions("prompts", prompt.shape[1], self.limit)
         nodes = trie.tokens.shape[1]
         check_positions("candidate actions, all of a state together,", nodes, self.limit)
+        if can_read(model, prompt):
+            bias = self._bias_by_depth(trie).masked_fill(
+                ~trie.ancestors.unsqueeze(1), torch.finfo().min
+            )
+            return read_t5(model, prompt, prompt_mask, trie.tokens, bias)
         seen = self._prompt_attention(prompt_mask)
         encoded = model.get_encoder()(input_ids=prompt, attention_mask=seen).last_hidden_state
         decoder = model.get_decoder()
@@ -92,17 +98,22 @@ class EncoderDecoderTrunk(CandidateTrunk):
         return torch.where(allowed, bias, torch.finfo(dtype).min).to(dtype)
 
     def _position_bias(self, trie: CandidateTrie) -> Tensor:
+        attention, nodes = (
+            self.base_model.decoder.block[0].layer[0].SelfAttention,
+            trie.depth.shape[1],
+        )
+        by_index = attention.compute_bias(nodes, nodes, device=trie.depth.device)
+        return self._bias_by_depth(trie) - by_index
+
+    def _bias_by_depth(self, trie: CandidateTrie) -> Tensor:
         attention = self.base_model.decoder.block[0].layer[0].SelfAttention
-        distance = trie.depth.unsqueeze(1) - trie.depth.unsqueeze(2)
         bucket = attention._relative_position_bucket(
-            distance,
+            trie.depth.unsqueeze(1) - trie.depth.unsqueeze(2),
             bidirectional=False,
             num_buckets=attention.relative_attention_num_buckets,
             max_distance=attention.relative_attention_max_distance,
         )
-        by_depth = attention.relative_attention_bias(bucket).permute(0, 3, 1, 2)
-        by_index = attention.compute_bias(bucket.shape[1], bucket.shape[2], device=bucket.device)
-        return by_depth - by_index
+        return attention.relative_attention_bias(bucket).permute(0, 3, 1, 2)
 
     @property
     def _is_t5(self) -> bool:

@@ -1,0 +1,89 @@
+"""T5 read on a CPU by our own passes, against the model's own forward."""
+
+import pytest
+import torch
+from families import make_model, make_nine_states
+from peft import LoraConfig, get_peft_model
+
+from torchrl_glam.models import make_trunk
+from torchrl_glam.models.trunks import encoder_decoder
+from torchrl_glam.models.trunks.gradients import checkpoint_layers
+from torchrl_glam.models.trunks.t5 import LONGEST, can_read
+
+
+def outputs(trunk, states):
+    """What actor and critic read, and the gradient of a number that hangs on all of it."""
+    out = trunk(states.clone())
+    mask = states["action_mask"]
+    read = (
+        out["log_likelihood"][mask],
+        out["action_embedding"][mask].flatten(),
+        out["prompt_embedding"].flatten(),
+    )
+    gradients = torch.autograd.grad(sum(part.sin().sum() for part in read), trunk.parameters())
+    return torch.cat(read).detach(), torch.cat([g.flatten() for g in gradients])
+
+
+@pytest.mark.parametrize("family", ["t5", "flan-t5"])
+def test_gradients_are_those_of_the_models_own_forward(family, tokenizer, monkeypatch):
+    trunk, states = (
+        make_trunk(make_model(family, tokenizer), tokenizer),
+        make_nine_states(tokenizer),
+    )
+    theirs = outputs(trunk, states)
+    monkeypatch.setattr(encoder_decoder, "can_read", lambda *_: True)
+    for one, other in zip(outputs(trunk, states), theirs, strict=True):
+        assert not torch.equal(one, other)
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["t5", "flan-t5"])
+def test_in_bfloat16_it_rounds_as_the_model_does(family, tokenizer, monkeypatch):
+    model, states = make_model(family, tokenizer), make_nine_states(tokenizer)
+    exact = outputs(make_trunk(model, tokenizer), states)
+    trunk = make_trunk(model, tokenizer, autocast=torch.bfloat16)
+    ours = outputs(trunk, states)
+    monkeypatch.setattr(encoder_decoder, "can_read", lambda *_: False)
+    theirs = outputs(trunk, states)
+    for one, other, right in zip(ours, theirs, exact, strict=True):
+        assert not torch.equal(one, other) and not torch.equal(one, right)
+        assert (one - right).norm() < 1.25 * (other - right).norm()
+        assert (one - right).norm() < 0.05 * right.norm()
+
+
+def hooked(model):
+    model.decoder.block[0].register_forward_hook(lambda *_: None)
+
+
+def in_double(model):
+    model.double()
+
+
+def with_dropout(model):
+    model.train()
+
+
+def of_another_kind(model):
+    linear = model.encoder.block[0].layer[0].SelfAttention.q
+    linear.__class__ = type("Noisy", (torch.nn.Linear,), {})
+
+
+def with_adapters(model):
+    get_peft_model(model, LoraConfig(r=2, target_modules=["q", "v"]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [hooked, in_double, with_dropout, of_another_kind, with_adapters, checkpoint_layers],
+)
+def test_a_model_that_is_not_plain_is_left_to_its_own_forward(change, tokenizer):
+    model = make_model("t5", tokenizer)
+    model.config.dropout_rate = 0.1
+    prompt = torch.ones(1, LONGEST, dtype=torch.long)
+    assert not can_read(model, prompt)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert can_read(model, prompt)
+        assert not can_read(model, torch.ones(1, LONGEST + 1, dtype=torch.long))
+        assert not can_read(model, prompt.to("meta"))
+        change(model)
+        assert not can_read(model, prompt)
