@@ -1,10 +1,10 @@
-"""Runs of a recipe that start at once: a process imports it, and every run is a fork of it.
+"""Runs of recipes that start at once: a process imports them, and every run is a fork of it.
 
-Started by :class:`Recipe`; as a program it reads one run a line, {"overrides": [...], "log": path,
-"file_size": bytes or null, "ranks": [...] or null, "card": bool}, from its input, and answers with
-the run's process id. The line after it, which is empty, asks it to wait, and it answers how the run
-ended, in the numbers of ``os.waitstatus_to_exitcode``. Until then the process id is the run's, even
-when that has ended.
+Started by :class:`Recipe`; as a program it reads one run a line, {"recipe": path, "overrides":
+[...], "log": path, "file_size": bytes or null, "ranks": [...] or null, "card": bool}, from its
+input, and answers with the run's process id. The line after it, which is empty, asks it to wait,
+and it answers how the run ended, in the numbers of ``os.waitstatus_to_exitcode``. Until then the
+process id is the run's, even when that has ended.
 
 A run with "ranks", further overrides of each of its processes, is what torchrun would start: the
 process id is that of torchrun's agent, and "rank <r> is process <id>" stands in the log.
@@ -12,6 +12,8 @@ process id is that of torchrun's agent, and "rank <r> is process <id>" stands in
 
 from __future__ import annotations
 
+import atexit
+import copy
 import importlib
 import json
 import multiprocessing
@@ -22,41 +24,43 @@ import subprocess
 import sys
 import uuid
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 
+from hydra.core.config_store import ConfigStore
 from pretend_card import PretendCard
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from torchrl_glam.models import load_language_model
 
 RECIPES = Path(__file__).parents[1] / "recipes"
+IMPORTED = ("sac_glam.py", "ppo_glam.py")
+
+
+@cache
+def server() -> subprocess.Popen:
+    """The process that runs are forks of, one for all tests of this process."""
+    process = subprocess.Popen(
+        [sys.executable, __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    atexit.register(process.communicate)  # which ends its input, and so the process
+    return process
 
 
 class Recipe:
-    """A recipe of the folder ``recipes``, imported and ready to be run; a context manager."""
+    """A recipe of the folder ``recipes``, ready to be run, one run at a time."""
 
-    def __init__(self, name: str = "sac_glam.py") -> None:
-        self._path = str(RECIPES / name)
-
-    def __enter__(self) -> Recipe:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, self._path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self._process.stdin.close()
-        self._process.wait(timeout=300)
-        self._process.stdout.close()
+    def __init__(self, name: str) -> None:
+        self._path, self._process = str(RECIPES / name), server()
 
     def start(self, *overrides, log, file_size=None, ranks=None, card=False) -> int:
         """Begins a run and returns its process id; see the module."""
-        run = {"overrides": [str(o) for o in overrides], "log": str(log), "file_size": file_size}
-        run |= {"ranks": ranks, "card": card}
+        run = {"recipe": self._path, "overrides": [str(o) for o in overrides], "log": str(log)}
+        run |= {"file_size": file_size, "ranks": ranks, "card": card}
         self._process.stdin.write(json.dumps(run) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
@@ -77,10 +81,14 @@ class Recipe:
         assert self.run(*overrides, log=log, **how) == 0, Path(log).read_text()
 
 
-def serve(recipe: str) -> None:
+def serve() -> None:
     """Forks a run for every line of the input."""
     sys.path.insert(0, str(RECIPES))  # where a script finds its neighbours
-    runpy.run_path(recipe)  # for what it imports
+    store = ConfigStore.instance()
+    known = copy.deepcopy(store.repo)
+    for recipe in IMPORTED:
+        runpy.run_path(str(RECIPES / recipe))  # for what it imports
+    store.repo = known  # a run knows the keys of its own recipe
     load_language_model("tiny")  # and for what transformers imports then
     importlib.import_module("scipy.stats")  # as the first interval does
     multiprocessing.set_start_method("fork", force=True)  # of the processes of environments
@@ -94,10 +102,10 @@ def serve(recipe: str) -> None:
             if run["file_size"] is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (run["file_size"],) * 2)
             if run["ranks"] is not None:
-                launch(recipe, run["overrides"], run["ranks"])
+                launch(run["recipe"], run["overrides"], run["ranks"])
             else:
                 with PretendCard() if run["card"] else nullcontext():
-                    play(recipe, run["overrides"])
+                    play(run["recipe"], run["overrides"])
             sys.exit()
         print(child, flush=True)
         sys.stdin.readline()
@@ -133,4 +141,4 @@ def play_as_rank(recipe: str, overrides: list[str], ranks: list[list[str]]) -> N
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve()

@@ -24,8 +24,7 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def recipe():
-    with Recipe() as recipe:
-        yield recipe
+    return Recipe("sac_glam.py")
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,7 @@ PPO = [
 
 @pytest.fixture(scope="module")
 def sac():
-    with Recipe("sac_glam.py") as recipe:
-        yield recipe
+    return Recipe("sac_glam.py")
 
 
 def checkpoints(run):
@@ -75,10 +74,9 @@ def test_two_processes_go_on_as_if_they_had_never_stopped(sac, unbroken, tmp_pat
 
 def test_ppo_trains_in_two_processes_and_resumes(tmp_path):
     run, log = tmp_path / "run", tmp_path / "log"
-    with Recipe("ppo_glam.py") as ppo:
-        for steps, where in ((32, "output"), (64, "resume")):
-            options = (f"total_steps={steps}", f"{where}={run}")
-            ppo.succeed(*PPO, *options, log=log, ranks=TWO)
+    for steps, where in ((32, "output"), (64, "resume")):
+        options = (f"total_steps={steps}", f"{where}={run}")
+        Recipe("ppo_glam.py").succeed(*PPO, *options, log=log, ranks=TWO)
     rows = metrics(run)
     assert [int(row["step"]) for row in rows] == [0, 32, 64]
     assert all(int(row["updates"]) > 0 for row in rows[1:])

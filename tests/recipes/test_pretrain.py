@@ -23,8 +23,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def recipe():
-    with Recipe("pretrain.py") as recipe:
-        yield recipe
+    return Recipe("pretrain.py")
 
 
 def test_random_play_of_a_game_becomes_a_model_that_reads_it(recipe, tmp_path):

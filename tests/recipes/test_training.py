@@ -4,10 +4,7 @@ import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import yaml
@@ -22,7 +19,6 @@ from torchrl_glam.models import load_agent
 
 pytestmark = pytest.mark.slow
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 COMMON = "num_envs=8 critic_hidden_sizes=[16] loggers=[] device=cpu autocast=false"
 SMALL = {
     "sac_glam": f"{COMMON} batch_size=32 num_updates=2 update_every=8 warmup_updates=2"
@@ -40,9 +36,9 @@ ROWS = {"sac_glam": [0, 80, 120, 160], "ppo_glam": [0, 32, 64, 96, 128]}
 
 @pytest.fixture(scope="module", params=SMALL)
 def recipe(request):
-    with Recipe(f"{request.param}.py") as recipe:
-        recipe.name, recipe.small = request.param, SMALL[request.param].split()
-        yield recipe
+    recipe = Recipe(f"{request.param}.py")
+    recipe.name, recipe.small = request.param, SMALL[request.param].split()
+    return recipe
 
 
 of_sac = pytest.mark.parametrize("recipe", ["sac_glam"], indirect=True)
@@ -159,30 +155,24 @@ def test_a_penalty_without_hindsight(recipe, tmp_path):
     assert float(last["hindsight_in_batch"]) == 0
 
 
-def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(tmp_path):
-    options = [*SMALL["sac_glam"].split(), "total_steps=800040", "output=run"]
-    with subprocess.Popen(
-        [sys.executable, str(RECIPES / "sac_glam.py"), *options, "sampling=ratio+prior"],
-        cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        deadline = time.monotonic() + 120
-        while not (tmp_path / "run" / "metrics.csv").exists():
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.1)
-        time.sleep(1)
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0
-    command = shlex.split(output.splitlines()[-1].split("resume with: ")[1])
+@of_sac
+def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(recipe, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    options = ["total_steps=800040", f"output={run}", "sampling=ratio+prior"]
+    process = recipe.start(*recipe.small, *options, log=log)
+    deadline = time.monotonic() + 120
+    while not (run / "metrics.csv").exists():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    time.sleep(1)
+    os.kill(process, signal.SIGINT)
+    assert recipe.wait() == 0, log.read_text()
+    command = shlex.split(log.read_text().splitlines()[-1].split("resume with: ")[1])
     # what was given must be given again
-    assert {"--config-name", "quickstart", "resume=run", "sampling=ratio+prior"} <= {*command}
-    taken = [sys.executable, str(RECIPES / "sac_glam.py"), *command, "--cfg", "job"]
-    assert "resume: run" in subprocess.check_output(taken, cwd=tmp_path, text=True)
-    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert {"--config-name", "quickstart", f"resume={run}", "sampling=ratio+prior"} <= {*command}
+    recipe.succeed(*command, "--cfg", "job", log=log)
+    assert f"resume: {run}" in log.read_text()
+    assert list((run / "checkpoints").glob("step-*"))
 
 
 @of_sac

@@ -228,15 +228,7 @@ def test_what_is_missing_is_named(monkeypatch):
 def test_the_recipe_trains_on_it(coins, tmp_path):
     small = "num_envs=1 total_steps=8 eval_every=0 eval_episodes=1 warmup_updates=0 num_updates=1"
     small += " update_every=4 batch_size=2 env.max_steps=2 loggers=[] device=cpu autocast=false"
-    with Recipe("sac_glam.py") as recipe:
-        recipe.succeed(
-            *(
-                "--config-name=games",
-                "env=jericho",
-                f"env.game={coins}",
-                f"output={tmp_path / 'run'}",
-            ),
-            *small.split(),
-            log=tmp_path / "log",
-        )
+    where = ("--config-name=games", "env=jericho", f"env.game={coins}")
+    options = (*where, f"output={tmp_path / 'run'}", *small.split())
+    Recipe("sac_glam.py").succeed(*options, log=tmp_path / "log")
     assert 0 <= float(metrics(tmp_path / "run")[-1]["eval/train/sampled/success"]) <= 1
