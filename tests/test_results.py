@@ -27,6 +27,15 @@ def test_success_is_nowhere_typed_by_hand(page):
     assert not re.findall(r"(?<![\d.])(?:0\.(?!00)\d{3}|1\.000)(?!\d)", text)
 
 
+@pytest.mark.parametrize("name", ["figure_2"])
+def test_arms_sum_up_their_runs(name, monkeypatch):
+    monkeypatch.syspath_prepend(RESULTS)
+    arms = runpy.run_path(str(RESULTS / "arms.py"), run_name="arms")
+    folder = RESULTS / name
+    summed = [{"folder": name, **row} for row in arms["sum_up"](folder)]
+    assert summed == TABLES["read"](folder / "arms.csv"), f"run recipes/results/arms.py {name}"
+
+
 def test_the_readme_shows_the_recipe():
     def lines(text):
         return "\n".join(line.strip() for line in text.splitlines() if line.strip())

@@ -1,0 +1,73 @@
+"""Sums up the runs of each arm of an experiment: ends.csv and success.csv become arms.csv.
+
+    python recipes/results/arms.py figure_2
+
+``ends.csv`` has a row a run, its success by 1,000 episodes; ``success.csv``, of compare.py, every
+evaluation. Steps and seconds to a share of the goals are those of a run's first evaluation that has
+it, and their median over the runs of an arm, where more than half of them have it.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+import sys
+from itertools import groupby
+from pathlib import Path
+
+from tables import RESULTS, read
+
+THRESHOLDS = (0.5, 0.8)
+
+
+def sum_up(folder: Path) -> list[dict[str, str]]:
+    """The rows of ``arms.csv``."""
+    ends, evaluations = read(folder / "ends.csv"), read(folder / "success.csv")
+    rows = []
+    for label, arm in groupby(ends, lambda row: row["label"]):
+        runs = list(arm)
+        row = {"label": label, "runs": f"{len(runs)}", "steps": runs[0]["steps"]}
+        for name, short in (("success", "success"), ("held_out_success", "held_out")):
+            values = [float(run[name]) for run in runs]
+            row[name] = f"{statistics.mean(values):.3f}"
+            row |= {f"{short}_min": f"{min(values):.3f}", f"{short}_max": f"{max(values):.3f}"}
+        own = [line for line in evaluations if line["label"] == label]
+        curves = [list(lines) for _, lines in groupby(own, lambda line: line["run"])]
+        if len(curves) != len(runs):
+            raise ValueError(f"{label} has {len(runs)} runs in ends.csv, {len(curves)} curves")
+        for threshold in THRESHOLDS:
+            row |= reached(curves, threshold)
+        rows.append(row)
+    return rows
+
+
+def reached(curves: list[list[dict[str, str]]], threshold: float) -> dict[str, str]:
+    """How many runs reach a threshold, and after how many steps and seconds."""
+    out = {}
+    for name in ("step", "seconds"):
+        firsts = [
+            next((float(line[name]) for line in c if float(line["success"]) >= threshold), math.inf)
+            for c in curves
+        ]
+        done = [first for first in firsts if math.isfinite(first)]
+        column = f"{name.removesuffix('s')}s_to_{threshold}"
+        out[f"reached_{threshold}"] = f"{len(done)}"
+        out[column] = f"{statistics.median(firsts):.0f}".replace("inf", "nan")
+        if name == "step":
+            out[f"{column}_min"] = f"{min(done, default=math.nan):.0f}"
+            out[f"{column}_max"] = f"{max(done, default=math.nan):.0f}"
+    return out
+
+
+def write(folder: Path) -> None:
+    rows = sum_up(folder)
+    with (folder / "arms.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        write(RESULTS / name)
