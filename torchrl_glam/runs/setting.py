@@ -81,7 +81,7 @@ class Setting:
             "normalisation": self.config.normalisation,
             "max_tokens_per_pass": self.config.max_tokens_per_pass,
             "autocast": self._autocast,
-            "pad_to_multiple_of": 4 if self._slow else 1,  # oneDNN makes a kernel for each shape
+            "pad_to_multiple_of": 2 if self._slow else 1,  # oneDNN makes a kernel for each shape
         }
 
     def make_envs(

@@ -268,10 +268,9 @@ class CandidateTrunk(TensorDictModuleBase):
 
     def _spare_states(self, number: int) -> int:
         """States to add, copies of the last, so that few numbers of states occur."""
-        if self.pad_to_multiple_of > 1:
-            return -number % (8 if number <= 64 else 32)
-        # In bfloat16 a CPU makes kernels for each number of rows, at the cost of using them twice.
-        return -number % 16 if self.autocast is not None and number > 64 else 0
+        if self.pad_to_multiple_of == 1 or not number:
+            return 0
+        return -number % (8 if number <= 64 else 32)
 
     def count_tokens(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Tokens of each prompt and nodes of each trie, ``[*B]`` both, rounded up to multiples."""
