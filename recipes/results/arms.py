@@ -4,7 +4,8 @@
 
 ``ends.csv`` has a row a run, its success by 1,000 episodes; ``success.csv``, of compare.py, every
 evaluation. Steps and seconds to a share of the goals are those of a run's first evaluation that has
-it, and their median over the runs of an arm, where more than half of them have it.
+it, and their median over the runs of an arm, where more than half of them have it; the seconds are
+those of runs of the commit of the first one, as the code gets faster.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import csv
 import math
 import statistics
 import sys
-from itertools import groupby
+from itertools import compress, groupby
 from pathlib import Path
 
 from tables import RESULTS, read
@@ -36,28 +37,28 @@ def sum_up(folder: Path) -> list[dict[str, str]]:
         curves = [list(lines) for _, lines in groupby(own, lambda line: line["run"])]
         if len(curves) != len(runs):
             raise ValueError(f"{label} has {len(runs)} runs in ends.csv, {len(curves)} curves")
+        alike = [run["commit"] == runs[0]["commit"] for run in runs]
         for threshold in THRESHOLDS:
-            row |= reached(curves, threshold)
+            row |= reached(curves, threshold, "step")
+            row |= reached([*compress(curves, alike)], threshold, "seconds")
         rows.append(row)
     return rows
 
 
-def reached(curves: list[list[dict[str, str]]], threshold: float) -> dict[str, str]:
-    """How many runs reach a threshold, and after how many steps and seconds."""
-    out = {}
-    for name in ("step", "seconds"):
-        firsts = [
-            next((float(line[name]) for line in c if float(line["success"]) >= threshold), math.inf)
-            for c in curves
-        ]
-        done = [first for first in firsts if math.isfinite(first)]
-        column = f"{name.removesuffix('s')}s_to_{threshold}"
-        out[f"reached_{threshold}"] = f"{len(done)}"
-        out[column] = f"{statistics.median(firsts):.0f}".replace("inf", "nan")
-        if name == "step":
-            out[f"{column}_min"] = f"{min(done, default=math.nan):.0f}"
-            out[f"{column}_max"] = f"{max(done, default=math.nan):.0f}"
-    return out
+def reached(curves: list[list[dict[str, str]]], threshold: float, axis: str) -> dict[str, str]:
+    """After how many steps or seconds runs reach a threshold, and how many do."""
+    firsts = [
+        next((float(line[axis]) for line in c if float(line["success"]) >= threshold), math.inf)
+        for c in curves
+    ]
+    done = [first for first in firsts if math.isfinite(first)]
+    column = f"{axis.removesuffix('s')}s_to_{threshold}"
+    median = {column: f"{statistics.median(firsts):.0f}".replace("inf", "nan")}
+    if axis == "seconds":
+        return median
+    least, most = (f"{of(done, default=math.nan):.0f}" for of in (min, max))
+    number = {f"reached_{threshold}": f"{len(done)}"}
+    return number | median | {f"{column}_min": least, f"{column}_max": most}
 
 
 def write(folder: Path) -> None:
