@@ -59,9 +59,8 @@ class EncoderDecoderTrunk(CandidateTrunk):
         nodes = trie.tokens.shape[1]
         check_positions("candidate actions, all of a state together,", nodes, self.limit)
         if can_read(model, prompt):
-            bias = self._bias_by_depth(trie).masked_fill(
-                ~trie.ancestors.unsqueeze(1), torch.finfo().min
-            )
+            allowed, bias = trie.ancestors.unsqueeze(1), self._bias_by_depth(trie)
+            bias = torch.where(allowed, bias, torch.finfo(bias.dtype).min)
             return read_t5(model, prompt, prompt_mask, trie.tokens, bias)
         seen = self._prompt_attention(prompt_mask)
         encoded = model.get_encoder()(input_ids=prompt, attention_mask=seen).last_hidden_state
@@ -98,12 +97,9 @@ class EncoderDecoderTrunk(CandidateTrunk):
         return torch.where(allowed, bias, torch.finfo(dtype).min).to(dtype)
 
     def _position_bias(self, trie: CandidateTrie) -> Tensor:
-        attention, nodes = (
-            self.base_model.decoder.block[0].layer[0].SelfAttention,
-            trie.depth.shape[1],
-        )
-        by_index = attention.compute_bias(nodes, nodes, device=trie.depth.device)
-        return self._bias_by_depth(trie) - by_index
+        attention = self.base_model.decoder.block[0].layer[0].SelfAttention
+        by_depth = self._bias_by_depth(trie)
+        return by_depth - attention.compute_bias(*by_depth.shape[2:], device=by_depth.device)
 
     def _bias_by_depth(self, trie: CandidateTrie) -> Tensor:
         attention = self.base_model.decoder.block[0].layer[0].SelfAttention

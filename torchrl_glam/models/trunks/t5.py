@@ -79,11 +79,10 @@ def read_t5(
         for block in encoder.block:
             hidden = _attend(block.layer[0], hidden, bias, dtype)
             hidden = _feed_forward(block.layer[1], hidden, dtype)
-        encoded = _Normalised.apply(hidden, encoder.final_layer_norm.variance_epsilon, dtype)
 
         crosses = [block.layer[1].EncDecAttention for block in decoder.block]
         weights = [projection.weight for cross in crosses for projection in (cross.k, cross.v)]
-        read = _heads(_product(encoded, encoder.final_layer_norm, weights, dtype), crosses[0])
+        read = _heads(_product(hidden, encoder.final_layer_norm, weights, dtype), crosses[0])
         hidden = decoder.embed_tokens(nodes)
         for block, key, value in zip(decoder.block, read[::2], read[1::2], strict=True):
             hidden = _attend(block.layer[0], hidden, node_bias, dtype)
@@ -111,8 +110,9 @@ class _Normalised(torch.autograd.Function):
         return torch.addcmul(gradient, out, along, value=-1) * factor, None, None
 
 
-def _product(out: Tensor, norm: nn.Module, weights: list[Tensor], dtype: torch.dtype) -> Tensor:
+def _product(hidden: Tensor, norm: nn.Module, weights: list[Tensor], dtype: torch.dtype) -> Tensor:
     """All projections ``[..., sum of their widths]`` of what a norm gives."""
+    out = _Normalised.apply(hidden, norm.variance_epsilon, dtype)
     return linear(out, (torch.cat(weights) * norm.weight).to(dtype))
 
 
@@ -133,29 +133,24 @@ def _weighted(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor
 
 
 def _attend(layer: nn.Module, hidden: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
-    norm, own = layer.layer_norm, layer.SelfAttention
-    out = _Normalised.apply(hidden, norm.variance_epsilon, dtype)
+    own = layer.SelfAttention
     weights = [own.q.weight, own.k.weight, own.v.weight]
-    query, key, value = _heads(_product(out, norm, weights, dtype), own)
+    query, key, value = _heads(_product(hidden, layer.layer_norm, weights, dtype), own)
     return hidden + linear(_weighted(query, key, value, bias), own.o.weight.to(dtype))
 
 
 def _cross_attend(
     layer: nn.Module, hidden: Tensor, key: Tensor, value: Tensor, seen: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    norm, cross = layer.layer_norm, layer.EncDecAttention
-    out = _Normalised.apply(hidden, norm.variance_epsilon, dtype)
-    (query,) = _heads(_product(out, norm, [cross.q.weight], dtype), cross)
+    cross = layer.EncDecAttention
+    (query,) = _heads(_product(hidden, layer.layer_norm, [cross.q.weight], dtype), cross)
     return hidden + linear(_weighted(query, key, value, seen), cross.o.weight.to(dtype))
 
 
 def _feed_forward(layer: nn.Module, hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    norm, dense = layer.layer_norm, layer.DenseReluDense
-    out = _Normalised.apply(hidden, norm.variance_epsilon, dtype)
-    if hasattr(dense, "wi_0"):  # gated
-        both = _product(out, norm, [dense.wi_0.weight, dense.wi_1.weight], dtype)
-        gate, up = both.chunk(2, -1)
-        inner = dense.act(gate) * up
-    else:
-        inner = dense.act(_product(out, norm, [dense.wi.weight], dtype))
+    dense = layer.DenseReluDense
+    gated = hasattr(dense, "wi_0")
+    weights = [dense.wi_0.weight, dense.wi_1.weight] if gated else [dense.wi.weight]
+    gate, *up = _product(hidden, layer.layer_norm, weights, dtype).chunk(len(weights), -1)
+    inner = dense.act(gate) * up[0] if gated else dense.act(gate)
     return hidden + linear(inner, dense.wo.weight.to(dtype))
