@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 from pathlib import Path
+from statistics import fmean, median
 
 import pytest
 
@@ -34,6 +35,20 @@ def test_arms_sum_up_their_runs(name, monkeypatch):
     folder = RESULTS / name
     summed = [{"folder": name, **row} for row in arms["sum_up"](folder)]
     assert summed == TABLES["read"](folder / "arms.csv"), f"run recipes/results/arms.py {name}"
+
+
+@pytest.mark.parametrize(("arms", "runs"), [("arms", "ends"), ("errors", "errors_runs")])
+def test_means_and_medians_of_the_judges_runs(arms, runs):
+    summed, single = (TABLES["read"](RESULTS / "imagined" / f"{x}.csv") for x in (arms, runs))
+    for row in summed:
+        own = [run for run in single if run["label"] == row["label"]]
+        assert len(own) == int(row["runs"]) == 5
+        for column in ("success", "held_out_success"):
+            mean = fmean(float(run[column]) for run in own)
+            assert float(row[column]) == pytest.approx(mean, abs=6e-4)
+        for column in ("steps_to_0.5", "steps_to_0.8"):
+            reached = [float(run[column].replace("nan", "inf")) for run in own]  # inf: never
+            assert float(row[column]) == median(reached)
 
 
 def test_the_readme_shows_the_recipe():

@@ -3,9 +3,8 @@
     python recipes/results/arms.py figure_2
 
 ``ends.csv`` has a row a run, its success by 1,000 episodes; ``success.csv``, of compare.py, every
-evaluation. Steps and seconds to a share of the goals are those of a run's first evaluation that has
-it, and their median over the runs of an arm, where more than half of them have it; the seconds are
-those of runs of the commit of the first one, as the code gets faster.
+evaluation. Steps to a share of the goals are those of a run's first evaluation that has it; an arm
+has their median over its runs, where more than half of them have it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import csv
 import math
 import statistics
 import sys
-from itertools import compress, groupby
+from itertools import groupby
 from pathlib import Path
 
 from tables import RESULTS, read
@@ -37,25 +36,21 @@ def sum_up(folder: Path) -> list[dict[str, str]]:
         curves = [list(lines) for _, lines in groupby(own, lambda line: line["run"])]
         if len(curves) != len(runs):
             raise ValueError(f"{label} has {len(runs)} runs in ends.csv, {len(curves)} curves")
-        alike = [run["commit"] == runs[0]["commit"] for run in runs]
         for threshold in THRESHOLDS:
-            row |= reached(curves, threshold, "step")
-            row |= reached([*compress(curves, alike)], threshold, "seconds")
+            row |= reached(curves, threshold)
         rows.append(row)
     return rows
 
 
-def reached(curves: list[list[dict[str, str]]], threshold: float, axis: str) -> dict[str, str]:
-    """After how many steps or seconds runs reach a threshold, and how many do."""
+def reached(curves: list[list[dict[str, str]]], threshold: float) -> dict[str, str]:
+    """After how many steps runs reach a threshold, and how many do."""
     firsts = [
-        next((float(line[axis]) for line in c if float(line["success"]) >= threshold), math.inf)
+        next((float(line["step"]) for line in c if float(line["success"]) >= threshold), math.inf)
         for c in curves
     ]
     done = [first for first in firsts if math.isfinite(first)]
-    column = f"{axis.removesuffix('s')}s_to_{threshold}"
+    column = f"steps_to_{threshold}"
     median = {column: f"{statistics.median(firsts):.0f}".replace("inf", "nan")}
-    if axis == "seconds":
-        return median
     least, most = (f"{of(done, default=math.nan):.0f}" for of in (min, max))
     number = {f"reached_{threshold}": f"{len(done)}"}
     return number | median | {f"{column}_min": least, f"{column}_max": most}
