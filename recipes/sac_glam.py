@@ -79,7 +79,6 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
         alpha_end=config.alpha_end,
         target_entropy=config.target_entropy,
         munchausen=config.munchausen,
-        target_policy=config.target_policy,
         critic_backprop=config.critic_backprop,
     ).to(run.device)
     loss.make_value_estimator(gamma=config.gamma)

@@ -41,12 +41,12 @@ def q_value(model, head, state, candidate, backprop=True):
     return values[0 if per_candidate else candidate]
 
 
-def target(acting, target_model, target_heads, alpha, row, gamma):
-    """Equation 3, under the policy of ``acting``."""
+def target(model, target_model, target_heads, alpha, row, gamma):
+    """Equation 3."""
     value = row["next"]["reward"][0]
     if not row["next"]["terminated"]:
         discount = gamma ** row["steps_to_next_obs"].item()
-        for a, prob in policy(acting, row["next"]).items():
+        for a, prob in policy(model, row["next"]).items():
             q = min(q_value(target_model, head, row["next"], a) for head in target_heads)
             value = value + discount * prob * (q - alpha * torch.log(prob))
     return value.detach()
@@ -58,17 +58,7 @@ def bonus(model, alpha, row, share):
     return share * alpha.item() * max(likelihood, -6.0)
 
 
-def losses(
-    models,
-    heads,
-    log_alpha,
-    batch,
-    gamma,
-    target_entropy,
-    critic_backprop,
-    munchausen=0,
-    target_policy=False,
-):
+def losses(models, heads, log_alpha, batch, gamma, target_entropy, critic_backprop, munchausen=0):
     """Means over the rows of the three losses.
 
     ``models`` and ``heads`` are pairs (online, target) of a model and of a list of perceptrons.
@@ -79,8 +69,7 @@ def losses(
     total = {"loss_qvalue": 0.0, "loss_actor": 0.0, "loss_alpha": 0.0}
     errors, entropies = [], []
     for row in rows:
-        acting = target_model if target_policy else model
-        y = target(acting, target_model, target_heads, alpha, row, gamma)
+        y = target(model, target_model, target_heads, alpha, row, gamma)
         y = y + bonus(model, alpha, row, munchausen)
         taken = [q_value(model, h, row, row["action"].item(), critic_backprop) for h in heads]
         total["loss_qvalue"] = total["loss_qvalue"] + sum((q - y) ** 2 for q in taken) / len(rows)

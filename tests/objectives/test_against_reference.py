@@ -55,7 +55,6 @@ class Case:
             self.options["target_entropy"],
             self.options["critic_backprop"],
             self.options.get("munchausen", 0.0),
-            self.options.get("target_policy", False),
         )
 
     def reference_gradients(self, loss):
@@ -112,16 +111,6 @@ def test_critics(critic, critics):
 
 def test_munchausen():
     check(Case("tied", munchausen=0.9, alpha_init=0.2))
-
-
-@pytest.mark.parametrize("trunk", ["plain", "tied", "partly frozen", "frozen"])
-def test_next_policy_of_the_target(trunk):
-    case = Case(trunk, target_policy=True)
-    check(case)
-    calls = case.loss.trunk.module.calls
-    calls.clear()
-    case.loss(case.batch)
-    assert len(calls) == 2, "the states, and the next ones once"
 
 
 def test_the_bonus_of_an_action_given_up_is_bounded():

@@ -86,7 +86,6 @@ ARRIVALS = {
     "alpha_init": (0.125, lambda a, b: a.loss.alpha.item()),
     "exploration": (0.5, lambda a, b: a.explorer[1].eps.item()),
     "munchausen": (0.5, lambda a, b: a.loss.munchausen),
-    "target_policy": (True, lambda a, b: a.loss.target_policy),
     "critic_backprop": (False, lambda a, b: a.loss.critic_backprop),
     "lr_trunk": (0.5, lambda a, b: rate(a, "trunk")),
     "lr_heads": (0.25, lambda a, b: rate(a, "critic")),

@@ -38,8 +38,8 @@ class SACGLAMLoss(DiscreteSACLoss):
 
     SAC-GLAM (Gaven et al., 2024), sections 2.1 and 2.2, Appendices B and C. The trunk runs three
     times a call: on the state with gradient; on the next states that do not terminate without it,
-    with its own weights and with the target's (``target_policy``: with these alone). The
-    mathematics is in :mod:`torchrl_glam.objectives.functional`.
+    with its own weights and with the target's. The mathematics is in
+    :mod:`torchrl_glam.objectives.functional`.
 
     A call returns ``loss_qvalue`` (distance to equation 3; truncated rows bootstrap, rewards are
     n-step returns already), ``loss_actor`` (through the log-likelihoods only: through Q the actor
@@ -69,8 +69,6 @@ class SACGLAMLoss(DiscreteSACLoss):
             in the paper without hindsight. Default: ``0.01``.
         munchausen: share of ``alpha * log pi(a)`` of the action taken that is added to its reward
             (``functional.munchausen_bonus``), in ``[0, 1)``. Default: ``0.0``, as in the paper.
-        target_policy: whether the policy in the next states is that of the target weights, which
-            takes one pass less. Default: ``False``, as in the paper.
         critic_backprop: whether ``loss_qvalue`` trains the trunk too (Appendix B); may be changed
             between calls. Default: ``True``.
         loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``. Default: ``"l2"``.
@@ -116,7 +114,6 @@ class SACGLAMLoss(DiscreteSACLoss):
         alpha_end: float | None = None,
         target_entropy: float = 0.01,
         munchausen: float = 0.0,
-        target_policy: bool = False,
         critic_backprop: bool = True,
         loss_function: str = "l2",
         reduction: str = "mean",
@@ -147,7 +144,6 @@ class SACGLAMLoss(DiscreteSACLoss):
         self._alphas = alpha_init, alpha_end
         self.num_actions = num_actions
         self.munchausen = munchausen
-        self.target_policy = target_policy
         self.critic_backprop = critic_backprop
         # Not a submodule: its frozen weights are no business of the loss's state_dict, and
         # convert_to_functional would copy and re-initialise pretrained ones.
@@ -279,24 +275,20 @@ class SACGLAMLoss(DiscreteSACLoss):
         return self.value_estimator.value_estimate(tensordict, next_value=next_value).squeeze(-1)
 
     def _state_value(self, state: TensorDictBase) -> Tensor:
-        """Soft value of the next states by the target critic: the expectation in equation 3."""
+        """Soft value under the policy and the target critic: the expectation in equation 3."""
         # A trunk that does not train is its own target.
         moving = not self.trunk_params.is_empty()
-        once = self.target_policy or not moving
-        acting = self._run_trunk(
-            state,
-            target=moving and once,
-            only=enough(self.trunk, self._heads if once else [self.actor_network]),
-        )
+        heads = [self.actor_network] if moving else self._heads
+        online = self._run_trunk(state, only=enough(self.trunk, heads))
         try:
-            dist = self._policy(acting)
+            dist = self._policy(online)
         except (ValueError, FloatingPointError) as error:
             raise type(error)(f"In the next states, of the rows that go on: {error}") from error
-        valued = acting
-        if not once:
+        target = online
+        if moving:
             part = enough(self.trunk, [self.qvalue_network])
-            valued = self._run_trunk(state, target=True, only=part)
-        q_values = self._q_values(valued, target=True).min(0).values
+            target = self._run_trunk(state, target=True, only=part)
+        q_values = self._q_values(target, target=True).min(0).values
         check_finite(q_values, ("next", self.tensor_keys.action_value), dist.mask)
         return functional.soft_value(dist.probs, dist.logits, q_values, self.alpha)
 

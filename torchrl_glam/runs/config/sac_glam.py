@@ -46,7 +46,6 @@ class SACGLAMConfig(RecipeConfig):
     alpha_end: float | None = None
     target_entropy: float | None = None
     munchausen: float = 0.0
-    target_policy: Switch = False
     exploration: float = 0.0
     num_updates: int = 8
     warmup_updates: int = 50
