@@ -51,6 +51,40 @@ def test_means_and_medians_of_the_judges_runs(arms, runs):
             assert float(row[column]) == median(reached)
 
 
+def test_ends_of_a_figures_runs(tmp_path, monkeypatch):
+    """One run that learned, and one that diverged."""
+    monkeypatch.syspath_prepend(RESULTS)
+    ends = runpy.run_path(str(RESULTS / "ends.py"), run_name="ends")
+    figure, evaluated = tmp_path / "figure_6", tmp_path / "evaluated"
+    for run in ("few/80", "many/81"):
+        (figure / run).mkdir(parents=True)
+    name = "eval/train/sampled/success"
+    head = f"step,{name},entropy,probe/q_error,seconds"
+    curve = ["0,0.25,,,", "32,0.75,0.5,0.0625,4", "64,0.5,,,", "96,,0.25,,9.6"]
+    (figure / "few/80/metrics.csv").write_text("\n".join([head, *curve, ""]))
+    (figure / "many/81/metrics.csv").write_text(f"step,{name}\n0,0.25\n")
+    (figure / "many/81/diverged.txt").touch()
+    (evaluated / "few/80").mkdir(parents=True)
+    shares = {"sampled,train,all": 0.5, "sampled,train,grow": 0.25, "greedy,train,all": 0.75}
+    shares |= {"sampled,test,all": 0.125, "sampled,test,grow": 0, "greedy,test,all": 1}
+    lines = [
+        f'"agent, {policy}",{split},{kind},{share}'
+        for names, share in shares.items()
+        for policy, split, kind in [names.split(",")]
+    ]
+    lines = ["policy,split,kind,success", *lines, "random play,train,all,0.0625", ""]
+    (evaluated / "few/80/results.csv").write_text("\n".join(lines))
+    ends["write"](tmp_path, figure, evaluated)
+    assert (tmp_path / "ends.csv").read_text().splitlines() == [
+        "label,seed,steps,steps_to_0.5,steps_to_0.8,success,greedy_success,held_out_success,"
+        "held_out_greedy_success,grow,entropy,q_error,plan,seconds",
+        "few,80,96,32,nan,0.500,0.750,0.125,1.000,0.250,0.250,0.062,nan,10",
+        "many,81,0,nan,nan,0.000,0.000,0.000,0.000,nan,nan,nan,nan,nan",
+    ]
+    with pytest.raises(ValueError, match="give the folder of a figure"):
+        ends["write"](tmp_path, tmp_path / "few", evaluated)
+
+
 def test_the_readme_shows_the_recipe():
     def lines(text):
         return "\n".join(line.strip() for line in text.splitlines() if line.strip())
