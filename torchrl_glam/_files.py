@@ -10,8 +10,6 @@ from typing import IO, Any, Literal
 
 Kind = Literal["file", "folder", "symbolic link", "pipe, socket or device", "nothing"]
 
-_MIB = 2**20
-
 
 def kind_of(path: Path) -> Kind:
     """Tells plain files and folders from links, pipes and devices, without opening anything."""
@@ -62,7 +60,7 @@ def open_below(folder: str | Path, name: str | Path, mode: str = "w", **kwargs: 
     return open(path, mode, opener=opener, **kwargs)
 
 
-def read_text(path: str | Path, most: int = 16 * _MIB) -> str:
+def read_text(path: str | Path, most: int = 16 * 2**20) -> str:
     """Reads a small text file in UTF-8, if it is a plain file of a reasonable size.
 
     Raises ValueError if it is a link, pipe, device or folder, has more than ``most`` bytes, or is
@@ -81,7 +79,7 @@ def read_text(path: str | Path, most: int = 16 * _MIB) -> str:
         raise ValueError(f"{str(path)!r} is no text in UTF-8: {error}") from None
 
 
-def read_json(path: str | Path, most: int = 16 * _MIB) -> Any:
+def read_json(path: str | Path, most: int = 16 * 2**20) -> Any:
     """Reads a JSON file by :func:`read_text`; ValueError also if it is not JSON, or too deep."""
     text = read_text(path, most)
     try:
@@ -94,12 +92,7 @@ def read_json(path: str | Path, most: int = 16 * _MIB) -> Any:
 
 
 def shorten(text: object, most: int = 300) -> str:
-    """A text of somebody else for a message: one line, no control characters, not too long.
-
-    Examples:
-        >>> shorten("red \\x1b[31m lion\\nblue cat", 14)
-        'red [31m li...'
-    """
+    """A text of somebody else for a message: one line, no control characters, not too long."""
     text = str(text)[: 4 * most]
     line = "".join(c if c.isprintable() else " " * c.isspace() for c in text)
     line = " ".join(line.split())

@@ -185,7 +185,7 @@ def test_target_pass_of_adapters_equals_a_copy_that_stayed_behind(with_adapters)
     for parameter in loss.trunk_parameters():
         parameter.data.add_(torch.randn_like(parameter))
     with torch.no_grad():
-        target, expected = loss._run_trunk(state, target=True), behind(state.clone())
+        target, expected = loss._run_trunk(state, loss._heads, target=True), behind(state.clone())
         moved = trunk(state.clone())
     mask = state["action_mask"]
     for key in ("log_likelihood", "action_embedding"):

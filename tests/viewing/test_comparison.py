@@ -56,6 +56,12 @@ def test_the_curve_of_several_runs_leaves_out_a_quarter_on_either_side():
     assert low[1] < 0.2 < high[1]
 
 
+def test_a_curve_ends_where_the_shortest_run_does_and_runs_are_straight_lines_between():
+    runs = [([0, 10, 20], [0.0, 0.5, 1.0]), ([0, 20, 40], [0.5, 0.5, 0.5])]
+    x, middle, _, _ = mean_and_interval(runs)
+    assert (x.tolist(), middle.tolist()) == ([0, 10, 20], [0.25, 0.5, 0.75])
+
+
 def test_one_run_beats_another_as_often_as_pairs_say():
     assert probability_of_improvement([3, 1], [2, 0]) == 3 / 4
     assert probability_of_improvement([1, 1], [1, 1]) == 0.5

@@ -60,6 +60,8 @@ def test_every_measurement_has_a_chart_and_stands_once():
     assert len(drawn) == len(measured) + 1  # and the share of time
     assert "Loss: policy" in charts([{"step": 0, "loss_policy": 1.0}])
     assert charts()["tea"].lines == [Line("cups", [800, 1600], [3.0, 3.0])]
+    few = sections([{"step": 0, "entropy": 1.0, "tea/cups": 2}], {}, "")
+    assert [heading for heading, _ in few] == ["Policy", "Other measurements"]
 
 
 def test_charts_have_the_lines_that_belong_together():

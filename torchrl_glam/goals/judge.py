@@ -119,9 +119,7 @@ class WordJudge:
         return counts
 
     def _id(self, word: str) -> int:
-        if (known := self._ids.get(word)) is not None:
-            return known
-        return self._size - 1 - zlib.crc32(word.encode()) % self._buckets
+        return self._ids.get(word, self._size - 1 - zlib.crc32(word.encode()) % self._buckets)
 
     @torch.no_grad()
     def __call__(self, steps: Tensor) -> Tensor:

@@ -133,11 +133,16 @@ class PPOGLAMLoss(LossModule):
         kind = _CentredClipPPOLoss if objective == "clip" else KLPENPPOLoss
         if objective == "kl":  # its own rule would adapt beta at every call: see adapt_kl_coeff
             own |= {"increment": 1.0, "decrement": 1.0}
-        # Functional losses keep parameters apart for targets; PPO has none.
+        # The actor runs on the scores of this pass; built without running, as KLPENPPOLoss does for
+        # the old distribution, it takes the recorded ones.
+        copy = [
+            TensorDictModule(nn.Identity(), [unravel_key((_NOW, key))], [key])
+            for key in self._scores
+        ]
         self.heads = kind(
-            _reading_now(actor, self._scores),
+            ProbabilisticTensorDictSequential(*copy, *actor),
             value,
-            functional=False,
+            functional=False,  # parameters apart are for targets; PPO has none
             entropy_coeff=entropy_coeff,
             critic_coeff=critic_coeff,
             separate_losses=not critic_backprop,
@@ -313,15 +318,3 @@ class _CentredClipPPOLoss(ClipPPOLoss):
         if self.center_key is None:
             return super()._clip_bounds
         return log_clip_bounds(self._center, self.clip_epsilon)
-
-
-def _reading_now(
-    actor: ProbabilisticTensorDictSequential, scores: list[NestedKey]
-) -> ProbabilisticTensorDictSequential:
-    """The actor on the scores of this pass; built without running, on the recorded ones.
-
-    ``KLPENPPOLoss`` makes the old distribution from the recorded scores, and the new one by running
-    the actor.
-    """
-    copy = [TensorDictModule(nn.Identity(), [unravel_key((_NOW, k))], [k]) for k in scores]
-    return ProbabilisticTensorDictSequential(*copy, *actor)

@@ -1,7 +1,4 @@
-"""Gradients of several processes as one: what each computed on its rows, summed in one message.
-
-Notation: P parameters that a step can move, W processes.
-"""
+"""Gradients of several processes as one: what each computed on its rows, summed in one message."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ class GradientReducer:
             if failure is not None:
                 raise failure
             return
-        slots = [(gradients[name], p) for name, params in groups.items() for p in params]
+        slots = [(gradients.setdefault(name, {}), p) for name in groups for p in groups[name]]
         sizes = [p.numel() for _, p in slots]
         flat = self._zeros(sum(sizes) + len(slots) + 2, [p for _, p in slots])
         *places, told = flat.split([*sizes, len(slots) + 2])

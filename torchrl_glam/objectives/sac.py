@@ -24,13 +24,9 @@ from torchrl.modules import MaskedCategorical
 from torchrl.objectives import DiscreteSACLoss
 from torchrl.objectives.utils import ValueEstimators, distance_loss
 
-from torchrl_glam.models.protocol import Part
 from torchrl_glam.objectives import functional
 from torchrl_glam.objectives._checks import check_action, check_arguments, check_finite
 from torchrl_glam.objectives.trunk import enough, state_keys, trainable_leaves
-
-LOSSES = ["loss_actor", "loss_qvalue", "loss_alpha"]
-METRICS = ["alpha", "entropy", "q_value", "target_value", "td_error"]
 
 
 class SACGLAMLoss(DiscreteSACLoss):
@@ -98,7 +94,8 @@ class SACGLAMLoss(DiscreteSACLoss):
     trunk_params: TensorDictParams
     target_trunk_params: TensorDictParams
 
-    out_keys = LOSSES + METRICS
+    out_keys = ["loss_actor", "loss_qvalue", "loss_alpha"]
+    out_keys += ["alpha", "entropy", "q_value", "target_value", "td_error"]
 
     # The other estimators need a time dimension, which rows of a replay buffer do not have.
     SUPPORTED_VALUE_ESTIMATORS = (ValueEstimators.TD0,)
@@ -179,7 +176,7 @@ class SACGLAMLoss(DiscreteSACLoss):
                 under ``"next"``, the action, and under ``"next"`` reward, done and terminated,
                 ``[*B, 1]``.
         """
-        state = self._read_state(tensordict)
+        state = self._run_trunk(tensordict, self._heads)
         dist = self._policy(state)
         q_values = self._q_values(state)
         loss_qvalue, metrics = self._qvalue_term(tensordict, q_values, dist)
@@ -208,36 +205,33 @@ class SACGLAMLoss(DiscreteSACLoss):
         """
         inputs = tensordict.select(*self._state_keys())
         here = next(iter(inputs.values(True, True))).device
-        state = self._read_state(inputs.to(self.log_alpha.device))
+        state = self._run_trunk(inputs.to(self.log_alpha.device), self._heads)
         values = self._policy(state).probs, self._q_values(state).min(0).values
         return tuple(value.to(here) for value in values)
 
     def qvalue_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The critic's loss alone, and its metrics per row ``[*B]``. Runs the trunk itself."""
-        state = self._read_state(tensordict)
+        state = self._run_trunk(tensordict, self._heads)
         return self._qvalue_term(tensordict, self._q_values(state), self._policy(state))
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The actor's loss alone, and minus its entropy ``[*B]``. Runs the trunk itself."""
-        state = self._read_state(tensordict)
+        state = self._run_trunk(tensordict, self._heads)
         loss, entropy = self._actor_term(tensordict, self._q_values(state), self._policy(state))
         return loss, {"log_prob": -entropy}
 
     def _run_trunk(
-        self, tensordict: TensorDictBase, target: bool = False, only: Part | None = None
+        self, tensordict: TensorDictBase, heads: list[TensorDictModule], target: bool = False
     ) -> TensorDictBase:
-        """The inputs of the heads. Values that a policy left in the batch are not reused."""
+        """The inputs of these heads. Values that a policy left in the batch are not reused."""
         inputs = tensordict.select(*self._state_keys())
+        only = enough(self.trunk, heads)
         options = {} if only is None else {"only": only}
         if not target:
             return self.trunk(inputs, **options)
         # Unlike to_module, which fills one slot per entry, this also replaces tied copies.
         weights = dict(self.target_trunk_params.flatten_keys(".").items())
         return functional_call(self.trunk, weights, (inputs,), options, tie_weights=True)
-
-    def _read_state(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The inputs of both heads in the state, with gradient."""
-        return self._run_trunk(tensordict, only=enough(self.trunk, self._heads))
 
     def _policy(self, state: TensorDictBase) -> MaskedCategorical:
         dist = self.actor_network.get_dist(state)
@@ -279,15 +273,14 @@ class SACGLAMLoss(DiscreteSACLoss):
         # A trunk that does not train is its own target.
         moving = not self.trunk_params.is_empty()
         heads = [self.actor_network] if moving else self._heads
-        online = self._run_trunk(state, only=enough(self.trunk, heads))
+        online = self._run_trunk(state, heads)
         try:
             dist = self._policy(online)
         except (ValueError, FloatingPointError) as error:
             raise type(error)(f"In the next states, of the rows that go on: {error}") from error
         target = online
         if moving:
-            part = enough(self.trunk, [self.qvalue_network])
-            target = self._run_trunk(state, target=True, only=part)
+            target = self._run_trunk(state, [self.qvalue_network], target=True)
         q_values = self._q_values(target, target=True).min(0).values
         check_finite(q_values, ("next", self.tensor_keys.action_value), dist.mask)
         return functional.soft_value(dist.probs, dist.logits, q_values, self.alpha)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tensordict import NestedKey, unravel_key
+from tensordict import NestedKey, TensorDictBase, unravel_key
 
 
 def under_next(key: NestedKey) -> NestedKey:
     """The same key under ``"next"``."""
     return unravel_key(("next", key))
-
-
-def _path(key: NestedKey) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else unravel_key(key)
 
 
 class Layout(NamedTuple):
@@ -29,7 +25,7 @@ class Layout(NamedTuple):
     @classmethod
     def of(
         cls,
-        given: Collection[NestedKey],
+        batch: TensorDictBase,
         left_out: Sequence[NestedKey],
         goals: Mapping[NestedKey, NestedKey],
     ) -> Layout:
@@ -39,13 +35,13 @@ class Layout(NamedTuple):
         that say which goal is pursued, at the root or under ``"next"``, each with the entry of the
         goals named that replaces it; where that is not given, the entry is left out.
         """
+        given = frozenset(batch.keys(True, True))
         stale = [key for key, named in goals.items() if named not in given]
         left_out = [*left_out, *goals.values(), *stale, *map(under_next, stale)]
-        prefixes = [_path(key) for key in left_out]
-        emitted = [key for key in given if not any(_path(key)[: len(p)] == p for p in prefixes)]
+        emitted = list(batch.exclude(*left_out).keys(True, True))
         replaced: dict[NestedKey, list[NestedKey]] = {}
         for key, named in goals.items():
             places = [place for place in (key, under_next(key)) if place in emitted]
             if places:
                 replaced.setdefault(named, []).extend(places)
-        return cls(frozenset(given), [*emitted, *replaced], emitted, replaced)
+        return cls(given, [*emitted, *replaced], emitted, replaced)

@@ -231,7 +231,7 @@ class HindsightTransform(Transform):
             )
         entries = dict(batch.items(True, True))
         if self._layout is None or self._layout.given != entries.keys():
-            self._layout = Layout.of(entries, self._left_out, self._replaced)
+            self._layout = Layout.of(batch, self._left_out, self._replaced)
             warn_of_strings(batch)
         steps = {
             key: entries[key].to(done.device).flatten(0, batch.ndim - 1)

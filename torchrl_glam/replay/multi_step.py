@@ -83,11 +83,6 @@ class SegmentMultiStepTransform(MultiStepTransform):
         (tensor([0.0000, 0.5000, 1.0000]), tensor([2, 2, 1]))
     """
 
-    ENV_ERR = (
-        "SegmentMultiStepTransform looks ahead in time, so it works in replay buffers only: pass "
-        "it to ReplayBuffer(transform=...) instead of an environment."
-    )
-
     def __init__(
         self,
         n_steps: int,
@@ -111,7 +106,10 @@ class SegmentMultiStepTransform(MultiStepTransform):
 
     def _inv_call(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
         if self.parent is not None:
-            raise ValueError(self.ENV_ERR)
+            raise ValueError(
+                "SegmentMultiStepTransform looks ahead in time, so it works in replay buffers "
+                "only: pass it to ReplayBuffer(transform=...) instead of an environment."
+            )
         if tensordict is None:  # what the hindsight transform says while no episode has ended
             return None
         if tensordict.ndim != 1:

@@ -117,33 +117,24 @@ def named_goals(
     ``episode`` and ``place``, int64 [S'], say where each was named, in ascending order. Returns one
     entry a step and goal; of a goal in two slots of one step, the first.
     """
-    if not episode.numel():
-        return NamedGoals(*[episode] * 5)
-    different, goal = torch.unique(_in_episode(episode, goals), dim=0, return_inverse=True)
+    if goals.is_complex():
+        goals = torch.view_as_real(goals)
+    wide = torch.float64 if goals.is_floating_point() else torch.int64  # each holds all of its kind
+    goals = goals.reshape(goals.shape[0], goals.shape[1:].numel())
+    rows = torch.cat([episode.unsqueeze(1).to(wide), goals.to(wide)], 1)
+    different, goal = rows.unique(dim=0, return_inverse=True)
     source = torch.arange(goal.shape[0], device=goal.device)
     before = episodes.first[episode] - 1
     if different.shape[0] == goal.shape[0]:
         return NamedGoals(episode, place, goal, before, source)
     order = goal.argsort(stable=True)  # by goal, then by place, then by slot
+    first = torch.ones_like(goal, dtype=torch.bool)
+    first[1:] = (goal[order].diff() != 0) | (place[order].diff() != 0)
+    order = order[first]
     same = goal[order[1:]] == goal[order[:-1]]
-    repeated = same & (place[order[1:]] == place[order[:-1]])
-    if repeated.any():
-        first = torch.ones_like(goal, dtype=torch.bool)
-        first[order[1:][repeated]] = False
-        kept = first.nonzero().squeeze(1)
-        found = named_goals(episodes, episode[kept], place[kept], goals[kept])
-        return found._replace(source=kept)
     before[order[1:][same]] = place[order[:-1][same]]
-    return NamedGoals(episode, place, goal, before, source)
-
-
-def _in_episode(episode: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
-    """Goals [S, ...] with their episodes [S] as rows [S, C], equal where both are, exactly."""
-    if goals.is_complex():
-        goals = torch.view_as_real(goals)
-    wide = torch.float64 if goals.is_floating_point() else torch.int64  # each holds all of its kind
-    goals = goals.reshape(goals.shape[0], goals.shape[1:].numel()).to(wide)
-    return torch.cat([episode.unsqueeze(1).to(wide), goals], 1)
+    kept = order.sort().values
+    return NamedGoals(*(field[kept] for field in (episode, place, goal, before, source)))
 
 
 def draw_from_each(groups: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
@@ -151,8 +142,6 @@ def draw_from_each(groups: torch.Tensor, count: int, generator: torch.Generator)
 
     ``groups``, integers [M], is the group of each; the result says which were drawn, bool [M].
     """
-    if not groups.numel():
-        return groups.bool()
     shuffled = torch.randperm(groups.shape[0], generator=generator, device=generator.device)
     shuffled = shuffled.to(groups.device)
     order = shuffled[groups[shuffled].argsort(stable=True)]

@@ -21,11 +21,6 @@ def sections(
     """The charts of a run, under their headings.
 
     ``references`` are those of a :class:`~torchrl_glam.report.Chart`; ``step`` counts ``unit``.
-
-    Examples:
-        >>> rows = [{"step": 0, "entropy": 1.0}, {"step": 32, "entropy": 0.5, "tea/cups": 2}]
-        >>> [(name, [chart.title for chart in charts]) for name, charts in sections(rows, {}, "")]
-        [('Policy', ['Entropy']), ('Other measurements', ['tea'])]
     """
     columns = _columns(rows)
     left = [name for name in columns if not _APART.fullmatch(name)]

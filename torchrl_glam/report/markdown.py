@@ -18,15 +18,6 @@ def markdown_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]
         columns: by name, what a cell holds: ``{key:.2f}`` stands for an entry of the row, as Python
             formats it, or a dash if it is missing or not finite. An interval of dashes is left out.
         rows: entries by key.
-
-    Examples:
-        >>> columns = {"game": "{game}", "success": "{mean:.2f} ({low:.2f} to {high:.2f})"}
-        >>> row = {"game": "coins", "mean": 0.5, "low": 0.25, "high": 0.75}
-        >>> print(markdown_table(columns, [row, {"game": "chess", "mean": 1.0}]), end="")
-        | game | success |
-        |---|---|
-        | coins | 0.50 (0.25 to 0.75) |
-        | chess | 1.00 |
     """
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     template = f"| {' | '.join(columns.values())} |"

@@ -17,8 +17,6 @@ from torchrl_glam.report.charts import draw, number
 from torchrl_glam.report.contents import sections
 from torchrl_glam.report.run import Run
 
-_UNIT = "environment steps"
-
 
 def make_page(run: Run) -> str:
     """The page of a run as HTML that needs nothing else, not even a network.
@@ -31,7 +29,7 @@ def make_page(run: Run) -> str:
         >>> page[:15], "<h1>mine</h1>" in page
         ('<!DOCTYPE html>', True)
     """
-    unit = str(run.record.get("unit", _UNIT))
+    unit = str(run.record.get("unit", "environment steps"))
     references = _references(run.record.get("references"))
     charts = sections(run.rows, references, unit)
     script = _asset("report", "report.js")
@@ -44,7 +42,6 @@ def make_page(run: Run) -> str:
         unit=unit,
         newest=list(_newest(run, unit)),
         sections=[(heading, [draw(chart) for chart in parts]) for heading, parts in charts],
-        starts=run.starts,
         drawing=drawing,
     )
 

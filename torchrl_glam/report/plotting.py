@@ -10,25 +10,17 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from torchrl_glam._files import open_below
-from torchrl_glam.report.comparison import interquartile_mean
+from torchrl_glam.report.comparison import Curve, interquartile_mean
 from torchrl_glam.runs.success import interval
 
 
-def mean_and_interval(
-    runs: Sequence[tuple[Sequence[float], Sequence[float]]],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def mean_and_interval(runs: Sequence[Curve]) -> tuple[np.ndarray, ...]:
     """Interquartile mean over runs and its 95 % bootstrap interval, where any run was measured.
 
     Between its measurements a run is a straight line. Places that some run did not reach are left
     out, for the mean of fewer runs would jump there.
 
     From x, ascending, and y of each run to x, mean, lower and upper end of the interval.
-
-    Examples:
-        >>> runs = [([0, 10, 20], [0.0, 0.5, 1.0]), ([0, 20, 40], [0.5, 0.5, 0.5])]
-        >>> x, mean, low, high = mean_and_interval(runs)
-        >>> x.tolist(), mean.tolist()
-        ([0, 10, 20], [0.25, 0.5, 0.75])
     """
     places = np.unique(np.concatenate([x for x, _ in runs]))
     first, last = max(x[0] for x, _ in runs), min(x[-1] for x, _ in runs)
@@ -38,21 +30,16 @@ def mean_and_interval(
 
 
 def plot_learning_curves(
-    curves: Mapping[str, Sequence[tuple[Sequence[float], Sequence[float]]]],
+    curves: Mapping[str, Sequence[Curve]],
     path: str | Path,
     *,
     references: Mapping[str, float] | None = None,
     x_label: str = "environment steps",
 ) -> None:
-    """Draws success against environment steps (or seconds), one colour a label.
+    """Draws success against environment steps (or seconds) into a PNG, one colour a label.
 
     Several runs of a label are thin lines, with what :func:`mean_and_interval` makes of them.
-
-    Args:
-        curves: for every label of the legend, x and y of each of its runs.
-        path: PNG to write; its folder is made if need be.
-        references: heights of at most two lines by name, as of random play. Default: none.
-        x_label: name of the horizontal axis. Default: ``"environment steps"``.
+    ``references`` are heights of at most two lines by name, as of random play.
     """
     with rc_context({"text.parse_math": False}):  # a label with two $ is a label
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")

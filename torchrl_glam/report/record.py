@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from torchrl_glam._files import read_json
 from torchrl_glam.report.page import make_page
 from torchrl_glam.report.run import describe_run
 from torchrl_glam.runs.files import replace_file
@@ -74,12 +75,11 @@ class RunRecord:
 
     def _begin(self) -> dict[str, Any]:
         """The record of the folder so far, with another start."""
-        path = self._folder / RECORD
         starts, references = [], {}
-        if path.is_file():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # damaged: it begins anew
-                record = json.loads(path.read_text(encoding="utf-8"))
-                starts, references = list(record["starts"]), dict(record["references"])
+        # nothing there yet, or damaged: it begins anew
+        with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+            record = read_json(self._folder / RECORD)
+            starts, references = list(record["starts"]), dict(record["references"])
         start = {"time": f"{self._started:%Y-%m-%d %H:%M:%S} UTC", **describe_process()}
         starts.append(start | self._about)
         return {"unit": self._unit, "starts": starts, "references": references}

@@ -15,8 +15,6 @@ from torchrl_glam.runs.records.statistics import goals_reached
 from torchrl_glam.runs.seeds import seeded
 from torchrl_glam.text import decode_text, describe_env
 
-_SCENE = ("objects", "on", "holding", "grown")  # of Playground-Text's symbolic state
-
 
 @torch.no_grad()
 def record(
@@ -128,7 +126,7 @@ def _named(after: TensorDictBase, description) -> list[str]:
 
 def _scene(step: TensorDictBase) -> dict[str, Any] | None:
     """The drawable part of a Playground-Text state; None for other environments."""
-    values = [step.get(("state", key), None) for key in _SCENE]
+    values = [step.get(("state", k), None) for k in ("objects", "on", "holding", "grown")]
     if any(value is None for value in values):
         return None
     objects, on, holding, grown = values
