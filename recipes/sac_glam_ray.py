@@ -19,11 +19,12 @@ from pathlib import Path
 from sac_glam import learn, make_agent, make_buffer
 from torchrl._utils import timeit
 
+from torchrl_glam.objectives import trainable_leaves
 from torchrl_glam.report.record import RunRecord
 from torchrl_glam.runs.config import SACGLAMRayConfig, read_config, register
 from torchrl_glam.runs.processes.async_collection import AsyncCollectors
 from torchrl_glam.runs.processes.ray_pool import RayPool, import_ray
-from torchrl_glam.runs.processes.ray_worker import make_collector, trained_weights
+from torchrl_glam.runs.processes.ray_worker import make_collector
 from torchrl_glam.runs.program import program
 from torchrl_glam.runs.run import Run
 
@@ -57,7 +58,9 @@ def main(cfg: SACGLAMRayConfig) -> None:
 
         def batches() -> Iterator:
             while True:
-                collectors.publish(trained_weights(agent.explorer), run.counters["updates"])
+                # what is trained is all that update_policy_weights_ needs: with adapters a few MB
+                weights = trainable_leaves(agent.explorer).data.cpu()
+                collectors.publish(weights, run.counters["updates"])
                 with timeit("time/wait"):
                     steps = collectors.next()
                 yield steps

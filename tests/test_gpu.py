@@ -33,7 +33,12 @@ from torchrl_glam.models import (
     make_critic,
     make_trunk,
 )
-from torchrl_glam.objectives import PPOGLAMLoss, SACGLAMLoss, SharedTrunkOptimizer
+from torchrl_glam.objectives import (
+    PPOGLAMLoss,
+    SACGLAMLoss,
+    SharedTrunkOptimizer,
+    trainable_leaves,
+)
 from torchrl_glam.replay import (
     HindsightRatioSampler,
     HindsightTransform,
@@ -42,7 +47,7 @@ from torchrl_glam.replay import (
 from torchrl_glam.runs.checkpoints.adapters import CollectorState
 from torchrl_glam.runs.config import SACGLAMRayConfig
 from torchrl_glam.runs.processes.ray_pool import CollectorWorker
-from torchrl_glam.runs.processes.ray_worker import make_collector, trained_weights
+from torchrl_glam.runs.processes.ray_worker import make_collector
 from torchrl_glam.text import TokenizeText
 
 NEEDS_CARD = [
@@ -238,7 +243,7 @@ def test_a_worker_collects_on_its_card_for_a_learner_without():
         worker = CollectorWorker()
         worker.start(partial(make_collector, config), 0)
         policy = worker._collector.policy
-        return worker.collect(trained_weights(policy) * 0.5)
+        return worker.collect(trainable_leaves(policy).data.cpu() * 0.5)
 
     with PretendCard():
         found = collect(gpus=1)

@@ -13,10 +13,10 @@ import torch
 from tensordict import TensorDict
 from torchrl.envs import Compose
 
+from torchrl_glam.objectives import trainable_leaves
 from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
 from torchrl_glam.runs.processes.async_collection import AsyncCollectors
 from torchrl_glam.runs.processes.ray_pool import RayPool
-from torchrl_glam.runs.processes.ray_worker import trained_weights
 
 from . import toy
 from .toy_env import expected_rows, make_policy, make_toy_collector
@@ -51,7 +51,7 @@ def test_rows_of_two_processes_and_the_successor_of_a_killed_one(pool, caplog):
             if len(data) >= BATCHES:
                 time.sleep(2)  # the successor is still starting
             policy.module.action.data.fill_(len(data) % 5)
-            collectors.publish(trained_weights(policy), len(data))
+            collectors.publish(trainable_leaves(policy).data.cpu(), len(data))
             batch = collectors.next()
             assert (batch["action"] == batch["recorded_at"] % 5).all()
             assert (len(data) - batch["recorded_at"] <= 4).all()

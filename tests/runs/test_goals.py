@@ -139,7 +139,7 @@ def test_embeddings_are_the_models_own_after_the_prompt(language):
 
 def test_predictions_are_compared_with_episodes_of_each_kind(language, monkeypatch):
     chosen = made(language, "learned_progress", eval_episodes=5)
-    env, ids, kinds = chosen._kind_env()
+    env, ids, kinds = chosen._kind_env
     assert kinds.bincount().tolist() == [5, 5, 0, 0, 5]
     for _ in range(2):
         assert torch.equal(env.reset()["goal_kind"].long(), kinds)
@@ -203,7 +203,7 @@ def test_single_instances_of_another_game_share_a_sampler(language, goals):
     chosen.update(steps)
     assert chosen.sampler.updates == 12
     if goals == "learned_progress":
-        env, ids, kinds = chosen._kind_env()
+        env, ids, kinds = chosen._kind_env
         assert kinds.tolist() == [0, 0, 1, 1]
         assert torch.equal(env.reset()["goal_kind"].long(), kinds)
         found = chosen.measure(None)

@@ -21,7 +21,6 @@ EVAL_SEED = 10_000
 """Seed of the recipes' evaluations: all of them play the same goals and scenes."""
 
 
-@torch.no_grad()
 def evaluate(
     policy: Callable[[TensorDictBase], TensorDictBase] | None,
     env: EnvBase,

@@ -35,8 +35,7 @@ def plain_files(path: Path) -> Iterator[Path]:
     """Yields a file, or all files below a folder; a name that is not there has none.
 
     Nothing is opened and no link is followed: a link may lead out of the folder, and reading a pipe
-    or a device may never end.
-    The first link, pipe, socket or device raises ValueError.
+    or a device may never end. The first of these, or of sockets, raises ValueError.
     """
     kind = kind_of(path)
     if kind == "file":
@@ -74,21 +73,11 @@ def writing_to(folder: Path) -> Iterator[None]:
 def reserved(
     folder: str | Path, *names: str, key: str = "output", overwrite: bool = False
 ) -> Iterator[None]:
-    """Opens files before the work whose results they take.
+    """Opens files below a folder before the work whose results they take.
 
-    Files that are still empty at the end are removed, with the folders made for them.
-
-    Args:
-        folder: where the files will lie.
-        *names: of the files.
-        key: the setting that names the folder, for errors. Default: ``"output"``.
-        overwrite: whether files that are there may be replaced. Default: False.
-
-    Raises:
-        FileExistsError: if a file is there and not empty, unless ``overwrite``, or the folder is a
-            file.
-        ValueError: if a file is a link, a pipe or a device.
-        OSError: if a file cannot be made.
+    Files that are still empty at the end are removed, with the folders made for them. An OSError
+    says that one cannot be made, or is there and not empty and must not be overwritten; a
+    ValueError that it is a link, a pipe or a device. ``key`` is the setting that names the folder.
     """
     folder = Path(folder)
     made = [path for path in (folder, *folder.parents) if not path.exists()]

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,6 @@ class PursuedGoals:
         self.keys = ("goal_id", NAMED) if hindsight and not judged else ("goal_id",)
         self._check(config, game)
         self._game, self._config, self._tokenizer = game, config, tokenizer
-        self._kinds_played: tuple[EnvBase, Tensor, Tensor] | None = None
         self._num_known = len(game.goal_texts)
         if config.imagined:
             self._game = self._imagine(trunk)
@@ -225,7 +225,7 @@ class PursuedGoals:
             judged |= {"imagined/pursued": other / ended, "imagined/reached": reached / other}
         if not hasattr(self.sampler, "competence"):
             return judged
-        env, chosen, kinds = self._kind_env()
+        env, chosen, kinds = self._kind_env
         measured = evaluate(policy, env, seed=EVAL_SEED)
         out, distances = {}, []
         for index, kind in enumerate(self._game.goal_kinds):
@@ -236,24 +236,23 @@ class PursuedGoals:
                 distances.append(abs(told - true))
         return judged | out | {"goals/error": sum(distances) / len(distances)}
 
+    @cached_property
     def _kind_env(self) -> tuple[EnvBase, Tensor, Tensor]:
         """Instances that pursue as many goals of each kind, these goals, and their kinds."""
-        if self._kinds_played is None:
-            kinds = self.sampler.kinds[: self._num_known]
-            count = min(KIND_EPISODES, self._config.eval_episodes)
-            generator = torch.Generator().manual_seed(EVAL_SEED)
-            rows = [(kinds == kind).nonzero().flatten() for kind in kinds.unique()]
-            drawn = [row[torch.randint(len(row), (count,), generator=generator)] for row in rows]
-            chosen = torch.cat(drawn)
-            order = cycle(chosen.tolist())
-            env = make_env(
-                self._config,
-                self._tokenizer,
-                num_envs=len(chosen),
-                goal_sampler=lambda _, n: torch.tensor([next(order) for _ in range(n)]),
-            )
-            self._kinds_played = env, chosen, kinds[chosen]
-        return self._kinds_played
+        kinds = self.sampler.kinds[: self._num_known]
+        count = min(KIND_EPISODES, self._config.eval_episodes)
+        generator = torch.Generator().manual_seed(EVAL_SEED)
+        rows = [(kinds == kind).nonzero().flatten() for kind in kinds.unique()]
+        drawn = [row[torch.randint(len(row), (count,), generator=generator)] for row in rows]
+        chosen = torch.cat(drawn)
+        order = cycle(chosen.tolist())
+        env = make_env(
+            self._config,
+            self._tokenizer,
+            num_envs=len(chosen),
+            goal_sampler=lambda _, n: torch.tensor([next(order) for _ in range(n)]),
+        )
+        return env, chosen, kinds[chosen]
 
     def state_dict(self) -> dict[str, Any]:
         """The state of sampler and judge."""

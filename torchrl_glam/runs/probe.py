@@ -107,8 +107,8 @@ class PlanProbe:
             if (judged & second).any():
                 out[f"{name}/second"] = right[judged & second].float().mean().item()
         out["probability"] = (probabilities * on_plan).sum(1)[judged].mean().item()
-        lead = _mean_where(q_values, on_plan) - _mean_where(q_values, others)
-        return out | {"lead": lead[judged].mean().item()}
+        planned, rest = (q_values.where(of, torch.nan).nanmean(1) for of in (on_plan, others))
+        return out | {"lead": (planned - rest)[judged].mean().item()}
 
     def _play(self, policy: Callable[[TensorDictBase], TensorDictBase] | None) -> TensorDictBase:
         """The states of one episode in every instance, flat, with actions and returns."""
@@ -125,7 +125,3 @@ class PlanProbe:
         steps["return"] = torch.stack(returns[::-1], 1)
         first_episode = done.int().cumsum(1) - done.int() == 0
         return steps.exclude("next")[first_episode]
-
-
-def _mean_where(values: Tensor, where: Tensor) -> Tensor:
-    return (values * where).sum(-1) / where.sum(-1).clamp_min(1)

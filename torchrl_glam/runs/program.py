@@ -13,7 +13,7 @@ from typing import Any
 
 import hydra
 import torch
-from hydra.core.config_store import ConfigStore
+import torch.distributed as dist
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -22,7 +22,6 @@ from torchrl.checkpoint import CheckpointError
 
 from torchrl_glam._files import shorten
 from torchrl_glam.runs.config.groups import spell_out, unknown_key
-from torchrl_glam.runs.processes.ranks import membership
 from torchrl_glam.runs.run_folder import RunIsDone
 
 # What goes wrong by settings, files, numbers or memory, and says how; anything else is a bug.
@@ -32,12 +31,6 @@ _EXPECTED = (
 )
 _FULL = "HYDRA_FULL_ERROR"
 _LOG = logging.getLogger("torchrl_glam")
-
-
-def _keys() -> list[str]:
-    """Keys of all recipes that are known to Hydra."""
-    schemas = [n for n in ConfigStore.instance().repo if n.endswith("_schema.yaml")]
-    return [str(key) for n in schemas for key in ConfigStore.instance().load(n).node]
 
 
 def _to_console() -> list[logging.Handler]:
@@ -83,8 +76,9 @@ def program(main: Callable | None = None, **files: str) -> Callable:
         handlers = _to_console()
         try:
             sys.argv = [*given[:1], *spell_out(given[1:])]
-            with membership():
-                main()
+            main()
+            if dist.is_initialized():  # an error ends the process instead
+                dist.destroy_process_group()
         except KeyboardInterrupt:
             _LOG.warning("Interrupted; the checkpoints saved so far stand.")
             sys.exit(130)
@@ -92,7 +86,7 @@ def program(main: Callable | None = None, **files: str) -> Callable:
             if full == "1":
                 raise
             why = error.__cause__ if isinstance(error, HydraException) else None  # a wrong type
-            also = unknown_key(str(error), _keys()) or shorten(why or "")
+            also = unknown_key(str(error)) or shorten(why or "")
             words = f"{shorten(error, 2_000)} {also}".strip()
             # in one piece: several processes may speak at once
             sys.stderr.write(

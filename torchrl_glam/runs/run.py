@@ -16,7 +16,7 @@ from tensordict import TensorDictBase
 from torchrl._utils import timeit
 
 from torchrl_glam.models import check_gradients
-from torchrl_glam.objectives import GatheringOptimizer
+from torchrl_glam.objectives import GatheringOptimizer, UpdateFailedError
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.device import choose_device
@@ -98,11 +98,13 @@ class Run(Setting):
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        # What strikes all processes at the same place, where they can still act together.
+        shared = Exception if self.ranks.size == 1 else UpdateFailedError
         with self._stack:
             if isinstance(error, FloatingPointError):  # from which no run resumes
                 if self.ranks.first:
                     replace_file(self.folder / DIVERGED, f"{error}\n")
-            elif self._whole and self._resumable and isinstance(error, self.ranks.shared_errors):
+            elif self._whole and self._resumable and isinstance(error, shared):
                 try:
                     logger.warning("The run ends by an error; saved as %s", self._save())
                 except Exception as second:
@@ -300,7 +302,7 @@ class Run(Setting):
             model: the language model, or its adapters.
             critics: parameters of the value heads, stacked.
         """
-        self._progress.close()
+        self._progress.bar.close()
         at, unit = self.counters["steps"], self._unit.split()[-1]
         if not self.ranks.first:
             return

@@ -26,9 +26,6 @@ from torchrl.envs import TransformedEnv
 
 from torchrl_glam._files import read_json
 
-GENERATORS = "generators"
-"""The component of a checkpoint for Python's, numpy's and torch's global generators."""
-
 # The files of a state, and of a replay buffer's rows.
 _ROWS = "rows.tdc"
 _STATE_FILES = ("state.tdc", "state.json", _ROWS)
@@ -201,7 +198,7 @@ def as_checkpoint(objects: Mapping[str, Any]) -> Checkpoint:
         TypeError: if an object is of no kind that can be saved.
     """
     checkpoint = Checkpoint()
-    checkpoint.register(GENERATORS, GlobalRNGState(), adapter=StateDictAdapter())
+    checkpoint.register("generators", GlobalRNGState(), adapter=StateDictAdapter())
     for name, value in objects.items():
         if isinstance(value, ReplayBuffer):
             checkpoint.register(name, value, adapter=ReplayBufferAdapter())

@@ -10,12 +10,7 @@ from torch import nn
 from torchrl.checkpoint import Checkpoint, CheckpointError, CheckpointRotation
 
 from torchrl_glam._files import read_json
-from torchrl_glam.runs.checkpoints.adapters import (
-    GENERATORS,
-    as_checkpoint,
-    kept_apart,
-    require_finite,
-)
+from torchrl_glam.runs.checkpoints.adapters import as_checkpoint, kept_apart, require_finite
 from torchrl_glam.runs.files import plain_files, writing_to
 from torchrl_glam.runs.processes.ranks import Ranks
 from torchrl_glam.runs.run_folder import CHECKPOINTS, require_same_config
@@ -131,8 +126,7 @@ class CheckpointManager:
 
         def restore(path: Path) -> None:
             if config is None:
-                some = {"components": list(objects), "map_location": "cpu"}
-                as_checkpoint(objects).load(path, **some)
+                as_checkpoint(objects).load(path, components=list(objects), map_location="cpu")
                 return
             about = Checkpoint.manifest(path)
             require_same_config(about["metadata"]["config"], config, allow_changed, path)
@@ -142,14 +136,15 @@ class CheckpointManager:
                     f"checkpoint {str(path)!r} was saved by {processes} processes, and this run "
                     f"has {self._ranks.size}: resume it with as many"
                 )
-            saved, expected = set(about["components"]), {*own, GENERATORS}
+            checkpoint = as_checkpoint(own)
+            saved, expected = set(about["components"]), set(checkpoint.components)
             if saved != expected:
                 raise CheckpointError(
                     f"checkpoint {str(path)!r} holds other objects than this run: only in the "
                     f"checkpoint {sorted(saved - expected)}, only in the run "
                     f"{sorted(expected - saved)}; resume it with the code that saved it"
                 )
-            as_checkpoint(own).load(path, map_location="cpu")
+            checkpoint.load(path, map_location="cpu")
             if not self._ranks.first:
                 shared = {k: x for k, x in objects.items() if k not in own and not _is_record(x)}
                 whole = self._root / path.name

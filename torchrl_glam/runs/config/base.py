@@ -161,11 +161,7 @@ class RecipeConfig(EnvironmentConfig):
         return template.as_chat(tokenizer) if self.chat_template else template
 
     def check_game(self, game: EnvDescription) -> None:
-        """Refuses what does not fit the environment, by ValueError, as :meth:`check` does.
-
-        Args:
-            game: what :func:`~torchrl_glam.text.describe_env` says of it.
-        """
+        """Refuses, by ValueError, what does not fit the environment that ``game`` describes."""
 
 
 def read_config(kind: type[Config], cfg: DictConfig) -> Config:

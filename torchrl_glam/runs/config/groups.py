@@ -159,12 +159,12 @@ def spell_out(arguments: Sequence[str]) -> list[str]:
     return out
 
 
-def unknown_key(message: str, known: Sequence[str]) -> str:
+def unknown_key(message: str) -> str:
     """What to add to Hydra's error about a key that there is not.
 
     Examples:
-        >>> unknown_key("Could not override 'gama'.", ["gamma"])
-        "there is no key 'gama'; did you mean gamma?"
+        >>> unknown_key("Could not override 'algoritm'.")
+        "there is no key 'algoritm'; did you mean algorithm?"
     """
     found = re.search(r"Could not override '([^']+)'", message)
     if found is None:
@@ -174,6 +174,9 @@ def unknown_key(message: str, known: Sequence[str]) -> str:
     if options_of(group):
         offers = ", ".join(options_of(group))
         return f"{group} ({GROUPS[group]}) has no key {name!r}: it offers {group}={offers}"
+    store = ConfigStore.instance()
+    schemas = (store.load(file).node for file in store.repo if file.endswith("_schema.yaml"))
+    known = [str(key) for schema in schemas for key in schema]
     near = get_close_matches(name, [*known, *GROUPS], 1)
     also = f"did you mean {near[0]}?" if near else f"groups are {', '.join(GROUPS)}"
     return f"there is no key {name!r}; {also}"

@@ -55,11 +55,7 @@ class PretrainConfig(EnvironmentConfig):
     imitate_seeds: int = 1
 
     def check(self) -> None:
-        """Refuses values out of range.
-
-        Raises:
-            ValueError: naming the key, its value and what was expected.
-        """
+        """See ``RecipeConfig.check``."""
         self.switches()
         self.choice("exercises", ("game", "playground"))
         self.filled("output", "results")

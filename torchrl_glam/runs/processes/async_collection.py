@@ -29,12 +29,12 @@ _MOST_LOST = 3  # collectors in a row
 class _Place:
     """A collector that works, and what is known of it."""
 
-    number: int = -1
-    worker: Any = None
+    number: int
+    worker: Any
+    task: Hashable
+    since: float
     where: str = "which did not start"
-    task: Hashable = None
     version: int | None = None  # of the weights it collects with; None while it starts
-    since: float = 0.0
     unfinished: Tensor | None = None  # trajectories of its last batch that go on
     lost_in_a_row: int = 0  # collectors of this place, since it last gave a batch
 
@@ -76,9 +76,7 @@ class AsyncCollectors:
 
     def __enter__(self) -> AsyncCollectors:
         """Starts the collectors, without waiting for them."""
-        self._places = [_Place() for _ in range(self._pool.num_collectors)]
-        for place in self._places:
-            self._start(place)
+        self._places = [self._start() for _ in range(self._pool.num_collectors)]
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -132,12 +130,11 @@ class AsyncCollectors:
         """Restores what :meth:`state_dict` returned; before the collectors start."""
         self._started, self._lost = state["started"], state["lost"]
 
-    def _start(self, place: _Place) -> None:
-        place.number, place.version = self._started, None
-        place.where, place.unfinished = _Place.where, None
+    def _start(self, lost_in_a_row: int = 0) -> _Place:
+        number = self._started
         self._started += 1
-        place.worker, place.task = self._pool.start(place.number)
-        place.since = time.monotonic()
+        worker, task = self._pool.start(number)
+        return _Place(number, worker, task, time.monotonic(), lost_in_a_row=lost_in_a_row)
 
     def _wait(self) -> _Place | None:
         """A place whose task is done, the oldest batch first; None if someone was given up."""
@@ -168,22 +165,21 @@ class AsyncCollectors:
 
     def _replace(self, place: _Place, why: str) -> None:
         self._pool.kill(place.worker)
-        number, where = place.number, place.where
         dropped = 0 if place.unfinished is None else self._forget(place.unfinished)
         self._lost += 1
-        place.lost_in_a_row += 1
-        if place.lost_in_a_row < _MOST_LOST:
-            self._start(place)
-            follows = f"collector {place.number} takes its place"
+        at, lost = self._places.index(place), place.lost_in_a_row + 1
+        if lost < _MOST_LOST:
+            self._places[at] = self._start(lost)
+            follows = f"collector {self._places[at].number} takes its place"
         else:
-            self._places.remove(place)
+            del self._places[at]
             follows = (
-                f"its place stays empty, as {place.lost_in_a_row} were lost there without a batch "
-                f"in between; {len(self._places)} of {self._pool.num_collectors} are left"
+                f"its place stays empty, as {lost} were lost there without a batch in between; "
+                f"{len(self._places)} of {self._pool.num_collectors} are left"
             )
         logger.warning(
             "Collector %s (%s) is lost: %s. %s steps of its unfinished episodes are dropped; %s",
-            *(number, where, why, dropped, follows),
+            *(place.number, place.where, why, dropped, follows),
         )
 
     def _taken(self, place: _Place, batch: TensorDictBase, version: int) -> TensorDictBase:

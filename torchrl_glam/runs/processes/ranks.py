@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from torchrl_glam.objectives.reduction import UpdateFailedError, lost
+from torchrl_glam.objectives.reduction import lost
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.seeds import derive_seed, seed_everything
 
@@ -170,15 +170,10 @@ class Ranks:
         return values
 
     def sum(self, terms: TensorDictBase) -> TensorDictBase:
-        """Entries, each summed over the processes."""
+        """Entries, each summed over the processes, in float64 and main memory."""
         if self.size == 1:
             return terms
-        names = sorted(terms.keys())
-        values = torch.cat([terms[name].double().flatten() for name in names])
-        self._send(dist.all_reduce, values)
-        parts = values.split([terms[name].numel() for name in names])
-        summed = zip(names, parts, strict=True)
-        return TensorDict({name: part.view(terms[name].shape) for name, part in summed})
+        return torch.stack(self.gather(terms.double().cpu())).sum(0)
 
     def mean(self, row: dict[str, float]) -> dict[str, float]:
         """Metrics of a row, each the mean of the processes; the largest where ``/max`` says so."""
@@ -221,11 +216,6 @@ class Ranks:
             if words is not None:
                 raise OtherProcessError(f"process {rank} of {self.size}: {words}")
 
-    @property
-    def shared_errors(self) -> type[Exception]:
-        """Errors that strike all processes at the same place, where they can still act together."""
-        return Exception if self.size == 1 else UpdateFailedError
-
     def _require_same(self, values: Mapping[str, Any], how: str) -> None:
         """Raises ValueError on every process if one has other values than the first."""
         told = self.gather(dict(values))
@@ -242,14 +232,6 @@ class Ranks:
             collective(*args, group=self.group, **kwargs)
         except RuntimeError as error:
             raise lost(error) from error
-
-
-@contextmanager
-def membership() -> Iterator[None]:
-    """Leaves the other processes at the end of the block; an error ends the process instead."""
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def _describe(tensor: Tensor) -> str:

@@ -1,10 +1,9 @@
-"""The collector of a worker process, made as a configuration asks for it, and its weights."""
+"""The collector of a worker process, made as a configuration asks for it."""
 
 from __future__ import annotations
 
 import torch
-from tensordict import TensorDict
-from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+from tensordict.nn import TensorDictSequential
 from torchrl.collectors import Collector
 
 from torchrl_glam.models import (
@@ -14,7 +13,6 @@ from torchrl_glam.models import (
     make_trunk,
     with_random_actions,
 )
-from torchrl_glam.objectives import trainable_leaves
 from torchrl_glam.runs.config import SACGLAMRayConfig
 from torchrl_glam.runs.environments import make_env
 from torchrl_glam.runs.seeds import derive_seed
@@ -34,11 +32,3 @@ def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
     acting = (ScoresOnly(trunk), CandidateActor())
     policy = OnDevice(TensorDictSequential(*acting, selected_out_keys=["action"]))
     return setting.collect(env, with_random_actions(policy, env.action_spec.n, config.exploration))
-
-
-def trained_weights(policy: TensorDictModuleBase) -> TensorDict:
-    """The weights of a policy that are trained, nested by module, in this machine's memory.
-
-    They are all that ``Collector.update_policy_weights_`` needs: with adapters a few MB.
-    """
-    return trainable_leaves(policy).data.cpu()

@@ -21,11 +21,7 @@ from torchrl_glam.text import EnvDescription
 class Progress:
     """Counts the steps, episodes and goals of a run's rounds, and times them.
 
-    Args:
-        config: the run's configuration.
-        game: what the environment says of itself.
-        counters: ``"steps"``, ``"updates"`` and ``"seconds"`` of the run, which it advances.
-        ranks: the processes of the run.
+    It advances ``"steps"`` and ``"seconds"`` of the run's counters.
     """
 
     def __init__(
@@ -37,27 +33,19 @@ class Progress:
         }
         if getattr(config, "hindsight", None) is True:
             self._records["coverage"] = GoalCoverage(game.goal_kinds)
+        self.kept = {"counters": counters, **self._records}  # by a checkpoint
         self._row: dict[str, float] = {}
-
-    @property
-    def kept(self) -> dict[str, Any]:
-        """What a checkpoint holds of it, by name."""
-        return {"counters": self._counters, **self._records}
 
     def start(self, name: str, stack: ExitStack) -> None:
         """Shows the bar, until the stack is left, and starts the clock."""
         total, before = self._config.total_steps, self._counters["steps"]
         shown = {"desc": name, "unit": "step", "disable": not self._ranks.first}
-        self._bar = stack.enter_context(tqdm(total=total, initial=before, **shown))
+        self.bar = stack.enter_context(tqdm(total=total, initial=before, **shown))
         self._since = dict(self._counters)
         self._started = time.perf_counter() - self._counters["seconds"]
 
     def begin_round(self, steps: TensorDictBase | None) -> None:
-        """Counts what was collected, and notes how many updates its policy had had.
-
-        Raises:
-            FloatingPointError: if rewards are not finite.
-        """
+        """Counts what was collected, and notes how many updates its policy had had."""
         if steps is not None:
             check_rewards(steps, self._counters)
             for record in self._records.values():
@@ -78,26 +66,18 @@ class Progress:
         timeit.erase()
         self._since = dict(self._counters)
         shown = {k: f"{self._row[k]:.2f}" for k in ("success", "entropy") if k in self._row}
-        self._bar.set_postfix(shown)
+        self.bar.set_postfix(shown)
 
     def end_round(self) -> dict[str, float]:
         """Takes the time, and returns the round's metrics, if there are any."""
         self._counters["seconds"] = time.perf_counter() - self._started
-        self._bar.update(self._config.update_every)
+        self.bar.update(self._config.update_every)
         row, self._row = self._row, {}
         return row
 
-    def close(self) -> None:
-        """Takes the bar away."""
-        self._bar.close()
-
 
 def check_rewards(steps: TensorDictBase, counters: Mapping[str, float]) -> None:
-    """Refuses an environment's rewards that are not finite, before they are stored.
-
-    Raises:
-        FloatingPointError: saying how many there are, and in which instance the first.
-    """
+    """Refuses rewards that are not finite, by FloatingPointError, before they are stored."""
     reward = steps["next", "reward"].squeeze(-1)
     bad = (~reward.isfinite()).nonzero()
     if len(bad):

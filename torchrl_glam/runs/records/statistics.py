@@ -138,8 +138,7 @@ class EpisodeStatistics:
 
     def state_dict(self) -> dict[str, Any]:
         """Counts since the last summary, and the goals reached so far."""
-        counts = {"ended": dict(self._ended), "reached": dict(self._reached)}
-        return {**counts, "goals": self._goals}
+        return {"ended": dict(self._ended), "reached": dict(self._reached), "goals": self._goals}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the counts."""
