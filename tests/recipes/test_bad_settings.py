@@ -195,6 +195,7 @@ def test_other_recipes_refuse_by_name(line, refused, tmp_path):
         ("model.rank=3", "model (the language model) has no key 'model.rank': it offers model=fl"),
         ("replay=nothing", "Available options in 'replay': balanced hindsight no_hindsight unif"),
         ("gama=0.5", "there is no key 'gama'; did you mean gamma?"),
+        ("figure=9", "figure=9 is a sweep of many runs: write --multirun +figure=9"),
     ],
 )
 def test_what_there_is_instead_is_told(case, told, refused):

@@ -140,6 +140,8 @@ def spell_out(arguments: Sequence[str]) -> list[str]:
         out += ["--config-name", starts[0]]
     for argument in arguments:
         key, _, value = argument.partition("=")
+        if f"+{key}" in _STARTS:
+            raise ValueError(f"{argument} is a sweep of many runs: write --multirun +{argument}")
         if key == "env" and ":" in value:
             quoted = value.strip("'\"").replace("'", r"\'")
             out += ["env=custom", f"++env_class='{quoted}'"]
