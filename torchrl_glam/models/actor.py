@@ -156,9 +156,7 @@ class ScoresOnly(TensorDictModuleBase):
     def __init__(self, trunk: Trunk) -> None:
         super().__init__()
         self.trunk = trunk
-        self.in_keys = trunk.in_keys
-        scores, _, prompt_embedding = trunk.out_keys
-        self.out_keys = [scores, prompt_embedding]
+        self.in_keys, self.out_keys = trunk.in_keys, trunk.written_keys("scores")
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes log-likelihoods and the embedding of the prompt."""

@@ -80,6 +80,11 @@ class AgentCard:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
+        def require(key: str, fits: bool, expected: str) -> None:
+            if not fits:
+                value = shorten(repr(getattr(self, key)), 80)
+                raise ValueError(f"{key} ({value}) must be {expected}")
+
         sizes, actions = self.hidden_sizes, self.num_actions
         listed = isinstance(sizes, (list, tuple)) and len(sizes) <= 64
         settings = isinstance(self.environment, dict) and _is_plain(self.environment)
@@ -87,34 +92,25 @@ class AgentCard:
             "a dictionary of text without control characters, numbers, truth values, lists and "
             "dictionaries, at most eight deep"
         )
-        self._require("environment", settings, plain)
-        self._require("template", isinstance(self.template, PromptTemplate), "a PromptTemplate")
+        require("environment", settings, plain)
+        require("template", isinstance(self.template, PromptTemplate), "a PromptTemplate")
         whole = "from 1 to 1048576"
         fits = listed and all(map(_is_whole, sizes))
-        self._require("hidden_sizes", fits, f"a list of at most 64 whole numbers {whole}")
-        self._require(
-            "num_actions", actions is None or _is_whole(actions), f"a whole number {whole}"
-        )
-        fits = _is_whole(self.num_critics, 0, 64)
-        self._require("num_critics", fits, "a whole number from 0 to 64")
-        self._require("load_in_4bit", isinstance(self.load_in_4bit, bool), "true or false")
+        require("hidden_sizes", fits, f"a list of at most 64 whole numbers {whole}")
+        require("num_actions", actions is None or _is_whole(actions), f"a whole number {whole}")
+        require("num_critics", _is_whole(self.num_critics, 0, 64), "a whole number from 0 to 64")
+        require("load_in_4bit", isinstance(self.load_in_4bit, bool), "true or false")
         for key, most in (("model", 4_096), ("pretraining", 1_000)):
             words = f"text of at most {most} characters, none of them control characters"
-            self._require(key, _is_text(getattr(self, key), most), words)
+            require(key, _is_text(getattr(self, key), most), words)
         for key, choices in _CHOICES.items():
-            value = getattr(self, key)
-            self._require(key, isinstance(value, str) and value in choices, f"one of {choices}")
+            require(key, getattr(self, key) in choices, f"one of {choices}")
         self.hidden_sizes = tuple(sizes)
         if actions is None and self.critic == "observation":
             raise ValueError(
                 "num_actions (None) must be a whole number with critic 'observation', whose heads "
                 "have so many outputs"
             )
-
-    def _require(self, key: str, fits: bool, expected: str) -> None:
-        if not fits:
-            value = shorten(repr(getattr(self, key)), 80)
-            raise ValueError(f"{key} ({value}) must be {expected}")
 
     def write(self, folder: str | Path) -> None:
         """Writes ``agent.json``; what has no place in JSON raises TypeError."""
@@ -147,9 +143,8 @@ class AgentCard:
             values["template"] = _read_template(values["template"])
             return cls(**values)
         except (ValueError, TypeError) as error:
-            reason = shorten(error)
             raise ValueError(
-                f"{str(path)!r} is damaged ({reason}): export the agent anew"
+                f"{str(path)!r} is damaged ({shorten(error)}): export the agent anew"
             ) from None
 
 

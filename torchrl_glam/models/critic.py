@@ -1,9 +1,6 @@
 """Critic and value heads: multilayer perceptrons on the language model's embeddings.
 
-SAC-GLAM (Gaven et al., 2024), Appendix B, compares two inputs: the observation together with the
-action (one output, :class:`CandidateCritic`) and the observation alone (one output per action,
-:class:`ObservationCritic`). Whether their loss also trains the language model is the loss's choice.
-:func:`make_critic` picks by name.
+Whether their loss also trains the language model is the loss's choice.
 """
 
 from __future__ import annotations
@@ -109,7 +106,7 @@ class CandidateCritic(TensorDictModule):
         action_value_key: NestedKey = "action_value",
     ) -> None:
         super().__init__(
-            _Value(_mlp(embedding_dim, hidden_sizes, out_features=1)),
+            _Value(embedding_dim, hidden_sizes, out_features=1),
             in_keys=[action_embedding_key, action_mask_key],
             out_keys=[action_value_key],
         )
@@ -149,7 +146,7 @@ class ObservationCritic(TensorDictModule):
         action_value_key: NestedKey = "action_value",
     ) -> None:
         super().__init__(
-            _Value(_mlp(embedding_dim, hidden_sizes, out_features=num_actions)),
+            _Value(embedding_dim, hidden_sizes, out_features=num_actions),
             in_keys=[prompt_embedding_key],
             out_keys=[action_value_key],
         )
@@ -195,9 +192,15 @@ class ValueHead(ObservationCritic):
 class _Value(nn.Module):
     """A perceptron on embeddings ``[*B, D]``, or with a mask on ``[*B, A, D]``."""
 
-    def __init__(self, mlp: MLP) -> None:
+    def __init__(self, in_features: int, hidden_sizes: Sequence[int], out_features: int) -> None:
         super().__init__()
-        self.mlp = mlp
+        sizes = list(hidden_sizes)
+        if min(in_features, out_features, *sizes) < 1:
+            raise ValueError(
+                f"embedding_dim ({in_features}), hidden_sizes ({sizes}) and num_actions "
+                f"({out_features}) must all be at least 1"
+            )
+        self.mlp = MLP(in_features, out_features, num_cells=sizes, activation_class=nn.ReLU)
 
     def forward(self, embedding: Tensor, mask: Tensor | None = None) -> Tensor:
         embedding = embedding.to(self.mlp[0].weight.dtype)
@@ -206,13 +209,3 @@ class _Value(nn.Module):
         # Zeros in, so that a NaN in an empty slot reaches neither values nor weight gradients.
         embedding = embedding.masked_fill(~mask.unsqueeze(-1), 0.0)
         return self.mlp(embedding).squeeze(-1).masked_fill(~mask, 0.0)
-
-
-def _mlp(in_features: int, hidden_sizes: Sequence[int], out_features: int) -> MLP:
-    hidden_sizes = list(hidden_sizes)
-    if min(in_features, out_features, *hidden_sizes) < 1:
-        raise ValueError(
-            f"embedding_dim ({in_features}), hidden_sizes ({hidden_sizes}) and num_actions "
-            f"({out_features}) must all be at least 1"
-        )
-    return MLP(in_features, out_features, num_cells=hidden_sizes, activation_class=nn.ReLU)

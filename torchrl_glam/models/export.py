@@ -107,7 +107,13 @@ def export_agent(
         tokenizer.save_pretrained(part)
         Path(part, README).unlink(missing_ok=True)  # of peft, with a path of this machine
         if critics is not None:
-            save_file(_head_weights(critics), Path(part, HEADS))
+            heads = critics.data.flatten_keys(".").unbind(0)
+            weights = {
+                f"critic.{index}.{name}": value.cpu().contiguous()
+                for index, head in enumerate(heads)
+                for name, value in head.items()
+            }
+            save_file(weights, Path(part, HEADS))
         if card is not None:
             card.write(part)
             write_model_card(part, overwrite=True)
@@ -142,16 +148,6 @@ def _move(part: Path, folder: Path) -> None:
         if kind_of(folder / name) == "folder":
             shutil.rmtree(folder / name)
         os.replace(part / name, folder / name)
-
-
-def _head_weights(critics: TensorDictBase) -> dict[str, Tensor]:
-    """Parameters ``[N, ...]`` of N critics as one entry for each critic and parameter."""
-    flat = critics.data.flatten_keys(".")
-    return {
-        f"critic.{index}.{name}": value.cpu().contiguous()
-        for index, critic in enumerate(flat.unbind(0))
-        for name, value in critic.items()
-    }
 
 
 def _merged(model: PeftModel) -> PreTrainedModel:

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from torchrl_glam import _files
-from torchrl_glam._files import kind_of, shorten
+from torchrl_glam._files import kind_of, read_json, shorten
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -139,7 +138,7 @@ def _check_sizes(folder: Path, config: dict) -> None:
 def _read(folder: Path, name: str) -> dict:
     """The entries of a JSON file, none if it is not there."""
     try:
-        value = _files.read_json(folder / name)
+        value = read_json(folder / name)
     except FileNotFoundError:
         return {}
     except ValueError as error:
@@ -214,8 +213,7 @@ def adapter_settings(folder: Path) -> dict[str, Any]:
         types = _ADAPTER_FIELDS[key]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             refuse(key, " or ".join(kind.__name__ for kind in types))
-        names = value if isinstance(value, (list, dict)) else []
-        for name in names:
+        for name in value if isinstance(value, (list, dict)) else []:
             if not isinstance(name, (int, str)) or not re.fullmatch(r"[\w.]{1,200}", str(name)):
                 refuse(key, "plain names of modules")
         if key == "init_lora_weights" and value not in (True, False, "gaussian"):
@@ -233,12 +231,7 @@ def put_adapters(model: PreTrainedModel, folder: Path) -> PeftModel:
 
     Raises ValueError if they are another model's, damaged, or refused by :func:`adapter_settings`.
     """
-    from peft import (
-        LoraConfig,
-        get_peft_model,
-        get_peft_model_state_dict,
-        set_peft_model_state_dict,
-    )
+    import peft
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -247,13 +240,13 @@ def put_adapters(model: PreTrainedModel, folder: Path) -> PeftModel:
     remedy = "name their own as base_model_name_or_path in adapter_config.json, or copy them again"
     try:
         weights = load_file(folder / _WEIGHTS)
-        model = get_peft_model(model, LoraConfig(**settings))
+        model = peft.get_peft_model(model, peft.LoraConfig(**settings))
         with warnings.catch_warnings():  # of missing weights, which are an error here
             warnings.simplefilter("ignore")
-            set_peft_model_state_dict(model, weights)
+            peft.set_peft_model_state_dict(model, weights)
     except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{others}, or damaged ones ({shorten(error)}): {remedy}") from error
-    apart = weights.keys() ^ get_peft_model_state_dict(model).keys()
+    apart = weights.keys() ^ peft.get_peft_model_state_dict(model).keys()
     if apart:
         raise ValueError(f"{others} ({shorten(min(apart))} is in one of them alone): {remedy}")
     return model

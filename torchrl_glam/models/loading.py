@@ -99,15 +99,11 @@ def load_language_model(
             f"lora.lora_alpha ({lora.lora_alpha}) must be above 0: adapters count lora_alpha / r "
             "times, so these would have no effect"
         )
-    if load_in_4bit:
-        _check_4bit(torch.device(device))
-    tokenizer = load_tokenizer(name)
-    if adapters is not None:
-        name = adapter_base(adapters, EMBEDDED)
     options = {"attn_implementation": attention, "use_safetensors": True}
     if load_in_4bit:
         from transformers import BitsAndBytesConfig
 
+        _check_4bit(torch.device(device))
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
@@ -115,6 +111,9 @@ def load_language_model(
             bnb_4bit_compute_dtype=compute_dtype,
         )
         options["device_map"] = str(device)
+    tokenizer = load_tokenizer(name)
+    if adapters is not None:
+        name = adapter_base(adapters, EMBEDDED)
     kind = _choose_kind(name)
     model, report = _load(kind, name, dtype=dtype, output_loading_info=True, **options)
     if missing := sorted(report["missing_keys"]):

@@ -39,11 +39,9 @@ class Oracle(Protocol):
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes the action, the first of a shortest plan."""
-        ...
 
     def shortest_plans(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Which actions begin a shortest plan, ``bool [*B, A]``, and its steps, ``int64 [*B]``."""
-        ...
 
 
 class GameStep(NamedTuple):
@@ -189,10 +187,9 @@ def _check(said: Mapping[str, Any], env: str) -> None:
             raise ValueError(f"{env}.{name} ({said[name]!r}) must {expected}")
 
     kinds = said.get("goal_kinds", EnvDescription.goal_kinds)
-    if "goal_kinds" in said:
-        words = not isinstance(kinds, str) and all(isinstance(kind, str) for kind in kinds)
-        named = words and len(kinds) > 0 and len(set(kinds)) == len(kinds)
-        require(named, "goal_kinds", "be names of goal kinds, at least one, no two alike")
+    words = not isinstance(kinds, str) and all(isinstance(kind, str) for kind in kinds)
+    named = words and len(kinds) > 0 and len(set(kinds)) == len(kinds)
+    require(named, "goal_kinds", "be names of goal kinds, at least one, no two alike")
     prior = said.get("goal_kind_prior")
     if prior is not None:
         weights = len(prior) == len(kinds) and min(prior) >= 0 and sum(prior) > 0
@@ -204,8 +201,7 @@ def _check(said: Mapping[str, Any], env: str) -> None:
     require(not set(texts) - set(SLOTS), "longest_texts", f"have no keys but {SLOTS}")
     lists = not any(isinstance(listed, str) for listed in texts.values())
     require(lists, "longest_texts", "be lists of texts")
-    if "goal_texts" in said:
-        require(not isinstance(said["goal_texts"], str), "goal_texts", "be a list of texts")
+    require(not isinstance(said.get("goal_texts"), str), "goal_texts", "be a list of texts")
     ids = said.get("goal_kind_ids")
     if ids is not None:
         fit = len(ids) == len(said.get("goal_texts") or ())

@@ -32,14 +32,19 @@ def encode_text(strings: Strings, length: int | None = None) -> Tensor:
         ``uint8 [*B, length]``, where B is the shape of the nested lists.
 
     Raises:
-        ValueError: if a string is longer than ``length`` or holds a zero byte, which is padding.
+        ValueError: if lists are not nested evenly, or a string is longer than ``length`` or holds
+            a zero byte, which is padding.
 
     Examples:
         >>> encode_text(["Grasp", "Go"])
         tensor([[ 71, 114,  97, 115, 112],
                 [ 71, 111,   0,   0,   0]], dtype=torch.uint8)
     """
-    shape, flat = _flatten(strings)
+    nested = np.array(strings, dtype=object)
+    flat = nested.ravel().tolist()
+    for text in flat:
+        if not isinstance(text, str):
+            raise ValueError(f"strings must be nested evenly, got {text!r} in place of a string.")
     rows = [text.encode() for text in flat]
     longest = max((len(row) for row in rows), default=0)
     length = max(longest, 1) if length is None else length
@@ -52,9 +57,8 @@ def encode_text(strings: Strings, length: int | None = None) -> Tensor:
     if any(0 in row for row in rows):
         raise ValueError("strings must not hold the character '\\0': zero bytes are padding.")
     padded = bytearray().join(row.ljust(length, b"\0") for row in rows)
-    if not padded:
-        return torch.zeros((*shape, length), dtype=torch.uint8)
-    return torch.frombuffer(padded, dtype=torch.uint8).clone().view(*shape, length)
+    padded = np.frombuffer(padded, np.uint8).reshape(*nested.shape, length)
+    return torch.from_numpy(padded).clone()
 
 
 def decode_text(text: Tensor) -> Any:
@@ -99,12 +103,6 @@ def cut_text(text: str, fits: Callable[[str], bool], keep: End) -> str:
 
     It has no white space where it was cut, and is empty if no character fits. Where some part does
     not fit although a longer one does, as with tokens of several words, it may not be the longest.
-
-    Examples:
-        >>> cut_text("go to red lion", lambda part: len(part) <= 10, "head")
-        'go to red'
-        >>> cut_text("go to red lion", lambda part: len(part) <= 10, "tail")
-        'red lion'
     """
     head = keep == "head"
     words = [gap.start() if head else gap.end() for gap in re.finditer(r"\s+", text)]
@@ -142,15 +140,3 @@ def join_segments(values: Tensor, mask: Tensor, length: int, pad: int = 0) -> Te
     place = mask.cumsum(-1).sub_(1).masked_fill_(~mask, length).clamp_(max=length)
     joined = values.new_full((*values.shape[:-1], length + 1), pad)
     return joined.scatter_(-1, place, values)[..., :length]
-
-
-def _flatten(strings: Strings) -> tuple[tuple[int, ...], list[str]]:
-    """The shape of nested sequences of strings, and the strings in order."""
-    if isinstance(strings, str):
-        return (), [strings]
-    parts = [_flatten(part) for part in strings]
-    shapes = {shape for shape, _ in parts}
-    if len(shapes) > 1:
-        raise ValueError(f"strings must be nested evenly, got parts of shapes {sorted(shapes)}.")
-    inner = shapes.pop() if shapes else ()
-    return (len(parts), *inner), [text for _, flat in parts for text in flat]

@@ -61,10 +61,9 @@ class StepMemory:
         link = self._link.to(before).expand(*before.shape[:-1], -1)
         values = torch.cat([steps, gap, observation, link, action], -1)
         there = values != self.pad_id
-        begins = pad(
-            ~there[..., : self.places] & there[..., 1 : self.places + 1], (0, 1), value=True
-        )
-        begins = pad(begins, (0, there.shape[-1] - begins.shape[-1]))
+        begins = torch.zeros_like(there)
+        begins[..., : self.places] = ~there[..., : self.places] & there[..., 1 : self.places + 1]
+        begins[..., self.places] = True
         until_end = there.flip(-1).cumsum(-1).flip(-1)
         fits = begins & (until_end <= self.tokens)
         if not fits[..., self.places].all():

@@ -17,7 +17,7 @@ from torchrl_glam.text.encoding import join_segments
 from torchrl_glam.text.template import PromptTemplate
 
 if TYPE_CHECKING:
-    from transformers import BatchEncoding, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 # What a trunk tries its tokenizer on: goals with observations, and actions.
 EXAMPLES = (("Grasp red lion", "You see: red lion, blue cat\nYou are on: nothing"),)
@@ -91,13 +91,11 @@ class PromptBuilder(nn.Module):
             Tokens int64 ``[*B, T]``, padded on the right, and mask bool ``[*B, T]``, True at them.
         """
         batch = goal_tokens.shape[:-1]
-        given = {"goal": goal_tokens, "observation": observation_tokens, "action": action_tokens}
-        slots = {name: tokens.long() for name, tokens in given.items() if tokens is not None}
+        action = goal_tokens[..., :0] if action_tokens is None else action_tokens
+        slots = {"goal": goal_tokens, "observation": observation_tokens, "action": action}
         parts, masks = [], []
         for name in self._order:
-            if name == "action" and action_tokens is None:
-                continue
-            part = slots[name] if name in slots else getattr(self, name).expand(*batch, -1)
+            part = slots[name].long() if name in slots else getattr(self, name).expand(*batch, -1)
             parts.append(part)
             masks.append(part != self.pad_id if name in slots else torch.ones_like(part).bool())
         values, mask = torch.cat(parts, -1), torch.cat(masks, -1)
@@ -145,7 +143,6 @@ def check_composition(
         >>> check_composition(load_tokenizer("tiny"), PromptTemplate(), [("Grasp", "You see: cat")])
     """
     builder = PromptBuilder(tokenizer, template)
-    special = {"add_special_tokens": template.special_tokens}
 
     def ids(text: str) -> Tensor:
         ids = tokenizer(text, add_special_tokens=False).input_ids
@@ -154,6 +151,19 @@ def check_composition(
     def piece(slot: str, text: str) -> Tensor:
         return ids(template.lead(slot) + text)
 
+    def compare(text: str, *pieces: Tensor) -> None:
+        built = builder(*pieces)[0][0].tolist()
+        whole = tokenizer(text, add_special_tokens=template.special_tokens).input_ids
+        if built != whole:
+            at = len(os.path.commonprefix([built, whole]))
+            raise ValueError(
+                f"tokenizer ({tokenizer.__class__.__name__}) does not compose: the prompt {text!r} "
+                f"has {len(whole)} tokens as one text and {len(built)} in pieces, and they differ "
+                f"from token {at} on ({tokenizer.decode(whole[at : at + 3])!r} against "
+                f"{tokenizer.decode(built[at : at + 3])!r}). Choose a template whose slots, and "
+                "whose actions, start at white space, or another tokenizer."
+            )
+
     seen = []
     for before, action in steps:
         seen += [piece("observation", before), ids(template.link), piece("action", action)]
@@ -161,24 +171,6 @@ def check_composition(
     for goal, observation in examples:
         pieces = [piece("goal", goal), torch.cat([*seen, piece("observation", observation)], -1)]
         text = template.fill(goal, template.recall(steps, observation))
-        _compare(tokenizer, text, builder(*pieces)[0][0].tolist(), tokenizer(text, **special))
+        compare(text, *pieces)
     for action in actions:
-        whole = text + template.lead("action") + action
-        built = builder(*pieces, piece("action", action))[0][0].tolist()
-        _compare(tokenizer, whole, built, tokenizer(whole, **special))
-
-
-def _compare(
-    tokenizer: PreTrainedTokenizerBase, text: str, built: list[int], encoding: BatchEncoding
-) -> None:
-    whole = encoding.input_ids
-    if built == whole:
-        return
-    at = len(os.path.commonprefix([built, whole]))
-    raise ValueError(
-        f"tokenizer ({tokenizer.__class__.__name__}) does not compose: the prompt {text!r} has "
-        f"{len(whole)} tokens as one text and {len(built)} in pieces, and they differ from token "
-        f"{at} on ({tokenizer.decode(whole[at : at + 3])!r} against "
-        f"{tokenizer.decode(built[at : at + 3])!r}). Choose a template whose slots, and whose "
-        "actions, start at white space, or another tokenizer."
-    )
+        compare(text + template.lead("action") + action, *pieces, piece("action", action))

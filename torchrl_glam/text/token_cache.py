@@ -44,7 +44,7 @@ class TokenCache:
 
     def _clear(self) -> None:
         self._rows = {b"": 0, _LEAD: 1}
-        self._table = np.concatenate([self.tokenize([""]), self._tokenize([self._lead])])
+        self._table = self._tokenize(["", self._lead])
 
     def tokens_of(self, text: Tensor, *, always_lead: bool = False) -> Tensor:
         """Tokens of a text tensor ``[*B, bytes]``, right-padded, ``[*B, T]``.
@@ -72,9 +72,8 @@ class TokenCache:
         tokens = self.tokenize([decode_bytes(text, self.name) for text in missing])
         first, end = len(self._rows), len(self._rows) + len(missing)
         if end > len(self._table):  # doubling, so that growing costs little
-            grown = np.empty((2 * end, self.length), self._dtype)
-            grown[:first] = self._table[:first]
-            self._table = grown
+            spare = np.empty((2 * end - len(self._table), self.length), self._dtype)
+            self._table = np.concatenate([self._table, spare])
         self._table[first:end] = tokens
         self._rows.update(zip(missing, range(first, end), strict=True))
 

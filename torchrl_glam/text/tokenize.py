@@ -116,7 +116,6 @@ class TokenizeText(Transform):
         if tokenizer.pad_token_id is None:
             raise ValueError("tokenizer has no padding token: set tokenizer.pad_token")
         template = PromptTemplate() if template is None else template
-        self.pad_id: int = tokenizer.pad_token_id
         self.vocab_size = len(tokenizer)
         self.token_dtype = torch.int16 if self.vocab_size <= 2**15 else torch.int32
         lengths = {"goal": goal_length, "observation": observation_length, "action": action_length}
@@ -233,25 +232,18 @@ class TokenizeText(Transform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> TensorSpec:
         """Adds the token keys to the specs."""
+        *texts, ids = (observation_spec.get(key, None) for key in self.in_keys)
+        if texts[3] is None and ids is not None:
+            texts[3] = ids.unsqueeze(-1)
         # Hindsight may be missing; TorchRL wants specs of all that is listed here.
-        hindsight = any(key in observation_spec.keys(True) for key in self.in_keys[3:])
-        self.out_keys = self._token_keys if hindsight else self._token_keys[:3]
-        *sources, ids = (observation_spec.get(key, None) for key in self.in_keys)
-        shapes = [None if text is None else text.shape[:-1] for text in sources]
-        if sources[3] is None and ids is not None:
-            sources[3], shapes[3] = ids, ids.shape
+        self.out_keys = self._token_keys[:3] if texts[3] is None else self._token_keys
         caches = [*self._caches, self._caches[0]]
-        for key, source, shape, cache in zip(
-            self._token_keys, sources, shapes, caches, strict=True
-        ):
-            if source is not None:
+        for key, text, cache in zip(self._token_keys, texts, caches, strict=True):
+            if text is not None:
                 places = self._memory.places if cache is self._caches[1] else 0
+                shape = (*text.shape[:-1], places + cache.length)
                 observation_spec[key] = Bounded(
-                    0,
-                    self.vocab_size - 1,
-                    shape=(*shape, places + cache.length),
-                    dtype=self.token_dtype,
-                    device=source.device,
+                    0, self.vocab_size - 1, shape, dtype=self.token_dtype, device=text.device
                 )
         return observation_spec
 

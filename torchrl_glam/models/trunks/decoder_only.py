@@ -14,13 +14,7 @@ import torch
 from torch import Tensor
 
 from torchrl_glam.models.trunks.exactness import LONGEST_PROBE, InexactTrunkError
-from torchrl_glam.models.trunks.reader import (
-    check_positions,
-    longest_text,
-    text_config,
-    text_model,
-    windows,
-)
+from torchrl_glam.models.trunks.reader import check_positions, longest_text, text_model, windows
 from torchrl_glam.models.trunks.trie import CandidateTrie
 from torchrl_glam.models.trunks.trunk import CandidateTrunk
 
@@ -34,8 +28,6 @@ class DecoderOnlyTrunk(CandidateTrunk):
     The prompt carries what the tokenizer puts before a text (Llama's ``<s>``) and nothing after
     it, since the action continues the text. The embedding of the prompt is the hidden state at
     its last token.
-
-    On construction, the trunk compares a few short candidates with the model's own forward.
 
     Raises:
         ValueError: also if the attention implementation takes no custom mask (choose
@@ -55,7 +47,7 @@ class DecoderOnlyTrunk(CandidateTrunk):
 
     def _check_family(self) -> None:
         super()._check_family()
-        attention = text_config(self.base_model)._attn_implementation
+        attention = self.text_config._attn_implementation
         if attention not in _ATTENTION:
             raise ValueError(
                 f"model has the attention implementation {attention!r}, "

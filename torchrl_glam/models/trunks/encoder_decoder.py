@@ -27,9 +27,7 @@ from torchrl_glam.models.trunks.trunk import CandidateTrunk
 class EncoderDecoderTrunk(CandidateTrunk):
     """Scores candidates with one encoder pass and one decoder pass over all of them.
 
-    The embedding of the prompt is the decoder's hidden state at its start token. On construction,
-    the trunk scores a few short candidates and compares them with the model's own forward.
-
+    The embedding of the prompt is the decoder's hidden state at its start token.
     Arguments, keys and errors are those of :class:`~torchrl_glam.models.CandidateTrunk`.
 
     Raises:
@@ -93,13 +91,12 @@ class EncoderDecoderTrunk(CandidateTrunk):
         between the bias by depth and the bias by index that the layer is about to add.
         """
         allowed = trie.ancestors.unsqueeze(1)
-        bias = self._position_bias(trie) if self._is_t5 else allowed.new_zeros((), dtype=dtype)
+        bias = allowed.new_zeros((), dtype=dtype)
+        if self._is_t5:
+            attention = self.base_model.decoder.block[0].layer[0].SelfAttention
+            bias = self._bias_by_depth(trie)
+            bias = bias - attention.compute_bias(*bias.shape[2:], device=bias.device)
         return torch.where(allowed, bias, torch.finfo(dtype).min).to(dtype)
-
-    def _position_bias(self, trie: CandidateTrie) -> Tensor:
-        attention = self.base_model.decoder.block[0].layer[0].SelfAttention
-        by_depth = self._bias_by_depth(trie)
-        return by_depth - attention.compute_bias(*by_depth.shape[2:], device=by_depth.device)
 
     def _bias_by_depth(self, trie: CandidateTrie) -> Tensor:
         attention = self.base_model.decoder.block[0].layer[0].SelfAttention

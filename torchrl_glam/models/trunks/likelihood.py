@@ -42,12 +42,9 @@ def log_likelihoods(
         return hidden.new_zeros(trie.end.shape, dtype=torch.float32)
     spare = -len(read) % pad_to_multiple_of
     values = logits(pad(read, (0, 0, 0, spare)) if spare else read)
-    chosen = values[row, target.flatten(1)].float() - log_sum_exp(values)[row]
+    # By rows that the cache (or, on a GPU, memory) holds.
+    most = max(2 ** (19 if values.device.type == "cpu" else 28) // values.shape[-1], 1)
+    log_sums = torch.cat([part.float().logsumexp(-1) for part in values.split(most)])
+    chosen = values[row, target.flatten(1)].float() - log_sums[row]
     total = chosen.view_as(target).masked_fill(~scored, 0).sum(-1)
     return total if normalisation == "sum" else total / scored.sum(-1).clamp_min(1)
-
-
-def log_sum_exp(logits: Tensor) -> Tensor:
-    """``[K, V]`` to ``[K]``, in float32, by rows that the cache (or, on a GPU, memory) holds."""
-    rows = 2 ** (19 if logits.device.type == "cpu" else 28) // logits.shape[-1]
-    return torch.cat([part.float().logsumexp(-1) for part in logits.split(max(rows, 1))])

@@ -137,8 +137,3 @@ def distinct_rows(*parts: Tensor) -> tuple[Tensor, Tensor] | None:
     rows, place = first.sort()
     back = place.argsort()[back]
     return (rows, back) if torch.equal(whole[rows][back], whole) else None
-
-
-def repeat_last(rows: Tensor, times: int) -> Tensor:
-    """Adds copies of the last row, so that few numbers of rows occur."""
-    return torch.cat((rows, rows[-1:].expand(times, *rows.shape[1:]))) if times else rows

@@ -22,8 +22,6 @@ _MASKED = {
     "local_attention": "sliding_attention",
     "attention_chunk_size": "chunked_attention",
 }
-# Kinds of layers in which a token takes part by attention alone.
-_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 
 
 class Limit(NamedTuple):
@@ -53,7 +51,7 @@ def text_model(base: nn.Module) -> nn.Module:
 def check_kind(base: nn.Module) -> None:
     """Refuses models whose reading of a text depends on more than its own tokens."""
     config, name = text_config(base), base.__class__.__name__
-    kinds = set(getattr(config, "layer_types", None) or ()) - set(_ATTENTION)
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", *_MASKED.values()}
     convolves = any(isinstance(module, nn.Conv1d) for module in text_model(base).modules())
     if kinds or getattr(base, "_is_stateful", False) or convolves:
         layers = f" ({', '.join(sorted(kinds))})" if kinds else ""
@@ -73,10 +71,10 @@ def check_ids(base: nn.Module, tokens: Mapping[NestedKey, Tensor], error: IndexE
     """Raises ValueError, caused by ``error``, if a token is not one of the model's."""
     size = base.get_input_embeddings().weight.shape[0]
     for key, ids in tokens.items():
-        if ids.numel() and (ids.max() >= size or ids.min() < 0):
-            worst = ids.max() if ids.max() >= size else ids.min()
+        foreign = ids[(ids < 0) | (ids >= size)]
+        if len(foreign):
             raise ValueError(
-                f"{key!r} holds the token {int(worst)}, and the model has the tokens 0 to "
+                f"{key!r} holds the token {int(foreign[0])}, and the model has the tokens 0 to "
                 f"{size - 1}: tokenise with the model's own tokenizer, or "
                 "model.resize_token_embeddings for tokens that were added"
             ) from error

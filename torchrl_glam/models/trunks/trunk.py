@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from torchrl_glam.models.protocol import Part
 from torchrl_glam.models.trunks.exactness import check_exactness
 from torchrl_glam.models.trunks.likelihood import Normalisation, log_likelihoods
-from torchrl_glam.models.trunks.passes import distinct_rows, in_passes, repeat_last
+from torchrl_glam.models.trunks.passes import distinct_rows, in_passes
 from torchrl_glam.models.trunks.reader import (
     Limit,
     check_ids,
@@ -42,7 +42,8 @@ class CandidateTrunk(TensorDictModuleBase):
     the critic, section 2.2); and for the prompt, the hidden state that has read the prompt and no
     action (for the observation-input critic of Appendix B).
 
-    Equal states of a batch are read once, and share dropout if the model is in train mode.
+    Equal states of a batch are read once, and share dropout if the model is in train mode. On
+    construction, a few short candidates are compared with the model's own forward.
 
     Notation: B any batch shape, A candidate actions, D width of the model.
 
@@ -124,9 +125,9 @@ class CandidateTrunk(TensorDictModuleBase):
             )
         super().__init__()
         self.model = model
+        self.text_config = text_config(self.base_model)
         self._check_family()
         check_kind(self.base_model)
-        self.text_config = text_config(self.base_model)
         self.turning_points = turning_points(self.base_model.config)
         self.limit = longest_text(self.text_config)
         self.special_ids = frozenset(tokenizer.all_special_ids)
@@ -195,7 +196,10 @@ class CandidateTrunk(TensorDictModuleBase):
                 admissible_tokens(*inputs[2:], self.prompt.pad_id)
             inputs = tuple(value[rows] for value in inputs)
         num_states = len(inputs[-1])
-        inputs = tuple(repeat_last(value, self._spare_states(num_states)) for value in inputs)
+        spare = -num_states % (8 if num_states <= 64 else 32)
+        if spare and self.pad_to_multiple_of > 1:
+            # Copies of the last state, so that few numbers of states occur.
+            inputs = tuple(torch.cat((v, v[-1:].expand(spare, *v.shape[1:]))) for v in inputs)
         try:
             outputs = in_passes(
                 lambda *rows: self.score(*rows, only),
@@ -207,10 +211,9 @@ class CandidateTrunk(TensorDictModuleBase):
             check_ids(self.base_model, dict(zip(self.in_keys[:3], inputs, strict=False)), error)
             raise
         back = slice(num_states) if alike is None else alike[1]
-        outputs = tuple(None if value is None else value[back] for value in outputs)
         for key, value in zip(self.out_keys, outputs, strict=True):
             if value is not None:
-                tensordict.set(key, value.reshape(*batch, *value.shape[1:]))
+                tensordict.set(key, value[back].reshape(*batch, *value.shape[1:]))
         return tensordict
 
     def flat_inputs(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -266,12 +269,6 @@ class CandidateTrunk(TensorDictModuleBase):
     def _autocast(self, device: torch.device) -> torch.autocast:
         return torch.autocast(device.type, self.autocast, enabled=self.autocast is not None)
 
-    def _spare_states(self, number: int) -> int:
-        """States to add, copies of the last, so that few numbers of states occur."""
-        if self.pad_to_multiple_of == 1 or not number:
-            return 0
-        return -number % (8 if number <= 64 else 32)
-
     def count_tokens(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Tokens of each prompt and nodes of each trie, ``[*B]`` both, rounded up to multiples."""
         return self._count_tokens(*(tensordict.get(key) for key in self.in_keys))
@@ -326,8 +323,7 @@ class CandidateTrunk(TensorDictModuleBase):
 
     def _trie(self, actions: Tensor, mask: Tensor, **options: Any) -> CandidateTrie:
         """The tries of candidates ``[B, A, W]``, as the model reads them."""
-        start, filler = self._start_id(), self.prompt.pad_id
-        return build_trie(actions, mask, start, filler, **options)
+        return build_trie(actions, mask, self._start_id(), self.prompt.pad_id, **options)
 
 
 def _check_again(trunk: CandidateTrunk, keys: Any) -> None:
