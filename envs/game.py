@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,8 +31,7 @@ def sample_goals(
     return goal_id.long()
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     """How a game is played and read: arguments of :class:`~torchrl_glam.envs.TextEnvWrapper`."""
 
     actions: Source
@@ -54,12 +52,8 @@ class PlayedGame:
 
     def __init__(self, game: Any, index: int, rules: Rules) -> None:
         self.game, self.index, self.rules = game, index, rules
+        self.name = type(getattr(game, "unwrapped", game)).__name__  # beneath Gymnasium's wrappers
         self.seed: int | None = None  # of the episode; None before the first one
-
-    @property
-    def name(self) -> str:
-        """The game's class, without wrappers of Gymnasium."""
-        return type(getattr(self.game, "unwrapped", self.game)).__name__
 
     @property
     def is_over(self) -> bool:

@@ -106,7 +106,11 @@ class TextLayout:
         env.goal_kinds = self.goal_kinds  # what the contract asks of the environment itself
         self._ids: dict[str, int] | None = None  # of the goals in the table
         if goal_texts is not None:
-            self._ids = _number_goals(goal_texts)
+            self._ids = ids = {text: number for number, text in enumerate(goal_texts)}
+            if isinstance(goal_texts, str) or not ids or len(ids) < len(goal_texts) or "" in ids:
+                raise ValueError(
+                    f"goal_texts ({goal_texts!r}) must be a list of goals, none empty or twice"
+                )
             env.goal_texts, env.goal_kind_ids = tuple(goal_texts), [*map(self._kind, goal_texts)]
         if success:
             env.success_key = "success"
@@ -125,8 +129,7 @@ class TextLayout:
             return entry(Categorical, 2, shape=shape, dtype=torch.bool)
 
         def kind(low: int, *shape: int) -> Bounded:
-            high = len(self.goal_kinds) - 1
-            return entry(Bounded, low, high, shape=shape, dtype=torch.int8)
+            return entry(Bounded, low, len(self.goal_kinds) - 1, shape=shape, dtype=torch.int8)
 
         spec = {
             "goal": text("goal"),
@@ -181,15 +184,13 @@ class TextLayout:
         """
         self._check_number("goal", goal)
         self._check_number("observation", observation)
-        rows = self._rows("actions", actions)
-        named = self._rows("hindsight", [()] * self._number if hindsight is None else hindsight)
-        width, slots = self.max_actions, self.max_hindsight
+        rows = self._rows("actions", actions, self.max_actions)
         out = {
             "goal": self._encode("goal", goal),
             "goal_kind": torch.tensor([self._kind(text) for text in goal], dtype=torch.int8),
             "observation": self._encode("observation", observation),
-            "actions": self._encode_rows("actions", rows, width),
-            "action_mask": torch.tensor([[i < len(row) for i in range(width)] for row in rows]),
+            "actions": self._encode("action", rows),
+            "action_mask": torch.tensor([[text != "" for text in row] for row in rows]),
         }
         self._check_actions(rows, out["actions"])
         if self._ids is not None:
@@ -197,13 +198,14 @@ class TextLayout:
                 if text not in self._ids:
                     raise ValueError(f"goal is {text!r}, which is not in goal_texts")
             out["goal_id"] = torch.tensor([self._ids[text] for text in goal])
-        if slots:
-            kinds = [[*map(self._kind, row), *[-1] * (slots - len(row))] for row in named]
-            goals = self._encode_rows("hindsight", named, slots)
+        if self.max_hindsight:
+            given = [()] * self._number if hindsight is None else hindsight
+            named = self._rows("hindsight", given, self.max_hindsight)
+            kinds = [[self._kind(text) if text else -1 for text in row] for row in named]
+            goals = self._encode("goal", named)
             out["hindsight"] = {"goal": goals, "kind": torch.tensor(kinds, dtype=torch.int8)}
             if self._ids is not None:
-                row_of = [[*row, *[""] * (slots - len(row))] for row in named]
-                ids = [[self._ids.get(text, -1) for text in row] for row in row_of]
+                ids = [[self._ids.get(text, -1) for text in row] for row in named]
                 out["hindsight"]["goal_id"] = torch.tensor(ids)
         if self.success:
             out["success"] = self._column(success, torch.bool)
@@ -225,12 +227,20 @@ class TextLayout:
                 f"({self._number})"
             )
 
-    def _rows(self, name: str, given: Sequence[Sequence[str]]) -> list[list[str]]:
-        self._check_number(name, given)
+    def _rows(self, key: str, given: Sequence[Sequence[str]], width: int) -> list[list[str]]:
+        """Lists of texts, filled up with empty ones to a width."""
+        self._check_number(key, given)
         for index, row in enumerate(given):
             if isinstance(row, str):
-                raise ValueError(f"{name}[{index}] is the string {row!r}: it must be a list")
-        return [list(row) for row in given]
+                raise ValueError(f"{key}[{index}] is the string {row!r}: it must be a list")
+            if len(row) > width:
+                raise ValueError(
+                    f"{key}[{index}] has {len(row)} entries, and max_{key} is {width}: raise it, "
+                    "or leave some out"
+                )
+            if "" in row:
+                raise ValueError(f"{key}[{index}, {row.index('')}] is empty: leave it out")
+        return [[*row, *[""] * (width - len(row))] for row in given]
 
     def _kind(self, goal: str) -> int:
         kind = self._kind_of(goal)
@@ -240,18 +250,6 @@ class TextLayout:
                 f"({self.goal_kinds})"
             )
         return kind
-
-    def _encode_rows(self, key: str, rows: list[list[str]], width: int) -> Tensor:
-        slot = "goal" if key == "hindsight" else "action"
-        for index, row in enumerate(rows):
-            if len(row) > width:
-                raise ValueError(
-                    f"{key}[{index}] has {len(row)} entries, and max_{key} is {width}: raise it, "
-                    "or leave some out"
-                )
-            if "" in row:
-                raise ValueError(f"{key}[{index}, {row.index('')}] is empty: leave it out")
-        return self._encode(slot, [[*row, *[""] * (width - len(row))] for row in rows])
 
     def _encode(self, slot: str, strings: Strings) -> Tensor:
         return encode_text(self._cut(slot, strings), self._sizes[slot])
@@ -278,13 +276,13 @@ class TextLayout:
     def _check_actions(self, rows: list[list[str]], written: Tensor) -> None:
         """Refuses rows without an action, and actions that read alike as they were written."""
         for index, row in enumerate(rows):
-            if not row:
+            if not row[0]:
                 raise ValueError(
                     f"actions[{index}] is empty: every state needs an admissible action, the last "
                     "of an episode too (those of the state before will do)"
                 )
             places: dict[bytes, int] = {}
-            for place, raw in enumerate(written[index, : len(row)].numpy()):
+            for place, raw in enumerate(written[index, : len(row) - row.count("")].numpy()):
                 other = places.setdefault(raw.tobytes(), place)
                 if other != place:
                     raise ValueError(
@@ -292,11 +290,3 @@ class TextLayout:
                         f"{row[place]!r}: leave one out, or raise action_bytes "
                         f"({self._sizes['action']}) if they were cut"
                     )
-
-
-def _number_goals(texts: Sequence[str]) -> dict[str, int]:
-    """The ids of goals, their places in the table."""
-    ids = {text: number for number, text in enumerate(texts)}
-    if isinstance(texts, str) or not ids or len(ids) < len(texts) or "" in ids:
-        raise ValueError(f"goal_texts ({texts!r}) must be a list of goals, none empty or twice")
-    return ids

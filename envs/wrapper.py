@@ -221,12 +221,10 @@ class TextEnvWrapper(EnvBase):
         texts = getattr(self, "goal_texts", None)
         if texts is None:
             return None
-
-        def uniform(generator: torch.Generator, count: int) -> torch.Tensor:
-            return torch.randint(len(texts), (count,), generator=generator)
-
-        draw = uniform if self.goal_sampler is None else self.goal_sampler
-        return texts[int(sample_goals(draw, len(texts), 1, torch.Generator().manual_seed(seed)))]
+        generator = torch.Generator().manual_seed(seed)
+        if self.goal_sampler is None:
+            return texts[int(torch.randint(len(texts), (1,), generator=generator))]
+        return texts[int(sample_goals(self.goal_sampler, len(texts), 1, generator))]
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         chosen, moves = tensordict["action"].view(-1).tolist(), tensordict.get("_step", None)
@@ -236,17 +234,13 @@ class TextEnvWrapper(EnvBase):
                 played.choose(action, self.max_steps)
             else:
                 played.stand_still()
-        ends = ("reward", "terminated", "truncated", "success")
-        return self._pack(**{end: [getattr(game, end) for game in self._played] for end in ends})
+        return self._pack("reward", "terminated", "truncated", "success")
 
-    def _pack(self, **ends: list) -> TensorDict:
+    def _pack(self, *ends: str) -> TensorDict:
         cut = self.num_cut.total()
+        entries = ("goal", "observation", "actions", "hindsight", *ends)
         packed = self.layout.pack(
-            [game.goal for game in self._played],
-            [game.observation for game in self._played],
-            [game.actions for game in self._played],
-            hindsight=[game.hindsight for game in self._played],
-            **ends,
+            **{entry: [getattr(game, entry) for game in self._played] for entry in entries}
         )
         if self.num_cut and not cut:
             slot = next(iter(self.num_cut))

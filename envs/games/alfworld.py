@@ -13,7 +13,7 @@ import torch
 
 from torchrl_glam._extras import needs
 from torchrl_glam.envs.games.alfworld_games import FOLDS, TASKS, Game, find_games, wordings
-from torchrl_glam.envs.games.common import ROOMS, SOURCES, tidy
+from torchrl_glam.envs.games.common import ROOMS, SOURCES, check_known, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 with needs("alfworld", "ALFWorld"):
@@ -71,9 +71,9 @@ def make_alfworld(
         torch.Size([2])
     """
     tasks = tuple(tasks or TASKS)
-    for name, value, known in [("fold", fold, FOLDS), *(("tasks", task, TASKS) for task in tasks)]:
-        if value not in known:
-            raise ValueError(f"{name} ({value!r}) must be one of {[*known]}")
+    check_known("fold", fold, FOLDS)
+    for task in tasks:
+        check_known("tasks", task, TASKS)
     if num_games is not None and num_games < 1:
         raise ValueError(f"num_games ({num_games}) must be at least 1, or None")
     games = find_games(str(data or os.environ["ALFWORLD_DATA"]), fold, tasks, num_games)

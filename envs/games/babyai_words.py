@@ -14,9 +14,8 @@ _DOORS = ("open", "closed", "locked")
 def describe(image: Any) -> str:
     """What the agent sees, in sentences, from left to right.
 
-    Args:
-        image: MiniGrid's encoding ``[W, W, 3]`` of the squares in view; the agent stands in the
-            middle of the last row, where what it carries is written, and looks along its column.
+    ``image`` is MiniGrid's encoding ``[W, W, 3]`` of the squares in view; the agent stands in the
+    middle of the last row, where what it carries is written, and looks along its column.
 
     Examples:
         >>> import numpy as np

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal, TypeVar
 
 Simulator = TypeVar("Simulator")
@@ -43,7 +43,7 @@ def side_by_side(first: Simulator, interface: Callable[[], Any], number: int) ->
     return simulators
 
 
-def check_fold(fold: str) -> None:
-    """Refuses what is no part of the games."""
-    if fold not in ("train", "dev", "test"):
-        raise ValueError(f'fold ({fold!r}) must be "train", "dev" or "test"')
+def check_known(name: str, value: str, known: Collection[str]) -> None:
+    """Refuses an argument that is none of the known values."""
+    if value not in known:
+        raise ValueError(f"{name} ({value!r}) must be one of {[*known]}")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from torchrl_glam.envs.games.common import ROOMS, SOURCES
+from torchrl_glam.envs.games.common import ROOMS, SOURCES, check_known
 from torchrl_glam.envs.games.zmachine import Story, find_stories, room_name
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
@@ -62,8 +62,7 @@ def make_jericho(
     Examples:
         >>> env = make_jericho("games/zork1.z5", num_envs=4)  # doctest: +SKIP
     """
-    if reward not in ("success", "score"):
-        raise ValueError(f'reward ({reward!r}) must be "success" or "score"')
+    check_known("reward", reward, ("success", "score"))
     files = find_stories(game)
     games = [JerichoGame(files, goal, reward, commands) for _ in range(num_envs)]
     sizes = {**ROOMS, "max_hindsight": 4, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}

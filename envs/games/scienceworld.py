@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from scienceworld import ScienceWorldEnv
 
-from torchrl_glam.envs.games.common import SOURCES, Fold, check_fold, side_by_side, tidy
+from torchrl_glam.envs.games.common import SOURCES, Fold, check_known, side_by_side, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 GOAL_KINDS = ("task", "focus", "move", "go")
@@ -62,9 +62,8 @@ def make_scienceworld(
     Raises:
         ValueError: if there is no such task, fold, simplification or reward.
     """
-    check_fold(fold)
-    if reward not in ("success", "score"):
-        raise ValueError(f'reward ({reward!r}) must be "success" or "score"')
+    check_known("fold", fold, get_args(Fold))
+    check_known("reward", reward, ("success", "score"))
     first = ScienceWorldEnv("", envStepLimit=1_000_000)
     interface = first._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface
     simulators = side_by_side(first, interface, num_envs)

@@ -14,7 +14,7 @@ import torch
 from textworld.challenges.tw_coin_collector import coin_collector
 from textworld.challenges.tw_cooking import cooking
 
-from torchrl_glam.envs.games.common import ROOMS, SOURCES, tidy
+from torchrl_glam.envs.games.common import ROOMS, SOURCES, check_known, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 GOAL_KINDS = ("cook", "find", "take")
@@ -67,12 +67,10 @@ def make_textworld(
     Raises:
         ValueError: if there is no such challenge or player, or ``num_games`` is below 1.
     """
-    if challenge not in _SETTINGS:
-        raise ValueError(f"challenge ({challenge!r}) must be one of {sorted(_SETTINGS)}")
+    check_known("challenge", challenge, _SETTINGS)
     if num_games < 1:
         raise ValueError(f"num_games ({num_games}) must be at least 1")
-    if player not in ("textworld", "jericho"):
-        raise ValueError(f'player ({player!r}) must be "textworld" or "jericho"')
+    check_known("player", player, ("textworld", "jericho"))
     chosen = tuple({**_SETTINGS[challenge], **(settings or {})}.items())
     files = [_make_game(challenge, chosen, first_game + number) for number in range(num_games)]
     if player == "jericho":

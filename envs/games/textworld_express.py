@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from textworld_express import TextWorldExpressEnv
 
-from torchrl_glam.envs.games.common import ROOMS, SOURCES, Fold, check_fold, side_by_side, tidy
+from torchrl_glam.envs.games.common import ROOMS, SOURCES, Fold, check_known, side_by_side, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 # What the text of every state tells anyway.
@@ -44,10 +44,9 @@ def make_textworld_express(
     Raises:
         ValueError: if there is no such game, fold or setting.
     """
-    check_fold(fold)
+    check_known("fold", fold, get_args(Fold))
     first = TextWorldExpressEnv(envStepLimit=max_steps + 1)
-    if game not in first.getGameNames():
-        raise ValueError(f"game ({game!r}) must be one of {first.getGameNames()}")
+    check_known("game", game, first.getGameNames())
     interface = first._gateway.jvm.textworldexpress.runtime.PythonInterface
     simulators = side_by_side(first, interface, num_envs)
     games = [TextWorldExpressGame(simulator, game, params, fold) for simulator in simulators]

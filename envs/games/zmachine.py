@@ -42,12 +42,7 @@ _NO_REPLY = re.compile(
 
 
 def find_stories(game: str | os.PathLike | Sequence[str | os.PathLike]) -> list[Path]:
-    """The story files that a path, a folder or several of them name.
-
-    Raises:
-        FileNotFoundError: if there is no such file, or none in a folder.
-        ValueError: if a file is no whole story, see :func:`check_story`.
-    """
+    """The whole story files that a path, a folder or several of them name."""
     named = [game] if isinstance(game, (str, os.PathLike)) else list(game)
     stories = []
     for path in map(Path, named):
@@ -64,11 +59,7 @@ def find_stories(game: str | os.PathLike | Sequence[str | os.PathLike]) -> list[
 
 
 def check_story(path: Path) -> None:
-    """Refuses a file that the interpreter cannot read, which would end the process.
-
-    Raises:
-        ValueError: if the file is no story of the z-machine, or not whole.
-    """
+    """Refuses a file that the interpreter cannot read, which would end the process."""
     data = path.read_bytes()
     if hashlib.md5(data, usedforsecurity=False).hexdigest() in BINDINGS_DICT:
         return  # known to run, whatever its header says
@@ -89,14 +80,8 @@ def check_story(path: Path) -> None:
 class Story:
     """A game in a story file, with the commands that are worth trying in it.
 
-    Args:
-        path: the file.
-        commands: to try, ``OBJ`` is a thing. Default: Jericho's for the games it knows, else those
-            of :data:`COMMANDS` whose words the game understands.
-
-    Attributes:
-        score: where the game stands; 0 where Jericho cannot read it.
-        full_score: the highest one; 0 where Jericho cannot read it.
+    By default these are Jericho's for the games it knows, else those of :data:`COMMANDS` whose
+    words the game understands. The scores are 0 where Jericho cannot read them.
     """
 
     def __init__(self, path: Path, commands: Sequence[str] | None = None) -> None:

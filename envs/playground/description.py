@@ -29,12 +29,8 @@ class Describer:
     """Writes states as text tensors.
 
     Tables turn a state into phrase numbers, one or none for each object seen, stood on, held and
-    grown; the phrases' bytes are laid end to end.
-
-    Attributes:
-        length, action_length: bytes of the longest description and action.
-        longest_texts: the actions that name an object, and observations in which one object stands
-            wherever any can; among these is the one with the most tokens.
+    grown; the phrases' bytes are laid end to end. In the observations of ``longest_texts`` one
+    object stands wherever any can: among these is the one with the most tokens.
     """
 
     def __init__(self, dynamics: Dynamics, device: torch.device | None = None) -> None:
@@ -54,11 +50,10 @@ class Describer:
         width = phrases.shape[1]
         # Bytes of a phrase stand at the end of its row, so that they end where the phrase does.
         shift = (torch.arange(width) + lengths.unsqueeze(1)) % width
-        columns, blocks = _standing_phrases(dynamics)
         self._phrases = phrases.gather(1, shift).to(device)
         self._lengths, self._bytes = lengths.to(device), torch.arange(width, device=device)
         self._actions = actions.to(device)
-        self._columns, self._blocks = columns.to(device), blocks.to(device)
+        self._columns, self._blocks = _standing_phrases(dynamics).to(device)
         # By the number of objects grown up to and including this one; 0 if it has not grown.
         grown = [_EMPTY, _FIRST] + num_objects * [_NEXT]
         self._grown = torch.tensor(grown, device=device)
@@ -86,13 +81,13 @@ class Describer:
         return embedding(scene, self._actions)
 
 
-def _standing_phrases(dynamics: Dynamics) -> tuple[Tensor, Tensor]:
-    """The phrases of each place, up to the words before what has grown, ``int64 [P, N + 6]`` each.
+def _standing_phrases(dynamics: Dynamics) -> Tensor:
+    """The phrases of each place, up to the words before what has grown, ``int64 [2, P, N + 6]``.
 
     First the column of the scene that each names, then the start of its block in the phrase table.
     """
     nothing, none = dynamics.num_objects, dynamics.num_objects + 1
-    columns, blocks = [], []
+    rows = []
     for on, holding in zip(dynamics.on.tolist(), dynamics.holding.tolist(), strict=True):
         seen = [slot for slot in range(dynamics.num_objects) if slot != holding]
         see = [(slot, _FIRST if slot == seen[0] else _NEXT) for slot in seen]
@@ -100,7 +95,5 @@ def _standing_phrases(dynamics: Dynamics) -> tuple[Tensor, Tensor]:
         on_what = (nothing if on < 0 else on, _FIRST)
         what = (nothing if holding < 0 else holding, _FIRST)
         words = [(none, len(_PHRASES) - 4 + word - (len(_NAMES) - 1)) for word in range(4)]
-        row = [words[0], *see, words[1], on_what, words[2], what, words[3]]
-        columns.append([column for column, _ in row])
-        blocks.append([block for _, block in row])
-    return torch.tensor(columns), torch.tensor(blocks)
+        rows.append([words[0], *see, words[1], on_what, words[2], what, words[3]])
+    return torch.tensor(rows).movedim(-1, 0).contiguous()

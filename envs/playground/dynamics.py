@@ -10,12 +10,11 @@ more than one. A *cell* is a place and an action: ``place * (N + 3) + action``, 
 
 from __future__ import annotations
 
-from itertools import product
-
 import torch
 from torch import Tensor
 
-from torchrl_glam.envs.playground.vocabulary import OBJECTS, SUPPLIES, feeds, type_of
+from torchrl_glam.envs.playground.goals import FEEDS
+from torchrl_glam.envs.playground.vocabulary import OBJECTS
 
 NOTHING = len(OBJECTS)
 """Object id of an empty slot."""
@@ -96,10 +95,6 @@ class Dynamics:
         """
         return torch.add(action.clamp(-1, self.num_actions), place, alpha=self.num_actions + 1)
 
-    def still(self, place: Tensor) -> Tensor:
-        """Returns the cells of standing still."""
-        return place * (self.num_actions + 1) + self.num_actions
-
     def choose(self, place: Tensor, draw: Tensor) -> Tensor:
         """Turns draws from ``[0, 1)`` into admissible actions, equally likely, ``int64 [B]``."""
         choice = (draw * self._num_choices.take(place)).long()
@@ -131,11 +126,8 @@ def _contacts() -> tuple[Tensor, Tensor]:
     """
     grower = torch.full((_KINDS, _KINDS), 3)
     event = torch.full((_KINDS, _KINDS, 2), NO_EVENT)
-    items = range(len(OBJECTS))
     event[: len(OBJECTS), GRASPED] = torch.arange(len(OBJECTS)).unsqueeze(1)
-    supplies = [item for item in items if type_of(item) in SUPPLIES]
-    for supply, living in product(supplies, items):
-        if feeds(supply, living):
-            grower[living, supply], grower[supply, living] = 1, 2
-            event[living, supply, 0] = event[supply, living, 0] = len(OBJECTS) + living
+    supply, living = FEEDS.nonzero().unbind(1)
+    grower[living, supply], grower[supply, living] = 1, 2
+    event[living, supply, 0] = event[supply, living, 0] = len(OBJECTS) + living
     return grower.flatten(), event.flatten()

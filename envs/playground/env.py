@@ -169,8 +169,7 @@ class PlaygroundTextEnv(EnvBase):
         self._target = (goals.parts.clamp(min=0).flatten() * (NO_EVENT + 1)).to(device)
         last = torch.stack((goals.parts[:, 1] < 0, torch.ones(len(goals), dtype=torch.bool)), 1)
         self._is_last = last.flatten().to(device)
-        reached = torch.zeros((goals.num_simple, NO_EVENT + 1), dtype=torch.bool)
-        reached[:, :NO_EVENT] = goals.reached_by.flatten(1)
+        reached = torch.nn.functional.pad(goals.reached_by.flatten(1), (0, 1))  # not by NO_EVENT
         self._reached_by = reached.flatten().to(device)
 
     def _register_state(self) -> None:
@@ -231,10 +230,9 @@ class PlaygroundTextEnv(EnvBase):
         self.done_spec = Composite({end: flag(1) for end in ends}, shape=(size,))
 
     def _set_seed(self, seed: int | None) -> None:
-        self._generator = torch.Generator(self.device)
         if seed is None:
             seed = int(torch.empty((), dtype=torch.int64).random_())
-        self._generator.manual_seed(seed)
+        self._generator = torch.Generator(self.device).manual_seed(seed)
 
     def get_extra_state(self) -> Tensor:
         """Returns the state of the private generator, for ``state_dict``."""
@@ -285,6 +283,7 @@ class PlaygroundTextEnv(EnvBase):
         action, moves = tensordict.get("action"), tensordict.get("_step", None)
         if moves is not None:  # the others stand still
             moves = moves.view(-1)
+            action = action.where(moves, self.dynamics.num_actions)
         cell = self._check_action(action, moves)
         scene, grown, steps = self._scene, self._grown, self._steps
         goal_id, stage = self._goal_id, self._stage
@@ -311,11 +310,9 @@ class PlaygroundTextEnv(EnvBase):
 
     def _check_action(self, action: Tensor, moves: Tensor | None) -> Tensor:
         """The cells of the actions; refuses the first that is out of range or masked out."""
-        place = self._place
-        cell = self.dynamics.cells(place, action)
+        cell = self.dynamics.cells(self._place, action)
         allowed = self.dynamics.allowed.take(cell)
         if moves is not None:
-            cell = torch.where(moves, cell, self.dynamics.still(place))
             allowed = allowed | ~moves
         if allowed.all():
             return cell

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,18 +17,16 @@ from torchrl_glam.envs.playground.vocabulary import (
     SUPPLIES,
     TYPES,
     VERBS,
-    colour_of,
     feeds,
     is_living,
-    type_of,
 )
 
 Split = Literal["train", "test"]
 _COLOURS = (*COLOURS, "any")
+_ITEMS = range(len(OBJECTS))
 
 
-@dataclass(frozen=True)
-class SimpleGoal:
+class SimpleGoal(NamedTuple):
     """A goal of one event: a verb, a colour or "any", and a type, a category or "thing"."""
 
     verb: str
@@ -42,8 +39,8 @@ class SimpleGoal:
 
     def describes(self, object_id: int) -> bool:
         """Says whether an object fits the words after the verb."""
-        kind = type_of(object_id)
-        return self.colour in ("any", colour_of(object_id)) and (
+        colour, kind = OBJECTS[object_id].split()
+        return self.colour in ("any", colour) and (
             self.name in ("thing", kind) or kind in CATEGORIES.get(self.name, ())
         )
 
@@ -133,11 +130,10 @@ class GoalSpace:
         simple = simple_goals(split, hopeless=impossible > 0)
         self.num_simple = len(simple)
         self.num_grasp = sum(goal.verb == "Grasp" for goal in simple)
-        items = range(len(OBJECTS))
-        fits = torch.tensor([[goal.describes(item) for item in items] for goal in simple])
+        fits = torch.tensor([[goal.describes(item) for item in _ITEMS] for goal in simple])
         asked = torch.tensor([[goal.verb == verb for verb in VERBS] for goal in simple])
         possible = torch.tensor(
-            [[verb == "Grasp" or is_living(i) for i in items] for verb in VERBS]
+            [[verb == "Grasp" or is_living(i) for i in _ITEMS] for verb in VERBS]
         )
         self.reached_by = fits.unsqueeze(1) & asked.unsqueeze(2) & possible
         reached = self.reached_by.any(1)
@@ -277,7 +273,6 @@ class GoalSpace:
         return torch.where(simple_a, of_part, in_order)
 
 
-_ITEMS = range(len(OBJECTS))
 FEEDS = torch.tensor([[feeds(supply, living) for living in _ITEMS] for supply in _ITEMS])
 """Which object makes which other grow, ``bool [96, 96]``."""
 
@@ -298,10 +293,6 @@ def _relations(reached_by: Tensor) -> tuple[Tensor, Tensor]:
 def _sequences(simple: list[SimpleGoal], num_grasp: int) -> list[tuple[int, int]]:
     """Lists the pairs that make a sequential goal, those that end in ``grasp`` first."""
     endings = [str(goal).split()[-2:] for goal in simple]
-    return [
-        (a, b)
-        for seconds in (range(num_grasp), range(num_grasp, len(simple)))
-        for a in range(num_grasp, len(simple))
-        for b in seconds
-        if endings[a] != endings[b]
-    ]
+    grows, goals = range(num_grasp, len(simple)), range(len(simple))
+    pairs = [(a, b) for a in grows for b in goals if endings[a] != endings[b]]
+    return sorted(pairs, key=lambda pair: pair[1] >= num_grasp)

@@ -108,11 +108,10 @@ def most_names(goals: GoalSpace, num_objects: int, max_steps: int) -> int:
     supply grow, then comes one more event. Which objects to grow is a coverage problem, solved
     greedily. The train split attains the bound if ``max_steps >= num_objects + 4``.
     """
-    items = range(len(OBJECTS))
     grows = goals.reached_by[goals.num_grasp :, 1].T.float()  # [96, Grow goals]
     follows = (goals.sequence_ids[goals.num_grasp :] >= 0).float()  # [Grow goals, S]
     best = 0
-    for verb, item in [(verb, item) for verb in VERBS for item in items]:
+    for verb, item in [(verb, item) for verb in VERBS for item in range(len(OBJECTS))]:
         reached = goals.reached_by[:, VERBS.index(verb), item].float()
         # How many sequences each Grow goal reached before completes; those of chosen objects go
         # over into the total.

@@ -11,11 +11,6 @@ from torchrl_glam.envs.playground.vocabulary import OBJECTS, PLANTS, type_of
 _FOODS = [item for item in range(len(OBJECTS)) if type_of(item) == "food"]
 _WATERS = [item for item in range(len(OBJECTS)) if type_of(item) == "water"]
 
-_NEEDS = {
-    "grow": (2, "a living thing and a supply"),
-    "grow_then_grow": (3, "two living things and a supply"),
-}
-
 
 class SceneSampler:
     """Draws scenes in which a goal can be reached, for many goals at once.
@@ -36,13 +31,14 @@ class SceneSampler:
     def __init__(
         self, goals: GoalSpace, num_objects: int, device: torch.device | None = None
     ) -> None:
-        kind = "grow_then_grow" if goals.sequential else "grow"
-        need, what = _NEEDS[kind]
+        need, living, otherwise = 2, "a living thing", ""
+        if goals.sequential:
+            need, living = 3, "two living things"
+            otherwise = ", or sequential=False for simple goals only"
         if num_objects < need:
             raise ValueError(
-                f"num_objects ({num_objects}) is too small: a {kind} goal can need {need} objects "
-                f"({what}). Pass num_objects >= {need}"
-                + (", or sequential=False for simple goals only." if goals.sequential else ".")
+                f"num_objects ({num_objects}) is too small: a goal can need {need} objects "
+                f"({living} and a supply). Pass num_objects >= {need}{otherwise}."
             )
         if num_objects > len(OBJECTS):
             raise ValueError(
@@ -54,20 +50,18 @@ class SceneSampler:
         matches = goals.matches
         count = matches.sum(1)
         first, second = goals.parts.unbind(1)
-        second = torch.where(second < 0, first, second)
+        parts = torch.stack((first, torch.where(second < 0, first, second)), dim=1)
         # The part that fewer objects match draws first, as in "Grow any lion then grow red lion".
-        swap = count[second] < count[first]
+        parts = parts.gather(1, count[parts].argsort(dim=1, stable=True))
         plant = torch.tensor([type_of(item) in PLANTS for item in range(len(OBJECTS))])
         grow = torch.arange(goals.num_simple) >= goals.num_grasp
-        narrow, wide = torch.where(swap, second, first), torch.where(swap, first, second)
         # The objects of each simple goal come first in its row; their ranks are their places.
         members = (~matches).byte().argsort(dim=1, stable=True)
         rank = (matches.cumsum(1) - 1).masked_fill(~matches, len(OBJECTS))
-        size = len(OBJECTS)  # of a row of the tables by simple goal and object
-        starts = torch.stack((narrow * size, wide * size), dim=1)
-        self._starts = starts.to(device)  # of the rows of a goal's parts
-        self._num_choices = count[narrow].float().to(device)
-        self._is_sequence = (goals.parts[:, 1] >= 0).to(device)
+        # Where the rows of a goal's parts start in the tables by simple goal and object.
+        self._starts = (parts * len(OBJECTS)).to(device)
+        self._num_choices = count[parts[:, 0]].float().to(device)
+        self._is_sequence = (second >= 0).to(device)
         self._needs_supply = grow[first].to(device)
         self._members, self._rank = members.flatten().to(device), rank.flatten().to(device)
         # How many objects are left for a part when the other one has taken this object.

@@ -32,11 +32,6 @@ def type_of(object_id: int) -> str:
     return TYPES[object_id // len(COLOURS)]
 
 
-def colour_of(object_id: int) -> str:
-    """Returns the colour of an object."""
-    return COLOURS[object_id % len(COLOURS)]
-
-
 def is_living(object_id: int) -> bool:
     """Whether an object is an animal or a plant, and so can grow."""
     return type_of(object_id) in CATEGORIES["living_thing"]

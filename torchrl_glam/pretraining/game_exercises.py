@@ -58,11 +58,9 @@ class GameExercises:
         weights: dict[str, float] | None = None,
     ) -> None:
         weights = GAME_EXERCISES if weights is None else weights
-        unknown = sorted(set(weights) - set(GAME_EXERCISES))
-        if unknown:
-            raise ValueError(
-                f"weights has unknown exercises {unknown}: known are {list(GAME_EXERCISES)}"
-            )
+        if unknown := sorted(set(weights) - set(GAME_EXERCISES)):
+            known = list(GAME_EXERCISES)
+            raise ValueError(f"weights has unknown exercises {unknown}: known are {known}")
         if not moves:
             raise ValueError("moves is empty: give one step of random play or more")
         if not 1 <= questions <= len(weights):

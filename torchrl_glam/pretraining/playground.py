@@ -146,12 +146,9 @@ class PlaygroundExercises:
         answer = f" {', '.join(found)}" if found else " nothing"
         return [(f"\nQuestion: here {phrase}", False), (answer, True)]
 
-    def _parts(self, scene: Scene) -> list[str]:
-        return [*scene.goal.split(" then "), ""][:2]
-
     def _named(self, scene: Scene) -> list[tuple[str, bool]]:
         """Whether a part of the goal names things of the world, here or not."""
-        parts = [part for part in self._parts(scene) if part]
+        parts = scene.goal.split(" then ")
         at = self._random.randrange(len(parts))
         named = self._things[parts[at].split(" ", 1)[1]]
         some = OBJECTS[self._random.choice(sorted(named))].split()
@@ -164,7 +161,7 @@ class PlaygroundExercises:
     def _asked(self, scene: Scene) -> list[tuple[str, bool]]:
         """What the goal asks first, or second."""
         at = self._random.randrange(2)
-        text = self._parts(scene)[at] or "nothing"
+        text = [*scene.goal.split(" then "), "nothing"][at]
         return [(f"\nQuestion: {('first', 'second')[at]} asked", False), (f" {text}", True)]
 
     def _state(self, scene: Scene) -> list[tuple[str, bool]]:

@@ -42,10 +42,7 @@ _WORD = re.compile(r"\s?\w+(?:['-]\w+)*:?|\s?[^\w\s]|\s")
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Builds the tokenizer of Playground-Text.
-
-    Returns:
-        A tokenizer as :func:`make_word_tokenizer` makes it.
+    """Builds the tokenizer of Playground-Text, with ``<pad>``, ``</s>`` and ``<unk>``.
 
     Examples:
         >>> make_tokenizer().tokenize("Goal: Grow any lion\\nYou see: red lion, blue water")
