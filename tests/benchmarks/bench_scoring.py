@@ -102,10 +102,13 @@ def compare_prompts(arguments: argparse.Namespace, name: str) -> None:
         with open(arguments.out, "a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             if not file.tell():
-                writer.writerow(["model", "tokens", "mode", "naive_seconds", "trie_seconds"])
+                writer.writerow(
+                    ["model", "tokens", "mode", "naive_seconds", "trie_seconds", "ratio"]
+                )
             for tokens, seconds in found.items():
-                for mode, times in seconds.items():
-                    writer.writerow([name, tokens, mode, *(f"{time:.4g}" for time in times)])
+                for mode, (naive, trie) in seconds.items():
+                    numbers = (f"{number:.4g}" for number in (naive, trie, naive / trie))
+                    writer.writerow([name, tokens, mode, *numbers])
 
 
 def main() -> None:
