@@ -42,9 +42,10 @@ def log_likelihoods(
         return hidden.new_zeros(trie.end.shape, dtype=torch.float32)
     spare = -len(read) % pad_to_multiple_of
     values = logits(pad(read, (0, 0, 0, spare)) if spare else read)
+    # Before the sums: the backward pass then frees what these kept before it fills a gradient.
+    chosen = values[row, target.flatten(1)].float()
     # By rows that the cache (or, on a GPU, memory) holds.
     most = max(2 ** (19 if values.device.type == "cpu" else 28) // values.shape[-1], 1)
     log_sums = torch.cat([part.float().logsumexp(-1) for part in values.split(most)])
-    chosen = values[row, target.flatten(1)].float() - log_sums[row]
-    total = chosen.view_as(target).masked_fill(~scored, 0).sum(-1)
+    total = (chosen - log_sums[row]).view_as(target).masked_fill(~scored, 0).sum(-1)
     return total if normalisation == "sum" else total / scored.sum(-1).clamp_min(1)
