@@ -88,7 +88,8 @@ class GatheringOptimizer(ABC):
                 error on one of them; nothing has changed.
             LostProcessError: if a process of the ``group`` is gone, or does not answer in time.
         """
-        gradients, self._gradients = self._gradients, {}
+        gradients = {**self._empty(), **self._gradients}
+        self._gradients = {}
         self._sum(gradients)
         gradients = {name: grads for name, grads in gradients.items() if grads}
         norms = [get_total_norm(list(grads.values())) for grads in gradients.values()]
@@ -136,7 +137,7 @@ class GatheringOptimizer(ABC):
         """
         self._gradients = {}
         if error is not None and self._reducer.group is not None and error is not self._known:
-            self._sum({}, error)
+            self._sum(self._empty(), error)
 
     def state_dict(self) -> dict[str, Any]:
         """State of the optimizers, by group."""
@@ -162,6 +163,9 @@ class GatheringOptimizer(ABC):
         except Exception as error:
             self._known = error
             raise
+
+    def _empty(self) -> dict[str, Gradients]:
+        return {name: {} for name in self._reachable()}
 
     def _where(self, gradients: Gradients) -> str:
         """How many gradients are not finite."""

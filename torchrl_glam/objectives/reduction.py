@@ -66,7 +66,7 @@ class GradientReducer:
             if failure is not None:
                 raise failure
             return
-        slots = [(gradients.setdefault(name, {}), p) for name in groups for p in groups[name]]
+        slots = [(gradients[name], p) for name, params in groups.items() for p in params]
         sizes = [p.numel() for _, p in slots]
         flat = self._zeros(sum(sizes) + len(slots) + 2, [p for _, p in slots])
         *places, told = flat.split([*sizes, len(slots) + 2])
