@@ -24,12 +24,18 @@ from arms import THRESHOLDS
 from tables import RESULTS, read
 
 from torchrl_glam.report import read_run
+from torchrl_glam.report.games import METRIC
 from torchrl_glam.runs.run_folder import DIVERGED, METRICS
 
-SUCCESS = "eval/train/sampled/success"
 POLICIES = {"": "agent, sampled", "greedy_": "agent, greedy"}
 SPLITS = {"": "train", "held_out_": "test"}
-MEASURED = {"entropy": "entropy", "q_error": "probe/q_error", "plan": "probe/plan/critic"}
+MEASURED = {
+    "entropy": ("entropy", 3),
+    "q_error": ("probe/q_error", 3),
+    "plan": ("probe/plan/critic", 3),
+    "seconds": ("seconds", 0),
+}
+"""The column of metrics.csv and the digits of each."""
 
 
 def end(run: Path, evaluated: Path) -> dict[str, str]:
@@ -37,7 +43,7 @@ def end(run: Path, evaluated: Path) -> dict[str, str]:
     rows = read_run(run).rows
     row = {"label": run.parts[-2], "seed": run.name, "steps": f"{rows[-1]['step']:.0f}"}
     for threshold in THRESHOLDS:
-        steps = (line["step"] for line in rows if line.get(SUCCESS, -1.0) >= threshold)
+        steps = (line["step"] for line in rows if line.get(METRIC, -1.0) >= threshold)
         row[f"steps_to_{threshold}"] = f"{next(steps, math.nan):.0f}"
     diverged = (run / DIVERGED).exists()
     results = [] if diverged else read(evaluated / "results.csv")
@@ -49,9 +55,9 @@ def end(run: Path, evaluated: Path) -> dict[str, str]:
     for (policy, split, kind), value in success.items():
         if (policy, split) == ("agent, sampled", "train") and kind != "all":
             row[kind] = f"{float(value):.3f}"
-    for name, metric in {**MEASURED, "seconds": "seconds"}.items():
+    for name, (metric, digits) in MEASURED.items():
         value = next((line[metric] for line in reversed(rows) if metric in line), math.nan)
-        row[name] = f"{value:.0f}" if name == "seconds" else f"{value:.3f}"
+        row[name] = f"{value:.{digits}f}"
     return row
 
 

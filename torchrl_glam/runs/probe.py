@@ -107,7 +107,7 @@ class PlanProbe:
             if (judged & second).any():
                 out[f"{name}/second"] = right[judged & second].float().mean().item()
         out["probability"] = (probabilities * on_plan).sum(1)[judged].mean().item()
-        planned, rest = (q_values.where(of, torch.nan).nanmean(1) for of in (on_plan, others))
+        planned, rest = ((q_values * of).sum(1) / of.sum(1) for of in (on_plan, others))
         return out | {"lead": (planned - rest)[judged].mean().item()}
 
     def _play(self, policy: Callable[[TensorDictBase], TensorDictBase] | None) -> TensorDictBase:
