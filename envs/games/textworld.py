@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from collections.abc import Mapping
-from functools import cache
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import textworld
@@ -25,6 +27,7 @@ _SETTINGS = {
 }
 # What the text of every state tells anyway.
 _TOLD = ("inventory", "look", "examine ")
+_FILE = "tw-game.z8"  # a name by which Jericho knows it
 
 
 def make_textworld(
@@ -42,7 +45,7 @@ def make_textworld(
     """Games of one of TextWorld's challenges (Côté et al., 2018) as a text environment.
 
     Every episode plays one of ``num_games`` games, which are made and compiled first (about a
-    second each, once in a process). The goal is "Take the coin", or the meal that the recipe asks
+    second each, once: they stay in ``$XDG_CACHE_HOME`` or ``~/.cache``). The goal is "Take the coin", or the meal that the recipe asks
     for. The observation is the room's description, what is carried, and what the last action gave.
     Of TextWorld's admissible commands those that look are left out, since every state tells what
     they would. The reward is 1 on the step that wins the game, else 0.
@@ -71,7 +74,7 @@ def make_textworld(
     if num_games < 1:
         raise ValueError(f"num_games ({num_games}) must be at least 1")
     check_known("player", player, ("textworld", "jericho"))
-    chosen = tuple({**_SETTINGS[challenge], **(settings or {})}.items())
+    chosen = {**_SETTINGS[challenge], **(settings or {})}
     files = [_make_game(challenge, chosen, first_game + number) for number in range(num_games)]
     if player == "jericho":
         from torchrl_glam.envs.games.jericho import make_jericho  # another extra
@@ -89,25 +92,34 @@ def kind_of(goal: str) -> int:
     return {"Find": 1, "Take": 2}.get(goal.split()[0], 0)
 
 
-@cache
-def _folder() -> tempfile.TemporaryDirectory:
-    return tempfile.TemporaryDirectory(prefix="textworld_")
+def _make_game(challenge: str, settings: Mapping[str, Any], seed: int) -> tuple[str, str]:
+    """The file and the goal of a game, which is made unless an earlier process has made it."""
+    home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "torchrl_glam", "textworld")
+    recipe = repr((challenge, sorted(settings.items()), seed, textworld.__version__))
+    folder = home.expanduser() / sha256(recipe.encode()).hexdigest()[:20]
+    if not folder.exists():
+        home.expanduser().mkdir(parents=True, exist_ok=True)
+        # It appears whole or not at all; another process may have been sooner
+        with TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as part:
+            Path(part, "goal").write_text(_compile(part, challenge, settings, seed))
+            with suppress(OSError):
+                os.rename(part, folder)
+    return str(folder / _FILE), (folder / "goal").read_text()
 
 
-@cache
-def _make_game(challenge: str, settings: tuple[tuple[str, Any], ...], seed: int) -> tuple[str, str]:
-    """Makes and compiles a game; returns its file and its goal."""
+def _compile(folder: str, challenge: str, settings: Mapping[str, Any], seed: int) -> str:
+    """Makes a game in a folder; returns its goal."""
     options = textworld.GameOptions()
     options.seeds = seed
-    folder = tempfile.mkdtemp(dir=_folder().name)
-    options.path = os.path.join(folder, "tw-game.z8")  # a name by which Jericho knows it
+    options.path = os.path.join(folder, _FILE)
     if challenge == "coin_collector":
         game, goal = coin_collector.make(dict(settings), options), "Take the coin"
     else:
-        game = cooking.make({"recipe_seed": seed, **dict(settings)}, options)
+        game = cooking.make({"recipe_seed": seed, **settings}, options)
         parts = [" ".join(reversed(ingredient)) for ingredient in game.metadata["ingredients"]]
         goal = f"Cook and eat a meal of {', '.join(parts)}"
-    return textworld.generator.compile_game(game, options), goal
+    textworld.generator.compile_game(game, options)
+    return goal
 
 
 class TextWorldGame:

@@ -7,7 +7,7 @@ from torchrl.envs.utils import step_mdp
 from torchrl_glam.envs import check_text_env
 from torchrl_glam.text import decode_text
 
-pytest.importorskip("textworld", reason="pip install torchrl_glam[textworld]")
+textworld = pytest.importorskip("textworld", reason="pip install torchrl_glam[textworld]")
 
 from torchrl_glam.envs.games.textworld import make_textworld  # noqa: E402
 
@@ -31,6 +31,29 @@ def test_the_coin_is_found_by_walking_on():
     step = env.step(state.set("action", torch.tensor([actions.index("take coin")])))["next"]
     assert step["success"].all() and step["terminated"].all() and step["reward"].item() == 1
     assert decode_text(step["hindsight", "goal"])[0][0] == "Take the coin"
+
+
+def test_a_game_is_made_once_and_whole(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compile_game, made = textworld.generator.compile_game, []
+
+    def compile_or_fail(game, options):
+        if options.path.startswith(str(tmp_path)):  # coins are compiled elsewhere, too
+            made.append(options.path)
+            if len(made) == 1:
+                raise KeyboardInterrupt  # leaves nothing behind that looks like a game
+        return compile_game(game, options)
+
+    monkeypatch.setattr(textworld.generator, "compile_game", compile_or_fail)
+    with pytest.raises(KeyboardInterrupt):
+        make_textworld(num_games=1, settings={"level": 1})
+    first = make_textworld(num_games=1, settings={"level": 1}).reset()
+    again = make_textworld(num_games=1, settings={"level": 1}).reset()
+    assert len(made) == 2 and decode_text(again["actions"]) == decode_text(first["actions"])
+    make_textworld(num_games=1, settings={"level": 2})
+    make_textworld(num_games=1, first_game=1, settings={"level": 1})
+    assert len(made) == 4
+    assert len(list((tmp_path / "torchrl_glam" / "textworld").iterdir())) == 3
 
 
 def test_what_is_refused_is_named():
