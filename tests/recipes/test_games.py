@@ -83,7 +83,8 @@ def test_a_table_that_is_none_is_refused(about, message, registered, tmp_path):
     text = f"seeds: [0]\narms: {{sac_glam: {{a: {{}}}}}}\ngames:\n  chess: {about}\n"
     (tmp_path / "games" / "bad.yaml").write_text(text)
     registered("sac_glam", tmp_path)
-    assert spell_out(["seed=1"]) == ["seed=1"]  # other runs do not ask for it
+    for other in (["seed=1"], ["--config-name", "games"]):  # do not ask for it
+        assert spell_out(other) == other
     with pytest.raises(ValueError, match=message):
         spell_out(["+games=bad"])
 

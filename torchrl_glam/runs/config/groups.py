@@ -139,8 +139,8 @@ def spell_out(arguments: Sequence[str]) -> list[str]:
     if starts and not named:
         out += ["--config-name", starts[0]]
     for argument in arguments:
-        key, _, value = argument.partition("=")
-        if f"+{key}" in _STARTS:
+        key, equals, value = argument.partition("=")
+        if equals and f"+{key}" in _STARTS:
             raise ValueError(f"{argument} is a sweep of many runs: write --multirun +{argument}")
         if key == "env" and ":" in value:
             quoted = value.strip("'\"").replace("'", r"\'")
