@@ -39,6 +39,18 @@ def test_what_the_paper_s_page_names_is_there():
         assert equation in text
 
 
+def test_what_answers_name_is_in_their_files():
+    """A code word in a row of the fifteen questions is in a file that it links, or the recipe."""
+    recipe = (ROOT / "recipes" / "sac_glam.py").read_text(encoding="utf-8")
+    rows = (DOCS / "questions.md").read_text(encoding="utf-8").splitlines()[6:]
+    assert len(rows) == 15
+    for row in rows:
+        links = re.findall(r"\]\(([^)]+)\)", row)
+        text = recipe + "".join((DOCS / link).read_text(encoding="utf-8") for link in links)
+        words = re.findall(r"`(\w+)`", row)
+        assert links and not [word for word in words if word not in text], row
+
+
 def made(folder, names):
     outputs = set() if Path(folder) == ROOT / "torchrl_glam" else {"runs"}
     return {"__pycache__", *outputs, *(["tutorials"] if Path(folder) == DOCS else [])} & {*names}

@@ -45,10 +45,11 @@ def make_textworld(
     """Games of one of TextWorld's challenges (Côté et al., 2018) as a text environment.
 
     Every episode plays one of ``num_games`` games, which are made and compiled first (about a
-    second each, once: they stay in ``$XDG_CACHE_HOME`` or ``~/.cache``). The goal is "Take the coin", or the meal that the recipe asks
-    for. The observation is the room's description, what is carried, and what the last action gave.
-    Of TextWorld's admissible commands those that look are left out, since every state tells what
-    they would. The reward is 1 on the step that wins the game, else 0.
+    second each, once: they stay in ``$XDG_CACHE_HOME`` or ``~/.cache``). The goal is "Take the
+    coin", or the meal that the recipe asks for. The observation is the room's description, what is
+    carried, and what the last action gave. Of TextWorld's admissible commands those that look are
+    left out, since every state tells what they would. The reward is 1 on the step that wins the
+    game, else 0.
 
     Hindsight: "Find the kitchen" after a step into it, "Take the coin" after one that takes it.
 

@@ -173,6 +173,8 @@ class Run(Setting):
     ) -> TensorDictBase:
         """Computes a loss and gathers its gradients, in the parts of a batch that memory allows.
 
+        ``split_by_tokens`` cuts them, and ``out_of_memory.py`` beside this file halves them.
+
         Args:
             loss: gives means over the rows of a part.
             optimizer: gathers the gradients.

@@ -21,7 +21,7 @@ def make_trunk(
     template: PromptTemplate | None = None,
     **options: Any,
 ) -> CandidateTrunk:
-    """Makes the trunk that reads a language model.
+    """Makes the trunk that reads a language model; ``likelihood.py`` here has its equation 1.
 
     Args:
         model: a ``transformers`` model with a language-model head, or the same wrapped by
