@@ -95,32 +95,26 @@ def kind_of(goal: str) -> int:
 
 def _make_game(challenge: str, settings: Mapping[str, Any], seed: int) -> tuple[str, str]:
     """The file and the goal of a game, which is made unless an earlier process has made it."""
-    home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "torchrl_glam", "textworld")
     recipe = repr((challenge, sorted(settings.items()), seed, textworld.__version__))
-    folder = home.expanduser() / sha256(recipe.encode()).hexdigest()[:20]
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "torchrl_glam", "textworld")
+    folder = cache.expanduser() / sha256(recipe.encode()).hexdigest()[:20]
     if not folder.exists():
-        home.expanduser().mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         # It appears whole or not at all; another process may have been sooner
         with TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as part:
-            Path(part, "goal").write_text(_compile(part, challenge, settings, seed))
+            options = textworld.GameOptions()
+            options.seeds, options.path = seed, os.path.join(part, _FILE)
+            if challenge == "coin_collector":
+                game, goal = coin_collector.make(dict(settings), options), "Take the coin"
+            else:
+                game = cooking.make({"recipe_seed": seed, **settings}, options)
+                parts = [" ".join(reversed(words)) for words in game.metadata["ingredients"]]
+                goal = f"Cook and eat a meal of {', '.join(parts)}"
+            textworld.generator.compile_game(game, options)
+            Path(part, "goal").write_text(goal)
             with suppress(OSError):
                 os.rename(part, folder)
     return str(folder / _FILE), (folder / "goal").read_text()
-
-
-def _compile(folder: str, challenge: str, settings: Mapping[str, Any], seed: int) -> str:
-    """Makes a game in a folder; returns its goal."""
-    options = textworld.GameOptions()
-    options.seeds = seed
-    options.path = os.path.join(folder, _FILE)
-    if challenge == "coin_collector":
-        game, goal = coin_collector.make(dict(settings), options), "Take the coin"
-    else:
-        game = cooking.make({"recipe_seed": seed, **settings}, options)
-        parts = [" ".join(reversed(ingredient)) for ingredient in game.metadata["ingredients"]]
-        goal = f"Cook and eat a meal of {', '.join(parts)}"
-    textworld.generator.compile_game(game, options)
-    return goal
 
 
 class TextWorldGame:

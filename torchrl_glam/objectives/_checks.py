@@ -22,12 +22,8 @@ def check_arguments(
     for name, alpha in zip(("alpha_init", "alpha_end"), alphas, strict=True):
         _require(0.0 < alpha < math.inf, name, alpha, "be positive and finite")
     most = math.log(num_actions)
-    _require(
-        0.0 <= target_entropy <= most,
-        "target_entropy",
-        target_entropy,
-        f"lie in [0, log(num_actions)] = [0, {most:.4g}] nats",
-    )
+    bounds = f"lie in [0, log(num_actions)] = [0, {most:.4g}] nats"
+    _require(0.0 <= target_entropy <= most, "target_entropy", target_entropy, bounds)
     _require(0.0 <= munchausen < 1.0, "munchausen", munchausen, "be in [0, 1): a share")
     kinds = ("l2", "l1", "smooth_l1")
     _require(loss_function in kinds, "loss_function", loss_function, f"be one of {kinds}")

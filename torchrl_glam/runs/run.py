@@ -171,9 +171,7 @@ class Run(Setting):
         size: int | None = None,
         **options: Any,
     ) -> TensorDictBase:
-        """Computes a loss and gathers its gradients, in the parts of a batch that memory allows.
-
-        ``split_by_tokens`` cuts them, and ``out_of_memory.py`` beside this file halves them.
+        """Gathers a loss's gradients in the parts that ``split_by_tokens`` makes of a batch.
 
         Args:
             loss: gives means over the rows of a part.

@@ -2,8 +2,7 @@
 
 All of it is optional: an environment sets attributes or properties named like the fields of
 :class:`EnvDescription`; fields that it does not set keep their defaults. The documentation's page
-"The text contract" lists the tensors, which ``TextEnvWrapper`` writes for a game with reset and
-step.
+"The text contract" lists the tensors, which ``TextEnvWrapper`` writes for any game.
 """
 
 from __future__ import annotations

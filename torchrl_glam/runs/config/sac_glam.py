@@ -21,11 +21,10 @@ SAMPLING = (
 class SACGLAMConfig(RecipeConfig):
     """Configuration of ``recipes/sac_glam.py``; ``recipes/config`` explains each key.
 
-    A new key is a field here, its range in :meth:`check`, and the same default under a comment in
-    ``recipes/config/algorithm/sac.yaml`` or ``recipes/config/replay/hindsight.yaml``.
-
-    :meth:`check` fills in ``alpha_init`` and ``target_entropy`` where they are None: 0.05 and 0.01
-    with hindsight, 0.005 and 0 without (Gaven et al., 2024, Appendix C).
+    A new key is a field here, a rule in :meth:`check`, and a line under a comment in
+    ``recipes/config/algorithm/sac.yaml``. :meth:`check` fills in ``alpha_init`` and
+    ``target_entropy`` where they are None: 0.05 and 0.01 with hindsight, 0.005 and 0 without
+    (Gaven et al., 2024, Appendix C).
 
     Examples:
         >>> config = SACGLAMConfig(hindsight=False)
