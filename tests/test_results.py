@@ -28,7 +28,7 @@ def test_success_is_nowhere_typed_by_hand(page):
     assert not re.findall(r"(?<![\d.])(?:0\.(?!00)\d{3}|1\.000)(?!\d)", text)
 
 
-@pytest.mark.parametrize("name", ["figure_2", "figure_5", "figure_6", "knowledge"])
+@pytest.mark.parametrize("name", ["figure_2", "figure_5", "figure_6", "figure_6_ppo", "knowledge"])
 def test_arms_sum_up_their_runs(name, monkeypatch):
     monkeypatch.syspath_prepend(RESULTS)
     arms = runpy.run_path(str(RESULTS / "arms.py"), run_name="arms")
