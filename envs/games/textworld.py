@@ -96,7 +96,7 @@ def kind_of(goal: str) -> int:
 def _make_game(challenge: str, settings: Mapping[str, Any], seed: int) -> tuple[str, str]:
     """The file and the goal of a game, which is made unless an earlier process has made it."""
     recipe = repr((challenge, sorted(settings.items()), seed, textworld.__version__))
-    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "torchrl_glam", "textworld")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "torchrl_glam", "textworld")
     folder = cache.expanduser() / sha256(recipe.encode()).hexdigest()[:20]
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
