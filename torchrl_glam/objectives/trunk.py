@@ -43,5 +43,5 @@ def enough(trunk: TensorDictModuleBase, heads: Iterable[TensorDictModuleBase]) -
         return None
     made = {unravel_key(key) for key in trunk.out_keys}
     read = {unravel_key(key) for head in heads for key in head.in_keys} & made
-    written = {part: trunk.written_keys(part) for part in ("prompt", "scores", "embeddings")}
-    return next((p for p, keys in written.items() if read <= {*map(unravel_key, keys)}), None)
+    parts = ("prompt", "scores", "embeddings")
+    return next((p for p in parts if read <= {*map(unravel_key, trunk.written_keys(p))}), None)
