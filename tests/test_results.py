@@ -28,7 +28,10 @@ def test_success_is_nowhere_typed_by_hand(page):
     assert not re.findall(r"(?<![\d.])(?:0\.(?!00)\d{3}|1\.000)(?!\d)", text)
 
 
-@pytest.mark.parametrize("name", ["figure_2", "figure_5", "figure_6", "figure_6_ppo", "knowledge"])
+ARMS = ("figure_2", "figure_5", "figure_6", "figure_6_ppo", "goals", "knowledge")
+
+
+@pytest.mark.parametrize("name", ARMS)
 def test_arms_sum_up_their_runs(name, monkeypatch):
     monkeypatch.syspath_prepend(RESULTS)
     arms = runpy.run_path(str(RESULTS / "arms.py"), run_name="arms")
@@ -49,6 +52,38 @@ def test_means_and_medians_of_the_judges_runs(arms, runs):
         for column in ("steps_to_0.5", "steps_to_0.8"):
             reached = [float(run[column].replace("nan", "inf")) for run in own]  # inf: never
             assert float(row[column]) == median(reached)
+
+
+def test_learning_times_before_and_after_the_exchange():
+    folder = RESULTS / "exchange"
+    lines = TABLES["read"](folder / "curves.csv")
+    rows = TABLES["read"](folder / "exchange.csv")
+    assert len(rows) == len({(line["label"], line["seed"]) for line in lines}) == 10
+    for row in rows:
+        own = {
+            int(x["step"]): (float(x["success"]), float(x["episodes"]))
+            for x in lines
+            if (x["label"], x["seed"]) == (row["label"], row["seed"]) and float(x["episodes"]) > 0
+        }
+        for start, column in ((0, "first"), (6400, "recovery")):
+            for end in range(start + 320, start + 6401, 160):
+                if end - 160 in own:
+                    two = own[end - 160], own[end]
+                    if sum(s * n for s, n in two) / sum(n for _, n in two) >= 0.8:
+                        break
+            assert int(row[column]) == end - start
+
+
+def test_families_sum_up_the_runs_of_the_samplers():
+    lines = TABLES["read"](RESULTS / "goals" / "curves.csv")
+    for row in TABLES["read"](RESULTS / "goals" / "families.csv"):
+        own = [line for line in lines if line["label"] == row["label"]]
+        for column in ("success", "grasp", "grow"):
+            last = [float(line[column]) for line in own if line["step"] == "6400"]
+            assert len(last) == 5 and float(row[column]) == pytest.approx(fmean(last), abs=6e-4)
+        late = [float(x["impossible"]) for x in own if int(x["step"]) >= 4800]
+        late = [share for share in late if share == share]
+        assert float(row["impossible"]) == pytest.approx(fmean(late), abs=2e-3)
 
 
 def test_ends_of_a_figures_runs(tmp_path, monkeypatch):

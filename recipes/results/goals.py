@@ -1,0 +1,110 @@
+"""Of the runs of figure=goals and figure=exchange: what each measured on the way, and its sums.
+
+    python recipes/results/goals.py goals multirun/figure_goals
+    python recipes/results/goals.py exchange multirun/figure_exchange
+
+Columns of metrics.csv become curves.csv, a row where at least one was measured. Of these, goals/
+gets families.csv, a row an arm, and exchange/ exchange.csv, a row a run.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+
+from tables import RESULTS, read
+
+from torchrl_glam.runs.run_folder import METRICS
+
+SUCCESS = "eval/train/sampled/success"
+COLUMNS = {
+    "exchange": {"success": "success", "episodes": "episodes"},
+    "goals": {
+        "success": SUCCESS,
+        "grasp": f"{SUCCESS}/grasp",
+        "grow": f"{SUCCESS}/grow",
+        "impossible": "kinds/pursued/impossible",
+        "error": "goals/error",
+    },
+}
+"""The names in curves.csv of the columns of metrics.csv."""
+ENOUGH, HALVES, PART = 0.8, 6400, 0.75
+
+Rows = list[dict[str, str]]
+
+
+def curves(name: str, figure: Path) -> Rows:
+    """What the runs of a figure measured, ``nan`` where a row has no value."""
+    rows = []
+    for path in sorted(figure.glob(f"*/*/{METRICS}")):
+        for line in read(path):
+            values = {k: line.get(column) or "nan" for k, column in COLUMNS[name].items()}
+            if {*values.values()} != {"nan"}:
+                rounded = {k: f"{float(value):.4f}" for k, value in values.items()}
+                step = f"{float(line['step']):.0f}"
+                rows.append({"label": path.parts[-3], "seed": path.parts[-2], "step": step})
+                rows[-1] |= rounded
+    return rows
+
+
+def exchange(lines: Rows) -> Rows:
+    """Steps until four in five pursued goals are reached, from the start and from the exchange.
+
+    Counted are the episodes that end in 320 steps, two rows, on the same side of the exchange.
+    """
+    rows = []
+    for (label, seed), run in groupby(lines, lambda line: (line["label"], line["seed"])):
+        told = [(int(x["step"]), float(x["success"]), float(x["episodes"])) for x in run]
+        row = {"label": label, "seed": seed}
+        for column, start in (("first", 0), ("recovery", HALVES)):
+            part = [x for x in told if start < x[0] <= start + HALVES and x[2] > 0]
+            for (_, before, few), (step, success, more) in zip(part, part[1:], strict=False):
+                if before * few + success * more >= ENOUGH * (few + more):
+                    row[column] = f"{step - start}"
+                    break
+            row.setdefault(column, "nan")
+        rows.append({**row, "share": f"{float(row['recovery']) / float(row['first']):.3f}"})
+    return rows
+
+
+def families(lines: Rows) -> Rows:
+    """Means over an arm's runs at the end; the share of impossible goals is the last quarter's."""
+    rows = []
+    for label, arm in groupby(lines, lambda line: line["label"]):
+        row = {"label": label}
+        runs = [list(run) for _, run in groupby(arm, lambda line: line["seed"])]
+        for column in COLUMNS["goals"]:
+            means = []
+            for run in runs:
+                values = [(float(x["step"]), float(x[column])) for x in run]
+                values = [(step, value) for step, value in values if math.isfinite(value)]
+                late = column == "impossible"
+                begin = PART * float(run[-1]["step"]) if late else max(values)[0] if values else 0
+                means += [fmean(v for step, v in values if step >= begin)] if values else []
+            row[column] = f"{fmean(means):.3f}" if means else "nan"
+        rows.append(row)
+    return rows
+
+
+SUMS = {"exchange": exchange, "goals": families}
+
+
+def write(file: Path, rows: Rows) -> None:
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    name, figure = sys.argv[1:]
+    lines = curves(name, Path(figure))
+    if not lines:
+        raise ValueError(f"{figure!r} has no ARM/SEED/{METRICS}: give the folder of a figure")
+    sums = {"exchange": "exchange", "goals": "families"}[name]
+    write(RESULTS / name / "curves.csv", lines)
+    write(RESULTS / name / f"{sums}.csv", SUMS[name](lines))
