@@ -32,7 +32,9 @@ COLUMNS = {
     },
 }
 """The names in curves.csv of the columns of metrics.csv."""
-ENOUGH, HALVES, PART = 0.8, 6400, 0.75
+ENOUGH = 0.8  # share of the goals pursued
+HALVES = 6400  # steps before the exchange, and after it
+PART = 0.75  # of a run, before its last quarter
 
 Rows = list[dict[str, str]]
 
@@ -82,9 +84,10 @@ def families(lines: Rows) -> Rows:
             for run in runs:
                 values = [(float(x["step"]), float(x[column])) for x in run]
                 values = [(step, value) for step, value in values if math.isfinite(value)]
-                late = column == "impossible"
-                begin = PART * float(run[-1]["step"]) if late else max(values)[0] if values else 0
-                means += [fmean(v for step, v in values if step >= begin)] if values else []
+                if values:
+                    late = PART * float(run[-1]["step"])
+                    begin = late if column == "impossible" else values[-1][0]
+                    means.append(fmean(value for step, value in values if step >= begin))
             row[column] = f"{fmean(means):.3f}" if means else "nan"
         rows.append(row)
     return rows
