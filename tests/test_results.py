@@ -1,6 +1,7 @@
 """Figures in Markdown are those of the committed measurements, whose origin is written down."""
 
 import json
+import math
 import re
 import runpy
 from pathlib import Path
@@ -81,6 +82,10 @@ def test_families_sum_up_the_runs_of_the_samplers():
         for column in ("success", "grasp", "grow"):
             last = [float(line[column]) for line in own if line["step"] == "6400"]
             assert len(last) == 5 and float(row[column]) == pytest.approx(fmean(last), abs=6e-4)
+        last = [float(x["error"]) for x in own if x["step"] == "6400" and x["error"] != "nan"]
+        assert float(row["error"]) == pytest.approx(
+            fmean(last or [math.nan]), abs=6e-4, nan_ok=True
+        )
         late = [float(x["impossible"]) for x in own if int(x["step"]) >= 4800]
         late = [share for share in late if share == share]
         assert float(row["impossible"]) == pytest.approx(fmean(late), abs=2e-3)
@@ -109,7 +114,7 @@ def test_ends_of_a_figures_runs(tmp_path, monkeypatch):
     ]
     lines = ["policy,split,kind,success", *lines, "random play,train,all,0.0625", ""]
     (evaluated / "few/80/results.csv").write_text("\n".join(lines))
-    ends["write"](tmp_path, figure, evaluated)
+    ends["write_ends"](tmp_path, figure, evaluated)
     assert (tmp_path / "ends.csv").read_text().splitlines() == [
         "label,seed,steps,steps_to_0.5,steps_to_0.8,success,greedy_success,held_out_success,"
         "held_out_greedy_success,grow,entropy,q_error,plan,seconds",
@@ -117,7 +122,7 @@ def test_ends_of_a_figures_runs(tmp_path, monkeypatch):
         "many,81,0,nan,nan,0.000,0.000,0.000,0.000,nan,nan,nan,nan,nan",
     ]
     with pytest.raises(ValueError, match="give the folder of a figure"):
-        ends["write"](tmp_path, tmp_path / "few", evaluated)
+        ends["write_ends"](tmp_path, tmp_path / "few", evaluated)
 
 
 def test_the_readme_shows_the_recipe():

@@ -9,14 +9,13 @@ has their median over its runs, where more than half of them have it.
 
 from __future__ import annotations
 
-import csv
 import math
 import statistics
 import sys
 from itertools import groupby
 from pathlib import Path
 
-from tables import RESULTS, read
+from tables import RESULTS, read, write
 
 THRESHOLDS = (0.5, 0.8)
 
@@ -56,14 +55,6 @@ def reached(curves: list[list[dict[str, str]]], threshold: float) -> dict[str, s
     return number | median | {f"{column}_min": least, f"{column}_max": most}
 
 
-def write(folder: Path) -> None:
-    rows = sum_up(folder)
-    with (folder / "arms.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        write(RESULTS / name)
+        write(RESULTS / name / "arms.csv", sum_up(RESULTS / name))

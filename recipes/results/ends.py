@@ -15,13 +15,12 @@ taken less the discounted return that followed, ``entropy`` in nats.
 
 from __future__ import annotations
 
-import csv
 import math
 import sys
 from pathlib import Path
 
 from arms import THRESHOLDS
-from tables import RESULTS, read
+from tables import RESULTS, read, write
 
 from torchrl_glam.report import read_run
 from torchrl_glam.report.games import METRIC
@@ -61,18 +60,19 @@ def end(run: Path, evaluated: Path) -> dict[str, str]:
     return row
 
 
-def write(folder: Path, figure: Path, evaluated: Path) -> None:
+def runs_of(figure: Path) -> list[Path]:
+    """The folders of a figure's runs; a ValueError if there is none."""
     runs = sorted(path.parent for path in figure.glob(f"*/*/{METRICS}"))
     if not runs:
         raise ValueError(f"{str(figure)!r} has no ARM/SEED/{METRICS}: give the folder of a figure")
-    rows = [end(run, evaluated / run.relative_to(figure)) for run in runs]
-    columns = max((list(row) for row in rows), key=len)
-    with (folder / "ends.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, restval="nan", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    return runs
+
+
+def write_ends(folder: Path, figure: Path, evaluated: Path) -> None:
+    rows = [end(run, evaluated / run.relative_to(figure)) for run in runs_of(figure)]
+    write(folder / "ends.csv", rows)
 
 
 if __name__ == "__main__":
     name, figure, evaluated = sys.argv[1:]
-    write(RESULTS / name, Path(figure), Path(evaluated))
+    write_ends(RESULTS / name, Path(figure), Path(evaluated))

@@ -9,14 +9,14 @@ gets families.csv, a row an arm, and exchange/ exchange.csv, a row a run.
 
 from __future__ import annotations
 
-import csv
 import math
 import sys
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 
-from tables import RESULTS, read
+from ends import runs_of
+from tables import RESULTS, read, write
 
 from torchrl_glam.runs.run_folder import METRICS
 
@@ -42,13 +42,13 @@ Rows = list[dict[str, str]]
 def curves(name: str, figure: Path) -> Rows:
     """What the runs of a figure measured, ``nan`` where a row has no value."""
     rows = []
-    for path in sorted(figure.glob(f"*/*/{METRICS}")):
-        for line in read(path):
+    for run in runs_of(figure):
+        for line in read(run / METRICS):
             values = {k: line.get(column) or "nan" for k, column in COLUMNS[name].items()}
             if {*values.values()} != {"nan"}:
                 rounded = {k: f"{float(value):.4f}" for k, value in values.items()}
                 step = f"{float(line['step']):.0f}"
-                rows.append({"label": path.parts[-3], "seed": path.parts[-2], "step": step})
+                rows.append({"label": run.parts[-2], "seed": run.name, "step": step})
                 rows[-1] |= rounded
     return rows
 
@@ -93,21 +93,12 @@ def families(lines: Rows) -> Rows:
     return rows
 
 
-SUMS = {"exchange": exchange, "goals": families}
-
-
-def write(file: Path, rows: Rows) -> None:
-    with file.open("w", newline="", encoding="utf-8") as out:
-        writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+SUMS = {"exchange": ("exchange.csv", exchange), "goals": ("families.csv", families)}
 
 
 if __name__ == "__main__":
     name, figure = sys.argv[1:]
     lines = curves(name, Path(figure))
-    if not lines:
-        raise ValueError(f"{figure!r} has no ARM/SEED/{METRICS}: give the folder of a figure")
-    sums = {"exchange": "exchange", "goals": "families"}[name]
+    file, sum_up = SUMS[name]
     write(RESULTS / name / "curves.csv", lines)
-    write(RESULTS / name / f"{sums}.csv", SUMS[name](lines))
+    write(RESULTS / name / file, sum_up(lines))

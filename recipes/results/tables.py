@@ -91,6 +91,15 @@ def read(path: Path) -> list[dict[str, Any]]:
         return [folder | row for row in csv.DictReader(file)]
 
 
+def write(path: Path, rows: list[dict[str, str]]) -> None:
+    """A CSV with the columns of the row that has most; what another row lacks is ``nan``."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        columns = list(max(rows, key=len))
+        writer = csv.DictWriter(file, columns, restval="nan", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, (dict, list)):
         items = value.items() if isinstance(value, dict) else enumerate(value)

@@ -40,7 +40,6 @@ def fit(embeddings, possible, lr):
             yield step, told[~possible].mean().item(), told[possible].mean().item()
 
 
-@torch.no_grad()
 def main():
     game = describe_env(PlaygroundTextEnv(num_envs=1, **TASK))
     kinds = torch.as_tensor(game.goal_kind_ids)
@@ -62,13 +61,12 @@ def main():
     for (name, texts), lr, standardised in product(reads.items(), (1e-3, 1e-2), ("no", "yes")):
         seen = prompt_tokens(trunk, tokenizer, "observation", texts)
         parts = zip(goals.split(128), seen.split(128), strict=True)
-        found = torch.cat([trunk.read_prompts(*trunk.prompt(*part)) for part in parts])
+        with torch.no_grad():
+            found = torch.cat([trunk.read_prompts(*trunk.prompt(*part)) for part in parts])
         if standardised == "yes":
             found = (found - found.mean(0)) / found.std(0)
-        with torch.enable_grad():
-            for step, impossible, others in fit(found, possible, lr):
-                told = f"{impossible:.3f}", f"{others:.3f}"
-                rows.append([name, standardised, lr, step, *told])
+        for step, impossible, others in fit(found, possible, lr):
+            rows.append([name, standardised, lr, step, f"{impossible:.3f}", f"{others:.3f}"])
     with (Path(__file__).parent / "embeddings.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["reads", "standardised", "lr", "steps", "impossible", "possible"])
