@@ -4,50 +4,61 @@ import numpy as np
 import pytest
 import torch
 
-from torchrl_glam.goals import LearnedProgressGoals
+from torchrl_glam.goals import LearnedProgressGoals, learned
 
 TEXTS = [f"Grow {thing}" for thing in ("a cow", "a lion", "a rose", "a tree")]
-EMBEDDINGS = torch.randn((4, 3), generator=torch.Generator().manual_seed(0))
+EMBEDDINGS = torch.randn((4, 3), generator=torch.Generator().manual_seed(0)) * 5 + 2
 
 
-def predict(sampler):
-    """What the head says of every goal, without torch; also the hidden units."""
+def predict(sampler, embeddings=EMBEDDINGS, read=EMBEDDINGS):
+    """What the head says of goals, without torch, standardised by what was read; hidden units."""
     w1, b1, w2, b2 = (p.detach().double().numpy() for p in sampler.head.parameters())
-    hidden = np.tanh(EMBEDDINGS.double().numpy() @ w1.T + b1)
+    rows, read = embeddings.double().numpy(), read.double().numpy()
+    hidden = np.tanh((rows - read.mean(0)) / read.std(0) @ w1.T + b1)
     return 1 / (1 + np.exp(-(hidden @ w2[0] + b2))), hidden
 
 
-def test_an_update_is_a_step_on_binary_cross_entropy():
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_step_is_one_on_binary_cross_entropy(reached):
     """Adam's first step moves each weight by the learning rate, against its gradient's sign."""
-    asked, success = [], np.array([1.0, 0.0, 0.0, 1.0])
-    embed = lambda ids: asked.append(ids) or EMBEDDINGS[ids]  # noqa: E731
-    sampler = LearnedProgressGoals(TEXTS, embed, batch_size=64, lr=0.01)
+    sampler = LearnedProgressGoals(TEXTS, EMBEDDINGS, lr=0.01, every=1, steps=1, lag=1)
     before, (known, hidden) = sampler.head[2].weight.detach().clone(), predict(sampler)
-    asked.clear()
-    sampler.update(torch.arange(4), torch.tensor(success))
-    drawn = asked[0].numpy()  # the gradient of a logit is the prediction less the success
-    gradient = ((known - success)[drawn, None] * hidden[drawn]).mean(0)
+    sampler.update([2], [reached])
+    gradient = (known[2] - reached) * hidden[2]  # of a logit: the prediction less the success
     moved = (sampler.head[2].weight.detach() - before)[0].tolist()
     assert moved == pytest.approx(-0.01 * np.sign(gradient), rel=0.05)
 
 
-def test_newer_episodes_are_drawn_more_often():
+def test_the_head_learns_and_predicts_now_and_then(monkeypatch):
+    """After every third update; three steps each, of as many episodes as a batch has."""
+    steps, plain = [], learned.binary_cross_entropy_with_logits
+    count = lambda *given: steps.append(len(given[1])) or plain(*given)  # noqa: E731
+    monkeypatch.setattr(learned, "binary_cross_entropy_with_logits", count)
+    settings = {"every": 3, "steps": 4, "lag": 3, "batch_size": 5}
+    sampler = LearnedProgressGoals(TEXTS, EMBEDDINGS, **settings)
+    for update in range(1, 8):
+        sampler.update([0], [True])
+        assert steps == [5] * 4 * (update // 3)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_newer_episodes_are_drawn_more_often(monkeypatch, place):
     """Of four episodes that are kept the last is drawn four times as often as the first."""
-    asked = []
-    embed = lambda ids: asked.append(ids) or EMBEDDINGS[ids]  # noqa: E731
-    sampler = LearnedProgressGoals(TEXTS, embed, window=4, batch_size=20_000)
-    asked.clear()
-    sampler.update([0, 0, 0, 3, 2, 1], [True, False] * 3)
-    share = asked[0].bincount(minlength=4) / 20_000
-    assert share.tolist() == pytest.approx([0.1, 0.4, 0.3, 0.2], abs=0.015)
+    told, plain = [], learned.binary_cross_entropy_with_logits
+    keep = lambda *given: told.append(given[1]) or plain(*given)  # noqa: E731
+    monkeypatch.setattr(learned, "binary_cross_entropy_with_logits", keep)
+    settings = {"window": 4, "batch_size": 20_000, "every": 1, "steps": 1, "lag": 1}
+    sampler = LearnedProgressGoals(TEXTS, EMBEDDINGS, **settings)
+    sampler.update([0, 0, 0, 3, 2, 1], [True, True, *(index == place for index in range(4))])
+    assert told[0].mean().item() == pytest.approx((place + 1) / 10, abs=0.015)
 
 
 def test_progress_is_the_change_of_predictions():
     """From four updates before, or from the start; a change below 0.01 is none."""
-    settings = {"every": 2, "lag": 4, "lr": 0.003, "batch_size": 32}
+    settings = {"every": 2, "lag": 4, "lr": 0.001, "batch_size": 32, "steps": 4}
     sampler = LearnedProgressGoals(TEXTS, EMBEDDINGS, **settings)
     told, seen = [predict(sampler)[0]], set()
-    for update in range(1, 13):
+    for update in range(1, 19):
         sampler.update([0, 1, 2], [update % 5 < 3, False, True])
         told.append(predict(sampler)[0])
         newest = update - update % 2
@@ -55,15 +66,38 @@ def test_progress_is_the_change_of_predictions():
         seen |= {value >= 0.01 for value in change if value}
         expected = np.where(change >= 0.01, change, 0.0)
         assert sampler.progress.tolist() == pytest.approx(expected, abs=1e-5)
-        assert sampler.competence.tolist() == pytest.approx(told[newest], abs=1e-5)
     assert seen == {True, False}
+    ids = torch.tensor([3, 1])
+    assert sampler.predict(ids).tolist() == pytest.approx(told[-1][ids], abs=1e-5)
+
+
+def test_of_a_large_table_some_goals_have_progress_and_these_change():
+    """A goal that comes into the pool has progress from its second prediction on."""
+    table, asked = torch.randn((60, 3), generator=torch.Generator().manual_seed(1)), []
+    embed = lambda ids: asked.append(ids) or table[ids]  # noqa: E731
+    settings = {"every": 1, "lag": 2, "steps": 2, "threshold": 0.0}
+    sampler = LearnedProgressGoals(
+        [f"goal {i}" for i in range(60)], embed, pool=16, window=4, **settings
+    )
+    told, met = [predict(sampler, table, table[asked[-1]])[0]], set()
+    for update in range(1, 30):
+        sampler.update([update % 60], [update % 3 == 0])
+        told.append(predict(sampler, table, table[asked[-1]])[0])
+        (some,) = sampler.progress.nonzero(as_tuple=True)
+        change = abs(told[-1] - told[max(update - 2, 0)])
+        assert sampler.progress[some].tolist() == pytest.approx(change[some], abs=1e-5)
+        assert len(asked[-1]) == len(asked[-1].unique()) <= 16 + 4
+        # In each of the last two updates two of sixteen places were taken by other goals.
+        assert 8 <= len(some) <= 16 - 2 * min(update, 2)
+        met |= {*some.tolist()}
+    assert len(met) > 40
 
 
 def test_goals_share_evidence_with_those_that_are_like_them():
     """Two families of goals: one is learned on a half of its goals, the other never succeeds."""
     noise = 0.1 * torch.randn((200, 8), generator=torch.Generator().manual_seed(1))
     family = torch.arange(200) % 2
-    settings = {"lr": 3e-3, "every": 8, "lag": 16, "exploration": (0.0, 0.0)}
+    settings = {"lr": 3e-3, "every": 8, "steps": 8, "lag": 16, "exploration": (0.0, 0.0)}
     texts = [f"goal {number}" for number in range(200)]
     sampler = LearnedProgressGoals(texts, noise + family.unsqueeze(1), **settings)
     for round_ in range(80):  # neither is reached at first
@@ -77,5 +111,6 @@ def test_goals_share_evidence_with_those_that_are_like_them():
 def test_the_embeddings_and_the_global_generator_are_left_alone():
     table, state = EMBEDDINGS.clone().requires_grad_(), torch.get_rng_state()
     for embeddings in (table, lambda ids: table[ids] * 1.0):
-        LearnedProgressGoals(TEXTS, embeddings).update([0, 1], [True, False])
+        sampler = LearnedProgressGoals(TEXTS, embeddings, every=1, lag=1)
+        sampler.update([0, 1], [True, False])
     assert table.grad is None and torch.equal(torch.get_rng_state(), state)

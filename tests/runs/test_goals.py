@@ -1,5 +1,6 @@
 """The goals that training pursues, by the key `goals` of a configuration."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from tensordict.nn import TensorDictModule
 from torchrl.envs import TransformedEnv
 
 from torchrl_glam.envs import PlaygroundTextEnv
-from torchrl_glam.goals import prompt_embeddings
+from torchrl_glam.goals import imagine_goals, state_embeddings
 from torchrl_glam.models import load_language_model, make_trunk
 from torchrl_glam.runs import goals as runs_goals
 from torchrl_glam.runs.config import RecipeConfig, SACGLAMConfig
@@ -78,15 +79,38 @@ def test_a_sampler_draws_uniformly_what_the_environment_does(language):
     assert abs(share - 1 / 3) <= 5 * (2 / 9 / 4000) ** 0.5  # each of three kinds as often
 
 
-def test_predictions_take_their_share_of_a_large_table(language, monkeypatch):
-    """Of 32,450 goals 384 an update take 85 updates."""
-    small = made(language, "learned_progress", lr_heads=0.25).sampler
-    config = configured("learned_progress", batch_size=7)
-    config.env = {"num_objects": 6, "impossible": 0.8}
-    monkeypatch.setattr(runs_goals, "prompt_embeddings", lambda *_: torch.zeros(32_450, 2))
-    large = PursuedGoals(config, language.tokenizer, language.trunk).sampler
-    assert (small.every, small.lag, small.optimizer.param_groups[0]["lr"]) == (32, 96, 0.25)
-    assert (large.every, large.lag, large.batch_size) == (85, 85, 7)
+def test_samplers_fit_the_length_of_a_run_and_its_rollouts(language):
+    """Uniform draws fall eight times as fast as the run goes; predictions wait for two rollouts."""
+    for update_every, every in ((32, 8), (512, 64)):
+        settings = {"num_envs": 16, "update_every": update_every, "total_steps": 6400}
+        config = configured("learned_progress", **settings)
+        sampler = PursuedGoals(config, language.tokenizer, language.trunk).sampler
+        assert (sampler.every, sampler.lag) == (every, 4 * every)
+        sampler.updates = 6400 // 16
+        assert sampler.exploration == pytest.approx(0.2 + 0.8 * math.exp(-8))
+
+
+def test_predictions_are_made_from_a_first_state_of_every_goal(language, monkeypatch):
+    """Imagined goals begin where the goals do that they were composed from."""
+    given = []
+    monkeypatch.setattr(
+        runs_goals,
+        "state_embeddings",
+        lambda _, states: given.append(states) or torch.zeros(len(states), 2),
+    )
+    settings = {"imagined": 40, "hindsight_by": "judge"}
+    chosen = made(language, "learned_progress", 0.8, **settings)
+    (states,), texts = given, chosen.sampler.goal_texts
+    assert len(states) == len(texts) > 419
+    lead = language.trunk.prompt.template.lead("goal")
+    told = language.tokenizer.batch_decode(states["goal_tokens"], skip_special_tokens=True)
+    assert told == [lead + text for text in texts]
+    found = imagine_goals(texts[:419], 40)
+    for index, text in enumerate(texts[419:], 419):
+        origin = states[found[text]]
+        assert torch.equal(states["observation_tokens"][index], origin["observation_tokens"])
+        assert torch.equal(states["action_tokens"][index], origin["action_tokens"])
+    assert len(states[:419]["observation_tokens"].unique(dim=0)) > 400  # scenes of their own
 
 
 def test_training_pursues_what_the_sampler_draws(language):
@@ -121,19 +145,32 @@ def test_the_sampler_is_told_of_the_episodes_that_end_step_by_step(language):
     assert told[3:] == [[*episodes, n] for episodes, n in zip(ended, reached, strict=True)]
 
 
-def test_embeddings_are_the_models_own_after_the_prompt(language):
-    """The decoder's state before any action, by the model itself."""
-    texts = ["Grasp red lion", "Grow any plant", "Grasp red lion"]
-    embed = prompt_embeddings(language.trunk, language.tokenizer, texts)
-    model, start = language.model.eval(), torch.tensor([[0]])
-    expected = []
-    for text in texts[:2]:
-        ids = language.tokenizer(f"Goal: {text}\n\nAction:", return_tensors="pt").input_ids
-        with torch.no_grad():
-            out = model(input_ids=ids, decoder_input_ids=start, output_hidden_states=True)
-        expected.append(out.decoder_hidden_states[-1][0, 0])
-    found = embed(torch.tensor([2, 1, 0]))
-    torch.testing.assert_close(found, torch.stack([expected[i] for i in (0, 1, 0)]))
+def test_embeddings_are_those_of_the_actions_by_the_model_itself(language):
+    """The mean by the policy and the maximum of the decoder's states after each candidate."""
+    env, _ = training_env(language, configured("uniform", num_envs=3))
+    states = env.reset()
+    embed = state_embeddings(language.trunk, states)
+    model, expected = language.model.eval(), []
+    for state in states.unbind(0):
+        prompt, seen = language.trunk.prompt(
+            state["goal_tokens"][None], state["observation_tokens"][None]
+        )
+        prompt, scores, rows = prompt[seen.bool()][None], [], []
+        for action in state["action_tokens"][state["action_mask"]]:
+            action = action[action != 0].long()
+            with torch.no_grad():
+                out = model(
+                    input_ids=prompt,
+                    decoder_input_ids=torch.cat((torch.tensor([0]), action))[None],
+                    output_hidden_states=True,
+                )
+            spoken = out.logits[0, :-1].log_softmax(-1).gather(-1, action[:, None])
+            scores.append(spoken.sum())
+            rows.append(out.decoder_hidden_states[-1][0, -1])
+        shares, rows = torch.stack(scores).softmax(0), torch.stack(rows)
+        expected.append(torch.cat((shares @ rows, rows.amax(0))))
+    found = embed(torch.tensor([2, 1, 2]))
+    torch.testing.assert_close(found, torch.stack([expected[i] for i in (2, 1, 2)]))
     assert not found.requires_grad
 
 
@@ -143,7 +180,7 @@ def test_predictions_are_compared_with_episodes_of_each_kind(language, monkeypat
     assert kinds.bincount().tolist() == [5, 5, 0, 0, 5]
     for _ in range(2):
         assert torch.equal(env.reset()["goal_kind"].long(), kinds)
-    chosen.sampler.competence = torch.arange(len(chosen.sampler.kinds)) / 1000
+    chosen.sampler.predict = lambda goal_ids: goal_ids / 1000
     success = {"success/grasp": 1.0, "success/grow": 0.5, "success/impossible": 0.0}
     monkeypatch.setattr(runs_goals, "evaluate", lambda *args, **kwargs: success)
     found = chosen.measure(None)

@@ -17,7 +17,7 @@ Examples:
 
 from torchrl_glam.goals.imagined import ImaginedGoals, imagine_goals
 from torchrl_glam.goals.judge import WordJudge
-from torchrl_glam.goals.learned import LearnedProgressGoals, prompt_embeddings, prompt_tokens
+from torchrl_glam.goals.learned import LearnedProgressGoals, prompt_tokens, state_embeddings
 from torchrl_glam.goals.progress import KindProgressGoals, ProgressGoals
 from torchrl_glam.goals.sampler import GoalSampler, UniformGoals
 
@@ -30,6 +30,6 @@ __all__ = [
     "UniformGoals",
     "WordJudge",
     "imagine_goals",
-    "prompt_embeddings",
     "prompt_tokens",
+    "state_embeddings",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.utils.rnn import pad_sequence
@@ -16,82 +17,96 @@ from torchrl_glam.models import CandidateTrunk
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_CHUNK = 4096  # goals whose embeddings are in memory at a time
-_PASS = 256  # goals that a language model reads at a time
+_LIVES = 8  # predictions of a goal before another takes its place, in a large table
+_PASS = 128  # states that a language model reads at a time
 
 
 class LearnedProgressGoals(GoalSampler):
     """Draws goals whose predicted success changes: MAGELLAN (section 3.2).
 
-    A head on the embedding of a goal predicts success. Each update is a step of binary
-    cross-entropy on the last episodes, the newer ones drawn more often. Progress is the absolute
-    difference from what the head predicted ``lag`` updates before.
+    A head on the embedding of a goal predicts success. It learns by binary cross-entropy on the
+    last episodes, the newer ones drawn more often. Progress is the absolute difference from what
+    the head predicted ``lag`` updates before. Of a table of more than ``pool`` goals as many have a
+    progress at a time, drawn as uniform draws are, and others take the place of the oldest.
 
     It differs from the paper in three ways. No gradient reaches the language model; the paper
-    trains LoRA adapters for this head. The goal is embedded without the first observation, since
-    its scene is drawn later; in the paper it is part of the goal. Earlier predictions are kept, not
-    earlier weights: a language model that goes on learning would change what these predict.
+    trains LoRA adapters for this head. Earlier predictions are kept, not earlier weights: a
+    language model that goes on learning would change what these predict. Embeddings are
+    standardised, since those of different goals differ little, and the head takes more steps on
+    fewer episodes: hindsight learns in some thousand steps what changes within a hundred updates.
 
     Args:
         goal_texts: table of goals, such as ``env.goal_texts``.
         embeddings: of every goal, float ``[G, D]``; or a function from ids, ``int64 [n]``, to
-            float ``[n, D]``, asked for at most 4,096 at a time, such as
-            :func:`~torchrl_glam.goals.prompt_embeddings`.
-        window: last episodes to learn from. Default: 5,000.
-        batch_size: of a step. Default: 256.
-        lr: learning rate of Adam. Default: 1e-4.
-        every: updates after which all goals are predicted. Default: 32.
+            float ``[n, D]``, such as :func:`~torchrl_glam.goals.state_embeddings`.
+        pool: goals that have a progress at a time. Default: 512.
+        window: last episodes to learn from. Default: 512.
+        batch_size: episodes of a step. Default: 128.
+        lr: learning rate of Adam. Default: 3e-3.
+        every: updates after which the head learns and predicts. Default: 8.
+        steps: of Adam, each time. Default: 64.
         lag: updates between the predictions compared, or fewer if there were fewer; a multiple of
-            ``every``. Default: 96.
+            ``every``. Default: 32.
         threshold: progress below is none. Default: 0.01.
         **settings: those of :class:`~torchrl_glam.goals.GoalSampler`.
-
-    Attributes:
-        competence: the newest prediction of success of every goal, ``float32 [G]``.
 
     Raises:
         ValueError: if an argument is out of range or an embedding is not finite.
 
     Examples:
-        >>> sampler = LearnedProgressGoals(["Grasp", "Grow"], torch.eye(2), lr=0.05, every=1, lag=1)
-        >>> for _ in range(20):
+        >>> sampler = LearnedProgressGoals(["Grasp", "Grow"], torch.eye(2), every=1, lag=1)
+        >>> for _ in range(5):
         ...     sampler.update([0, 1], [True, False])
-        >>> sampler.competence.round()
-        tensor([1., 0.])
+        >>> sampler.predict(torch.tensor([1, 0])).round()
+        tensor([0., 1.])
     """
 
-    _shown, _kept = ("width",), ("_goal_ids", "_successes", "_past", "head", "optimizer")
+    _shown = ("width",)
+    _kept = ("_goal_ids", "_successes", "_pool", "_past", "_moments", "head", "optimizer")
 
     def __init__(
         self,
         goal_texts: Sequence[str] | None,
         embeddings: Tensor | Callable[[Tensor], Tensor],
         *,
-        window: int = 5000,
-        batch_size: int = 256,
-        lr: float = 1e-4,
-        every: int = 32,
-        lag: int = 96,
+        pool: int = 512,
+        window: int = 512,
+        batch_size: int = 128,
+        lr: float = 3e-3,
+        every: int = 8,
+        steps: int = 64,
+        lag: int = 32,
         threshold: float = 0.01,
         **settings: Any,
     ) -> None:
         super().__init__(goal_texts, **settings)
-        if min(window, batch_size, every, lag) < 1 or lag % every:
-            sizes = f"window ({window}), batch_size ({batch_size}) and every ({every})"
-            raise ValueError(f"{sizes} must be above 0, and lag ({lag}) a multiple of every")
+        if min(pool, window, batch_size, every, steps, lag) < 1 or lag % every:
+            sizes = f"pool ({pool}), window ({window}), batch_size ({batch_size}), steps ({steps})"
+            raise ValueError(
+                f"{sizes} and every ({every}) must be above 0, lag ({lag}) a multiple of every"
+            )
         if isinstance(embeddings, Tensor) and len(embeddings) != (size := len(goal_texts)):
             raise ValueError(f"embeddings has {len(embeddings)} rows, expected {size}, one a goal")
         self.embeddings, self.window, self.batch_size = embeddings, window, batch_size
-        self.every, self.lag, self.threshold = every, lag, threshold
-        self.width = self._embed(torch.tensor([0])).shape[-1]
+        self.every, self.steps, self.lag, self.threshold = every, steps, lag, threshold
+        self._goal_ids = torch.zeros(0, dtype=torch.int64)
+        self._successes = torch.zeros(0, dtype=torch.bool)
+        small = len(goal_texts) <= pool
+        self._pool = torch.arange(len(goal_texts)) if small else self._draw_evenly(pool)
+        rows = self._embed(self._pool)
+        self.width = rows.shape[-1]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._generator.initial_seed())
             self.head = nn.Sequential(nn.Linear(self.width, 128), nn.Tanh(), nn.Linear(128, 1))
         self.optimizer = torch.optim.Adam(self.head.parameters(), lr=lr)
-        self._goal_ids = torch.zeros(0, dtype=torch.int64)
-        self._successes = torch.zeros(0, dtype=torch.bool)
-        self._past = self._predict()  # the oldest first
-        self._measure()
+        self._past = torch.zeros(0, len(self._pool))  # the oldest first; nan of goals not yet there
+        self._predict_pool(self._standardise(rows))
+
+    @torch.no_grad()
+    def predict(self, goal_ids: Tensor) -> Tensor:
+        """Success of goals ``int64 [n]`` as the head sees it now, ``float32 [n]``."""
+        mean, scale = self._moments
+        return self.head((self._embed(goal_ids) - mean) / scale).sigmoid().squeeze(-1)
 
     def _embed(self, goal_ids: Tensor) -> Tensor:
         given, table = self.embeddings, isinstance(self.embeddings, Tensor)
@@ -104,29 +119,48 @@ class LearnedProgressGoals(GoalSampler):
             raise ValueError(f"embeddings of {len(wrong)} goals are not finite, of {first!r} first")
         return rows
 
-    @torch.no_grad()
-    def _predict(self) -> Tensor:
-        chunks = torch.arange(len(self.goal_texts)).split(_CHUNK)
-        return torch.cat([self.head(self._embed(ids)).sigmoid() for ids in chunks]).T
+    def _standardise(self, rows: Tensor) -> Tensor:
+        scale = rows.std(0, correction=0)
+        self._moments = torch.stack((rows.mean(0), scale.masked_fill(scale < 1e-6, 1.0)))
+        return (rows - self._moments[0]) / self._moments[1]
 
     def _learn(self, goal_ids: Tensor, successes: Tensor) -> None:
         self._goal_ids = torch.cat((self._goal_ids, goal_ids))[-self.window :]
         self._successes = torch.cat((self._successes, successes))[-self.window :]
-        if len(self._goal_ids):
-            recency = torch.arange(1, len(self._goal_ids) + 1, dtype=torch.float64)
-            drawn = self._in_proportion(recency.cumsum(0), self.batch_size)
-            logits = self.head(self._embed(self._goal_ids[drawn])).squeeze(-1)
+        if self.updates % self.every:
+            return
+        self._renew_pool()
+        ids, places = torch.cat((self._goal_ids, self._pool)).unique(return_inverse=True)
+        rows, told = self._standardise(self._embed(ids))[places], len(self._goal_ids)
+        recency = torch.arange(1, told + 1, dtype=torch.float64).cumsum(0)
+        for _ in range(self.steps if told else 0):
+            drawn = self._in_proportion(recency, self.batch_size)
+            logits = self.head(rows[drawn]).squeeze(-1)
             self.optimizer.zero_grad()
             binary_cross_entropy_with_logits(logits, self._successes[drawn].float()).backward()
             self.optimizer.step()
-        if self.updates % self.every == 0:
-            self._past = torch.cat((self._past, self._predict()))[-(self.lag // self.every + 1) :]
-            self._measure()
+        self._predict_pool(rows[told:])
+
+    def _renew_pool(self) -> None:
+        """Lets other goals of a large table take the place of those that were longest in it."""
+        size = len(self._pool)
+        if size < len(self.goal_texts):
+            part = self.updates // self.every % _LIVES
+            oldest = slice(part * size // _LIVES, (part + 1) * size // _LIVES)
+            self._pool[oldest] = self._draw_evenly(len(self._pool[oldest]))
+            self._past[:, oldest] = torch.nan
+
+    @torch.no_grad()
+    def _predict_pool(self, rows: Tensor) -> None:
+        now = self.head(rows).sigmoid().T
+        self._past = torch.cat((self._past, now))[-(self.lag // self.every + 1) :]
+        self._measure()
 
     def _measure(self) -> None:
-        self.competence = self._past[-1]
-        progress = (self.competence - self._past[0]).abs().double()
-        self._set_progress(progress.masked_fill(progress < self.threshold, 0.0))
+        change = (self._past[-1] - self._past[0]).abs().double().nan_to_num()
+        progress = torch.zeros(len(self.goal_texts), dtype=torch.float64)
+        progress[self._pool] = change.masked_fill(change < self.threshold, 0.0)
+        self._set_progress(progress)
 
 
 def prompt_tokens(
@@ -156,37 +190,44 @@ def prompt_tokens(
     return pad_sequence(rows, batch_first=True, padding_value=trunk.prompt.pad_id)
 
 
-def prompt_embeddings(
-    trunk: CandidateTrunk, tokenizer: PreTrainedTokenizerBase, goal_texts: Sequence[str]
-) -> Callable[[Tensor], Tensor]:
-    """Embeds goals by a language model that reads their prompts, with an empty observation.
+def state_embeddings(trunk: CandidateTrunk, states: TensorDictBase) -> Callable[[Tensor], Tensor]:
+    """Embeds goals by what a language model makes of a state that pursues them.
+
+    What the critic reads of the candidate actions, in two ways: their mean by the policy that the
+    log-likelihoods are, and the largest value in each dimension. The goal's text alone would not
+    tell what its scene lacks.
 
     Args:
-        trunk: reads prompts. While it is trained, embeddings change.
-        tokenizer: of the language model.
-        goal_texts: table of goals.
+        trunk: reads the states. While it is trained, embeddings change.
+        states: a state of each goal, such as its first, with the trunk's ``in_keys``, ``[G]``.
 
     Returns:
-        A function from ids, ``int64 [n]``, to embeddings ``[n, D]``, without gradient.
+        A function from ids, ``int64 [n]``, to embeddings ``[n, 2 D]``, without gradient.
 
     Examples:
+        >>> from tensordict import TensorDict
         >>> from torchrl_glam.models import load_language_model, make_trunk
         >>> model, tokenizer = load_language_model("tiny")
-        >>> texts = ["Grasp red lion", "Grow red lion"]
-        >>> embed = prompt_embeddings(make_trunk(model, tokenizer), tokenizer, texts)
-        >>> embed(torch.tensor([1, 0, 1])).shape
-        torch.Size([3, 128])
+        >>> tokens = dict(zip(("goal", "observation"), torch.arange(40, 46).view(2, 3, 1)))
+        >>> states = TensorDict({f"{name}_tokens": row for name, row in tokens.items()}, [3])
+        >>> states["action_tokens"] = torch.tensor([[50], [51]]).expand(3, 2, 1)
+        >>> states["action_mask"] = torch.ones(3, 2, dtype=torch.bool)
+        >>> state_embeddings(make_trunk(model, tokenizer), states)(torch.tensor([1, 0])).shape
+        torch.Size([2, 256])
     """
-    goals = prompt_tokens(trunk, tokenizer, "goal", goal_texts)
-    nothing = prompt_tokens(trunk, tokenizer, "observation", [""])
+    scores_key, embedding_key, _ = trunk.out_keys
+    states = states.select(*trunk.in_keys)
 
     @torch.no_grad()
     def embed(goal_ids: Tensor) -> Tensor:
         device, parts = next(trunk.parameters()).device, []
-        ids, back = goal_ids.cpu().unique(return_inverse=True)
-        for part in goals[ids].split(_PASS):
-            empty = nothing.expand(len(part), -1)
-            parts.append(trunk.read_prompts(*trunk.prompt(part.to(device), empty.to(device))))
-        return torch.cat(parts)[back.to(device)]
+        for part in states[goal_ids.cpu()].split(_PASS):
+            read = trunk(part.to(device))
+            left_out = ~read[trunk.in_keys[-1]]
+            shares = read[scores_key].masked_fill(left_out, -torch.inf).softmax(-1).unsqueeze(-1)
+            left_out, rows = left_out.unsqueeze(-1), read[embedding_key]
+            mean = (shares * rows.masked_fill(left_out, 0.0)).sum(-2)
+            parts.append(torch.cat((mean, rows.masked_fill(left_out, -torch.inf).amax(-2)), -1))
+        return torch.cat(parts)
 
     return embed

@@ -83,10 +83,7 @@ class GoalSampler:
 
     def sample(self, count: int) -> Tensor:
         """Draws goals: ids, ``int64 [count]``."""
-        if self._even is None:
-            goals = torch.randint(len(self.goal_texts), (count,), generator=self._generator)
-        else:
-            goals = self._in_proportion(self._even, count)
+        goals = self._draw_evenly(count)
         if not self._cumulated[-1]:
             return goals
         explores = torch.rand(count, generator=self._generator) < self.exploration
@@ -174,6 +171,11 @@ class GoalSampler:
         self.progress = progress
         weights = progress if weights is None else weights
         self._cumulated = (weights if self._used is None else weights * self._used).cumsum(0)
+
+    def _draw_evenly(self, count: int) -> Tensor:
+        if self._even is None:
+            return torch.randint(len(self.goal_texts), (count,), generator=self._generator)
+        return self._in_proportion(self._even, count)
 
     def _in_proportion(self, cumulated: Tensor, count: int) -> Tensor:
         """Draws places by weights whose sums so far are given; never one of no weight."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
+from torch.nn.functional import pad
 from torchrl._utils import timeit
 from torchrl.envs import EnvBase
 
@@ -24,8 +25,8 @@ from torchrl_glam.goals import (
     ProgressGoals,
     UniformGoals,
     imagine_goals,
-    prompt_embeddings,
     prompt_tokens,
+    state_embeddings,
 )
 from torchrl_glam.models import CandidateTrunk
 from torchrl_glam.runs.config import RecipeConfig
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 KIND_EPISODES = 64
 """Episodes of each kind of goals that predictions are compared with."""
 
-_READ = 384  # goals that are read for an update's share of predictions, at most
+_FALLS = 8  # times that the share of uniform draws falls by a factor of e in a run
+_RESET = 64  # instances that are reset at a time for the first states of goals
 
 
 class PursuedGoals:
@@ -50,9 +52,9 @@ class PursuedGoals:
 
     With ``goals=uniform`` there is no sampler: the environment draws its goals itself, and nothing
     is told or saved. With ``+hindsight`` goals named in hindsight count as episodes that reached
-    them. The sampler is updated after every step of all instances. The head of ``learned_progress``
-    learns at the rate ``lr_heads`` from ``batch_size`` episodes an update, and predicts less often
-    the more goals there are. With ``hindsight_by=judge`` a judge names what was reached, and with
+    them. The sampler is updated after every step of all instances; in a quarter of a run the
+    share of uniform draws falls most of its way. ``learned_progress`` predicts from a first state
+    of every goal. With ``hindsight_by=judge`` a judge names what was reached, and with
     ``imagined`` goals are pursued, too, that are composed from the words of the environment's.
 
     Args:
@@ -99,6 +101,7 @@ class PursuedGoals:
         self._check(config, game)
         self._game, self._config, self._tokenizer = game, config, tokenizer
         self._num_known = len(game.goal_texts)
+        self._origins = torch.arange(self._num_known)  # the goal itself, of imagined ones another
         if config.imagined:
             self._game = self._imagine(trunk)
         if judged:
@@ -148,13 +151,15 @@ class PursuedGoals:
         kinds = torch.as_tensor(
             [0] * len(known) if game.goal_kind_ids is None else game.goal_kind_ids
         )
-        kinds = torch.cat((kinds, kinds[[*found.values()]]))
+        self._origins = torch.tensor([*range(len(known)), *found.values()])
+        kinds = kinds[self._origins]
         return replace(game, goal_texts=(*known, *found), goal_kind_ids=kinds)
 
     def _make(self, hindsight: bool, trunk: CandidateTrunk) -> GoalSampler:
         """The sampler; what it draws uniformly, it draws as the environment alone does."""
         game, table = self._game, self._game.goal_texts
-        settings = {"kinds": game.goal_kind_ids, "seed": self._config.seed, "hindsight": hindsight}
+        config, settings = self._config, {"kinds": game.goal_kind_ids, "hindsight": hindsight}
+        settings |= {"seed": config.seed, "decay": config.total_steps / config.num_envs / _FALLS}
         if self._kind == "kind_progress":
             return KindProgressGoals(table, **settings)
         if game.goal_kind_ids is not None and game.goal_kind_prior is not None:
@@ -162,11 +167,35 @@ class PursuedGoals:
             settings["shares"] = (prior / prior.sum()).tolist()
         if self._kind in ("progress", "uniform"):
             return (ProgressGoals if self._kind == "progress" else UniformGoals)(table, **settings)
-        settings |= {"lr": self._config.lr_heads, "batch_size": self._config.batch_size}
-        every = max(32, math.ceil(len(table) / _READ))
-        embed = prompt_embeddings(trunk, self._tokenizer, table)
-        lag = every * max(1, round(96 / every))
-        return LearnedProgressGoals(table, embed, every=every, lag=lag, **settings)
+        # So seldom that predictions take a twentieth of the time, with PPO-GLAM too.
+        every = max(8, 2 * config.update_every // config.num_envs)
+        embed = state_embeddings(trunk, self._first_states(trunk))
+        return LearnedProgressGoals(table, embed, every=every, lag=4 * every, **settings)
+
+    def _first_states(self, trunk: CandidateTrunk) -> TensorDictBase:
+        """A first state of every goal, ``[G]``; an imagined one begins where its origin does."""
+        known = torch.arange(self._num_known)
+        env = self._env_of(known, min(len(known), _RESET))
+        resets = math.ceil(len(known) / _RESET)
+        states = torch.cat([env.reset().select(*trunk.in_keys) for _ in range(resets)])
+        env.close(raise_if_closed=False)
+        states, goals = states[self._origins], trunk.in_keys[0]
+        if len(states) > len(known):
+            texts = self._game.goal_texts[len(known) :]
+            tokens = prompt_tokens(trunk, self._tokenizer, "goal", texts)
+            spare = states[goals].shape[-1] - tokens.shape[-1]
+            states[goals][len(known) :] = pad(tokens, (0, spare), value=trunk.prompt.pad_id)
+        return states
+
+    def _env_of(self, goal_ids: Tensor, num_envs: int) -> EnvBase:
+        """Instances whose resets pursue these goals, one after another and from the first again."""
+        order = cycle(goal_ids.tolist())
+        return make_env(
+            self._config,
+            self._tokenizer,
+            num_envs=num_envs,
+            goal_sampler=lambda _, n: torch.tensor([next(order) for _ in range(n)]),
+        )
 
     def _with(self, words: str) -> Tensor:
         """The goals in whose text a regular expression is found, bool ``[G]``."""
@@ -223,14 +252,14 @@ class PursuedGoals:
         self._counts = [0, 0, 0]
         if other:
             judged |= {"imagined/pursued": other / ended, "imagined/reached": reached / other}
-        if not hasattr(self.sampler, "competence"):
+        if not isinstance(self.sampler, LearnedProgressGoals):
             return judged
         env, chosen, kinds = self._kind_env
         measured = evaluate(policy, env, seed=EVAL_SEED)
         out, distances = {}, []
         for index, kind in enumerate(self._game.goal_kinds):
             if (rows := chosen[kinds == index]).numel():
-                told = self.sampler.competence[rows].mean().item()
+                told = self.sampler.predict(rows).mean().item()
                 true = measured[f"success/{kind}"]
                 out |= {f"goals/predicted/{kind}": told, f"goals/measured/{kind}": true}
                 distances.append(abs(told - true))
@@ -245,14 +274,7 @@ class PursuedGoals:
         rows = [(kinds == kind).nonzero().flatten() for kind in kinds.unique()]
         drawn = [row[torch.randint(len(row), (count,), generator=generator)] for row in rows]
         chosen = torch.cat(drawn)
-        order = cycle(chosen.tolist())
-        env = make_env(
-            self._config,
-            self._tokenizer,
-            num_envs=len(chosen),
-            goal_sampler=lambda _, n: torch.tensor([next(order) for _ in range(n)]),
-        )
-        return env, chosen, kinds[chosen]
+        return self._env_of(chosen, len(chosen)), chosen, kinds[chosen]
 
     def state_dict(self) -> dict[str, Any]:
         """The state of sampler and judge."""
