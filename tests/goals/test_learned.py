@@ -21,7 +21,8 @@ def predict(sampler, embeddings=EMBEDDINGS, read=EMBEDDINGS):
 @pytest.mark.parametrize("reached", [True, False])
 def test_a_step_is_one_on_binary_cross_entropy(reached):
     """Adam's first step moves each weight by the learning rate, against its gradient's sign."""
-    sampler = LearnedProgressGoals(TEXTS, EMBEDDINGS, lr=0.01, every=1, steps=1, lag=1)
+    settings = {"lr": 0.01, "every": 1, "steps": 1, "lag": 1, "dropout": 0.0}
+    sampler = LearnedProgressGoals(TEXTS, EMBEDDINGS, **settings)
     before, (known, hidden) = sampler.head[2].weight.detach().clone(), predict(sampler)
     sampler.update([2], [reached])
     gradient = (known[2] - reached) * hidden[2]  # of a logit: the prediction less the success
@@ -53,6 +54,19 @@ def test_newer_episodes_are_drawn_more_often(monkeypatch, place):
     assert told[0].mean().item() == pytest.approx((place + 1) / 10, abs=0.015)
 
 
+def test_a_step_leaves_out_a_share_of_the_embeddings():
+    """What it keeps of the standardised numbers is larger, so that their mean stays."""
+    told, settings = [], {"every": 1, "steps": 1, "lag": 1, "batch_size": 5000, "dropout": 0.3}
+    sampler = LearnedProgressGoals(TEXTS, EMBEDDINGS, **settings)
+    sampler.head.register_forward_pre_hook(lambda _, given: told.append(given[0]))
+    sampler.update([2], [True])
+    row = (EMBEDDINGS[2] - EMBEDDINGS.mean(0)) / EMBEDDINGS.std(0, correction=0)
+    kept = told[0] != 0
+    torch.testing.assert_close(told[0], row / 0.7 * kept)
+    assert kept.float().mean().item() == pytest.approx(0.7, abs=0.015)
+    torch.testing.assert_close(told[-1][2], row)  # to predict, everything
+
+
 def test_progress_is_the_change_of_predictions():
     """From four updates before, or from the start; a change below 0.01 is none."""
     settings = {"every": 2, "lag": 4, "lr": 0.001, "batch_size": 32, "steps": 4}
@@ -80,7 +94,7 @@ def test_of_a_large_table_some_goals_have_progress_and_these_change():
         [f"goal {i}" for i in range(60)], embed, pool=16, window=4, **settings
     )
     told, met = [predict(sampler, table, table[asked[-1]])[0]], set()
-    for update in range(1, 30):
+    for update in range(1, 40):
         sampler.update([update % 60], [update % 3 == 0])
         told.append(predict(sampler, table, table[asked[-1]])[0])
         (some,) = sampler.progress.nonzero(as_tuple=True)

@@ -184,6 +184,7 @@ REFUSED = [
     (lambda: Kinds(TEXTS), "kinds is missing: an expert must give"),
     (lambda: Learned(TEXTS, EMBEDDINGS[:3]), "embeddings has 3 rows, expected 5, one a goal"),
     (lambda: Learned(TEXTS, EMBEDDINGS / 0), "of 5 goals are not finite, of 'Grasp a cow' first"),
+    (lambda: Learned(TEXTS, EMBEDDINGS, dropout=1), r"dropout \(1\) must be in \[0, 1\)"),
     (lambda: Learned(TEXTS, EMBEDDINGS, lag=36), r"every \(8\) .* lag \(36\) a multiple"),
 ]
 

@@ -45,6 +45,7 @@ class LearnedProgressGoals(GoalSampler):
         lr: learning rate of Adam. Default: 3e-3.
         every: updates after which the head learns and predicts. Default: 8.
         steps: of Adam, each time. Default: 64.
+        dropout: share of an embedding's numbers that a step leaves out. Default: 0.2.
         lag: updates between the predictions compared, or fewer if there were fewer; a multiple of
             ``every``. Default: 32.
         threshold: progress below is none. Default: 0.01.
@@ -75,6 +76,7 @@ class LearnedProgressGoals(GoalSampler):
         lr: float = 3e-3,
         every: int = 8,
         steps: int = 64,
+        dropout: float = 0.2,
         lag: int = 32,
         threshold: float = 0.01,
         **settings: Any,
@@ -85,10 +87,13 @@ class LearnedProgressGoals(GoalSampler):
             raise ValueError(
                 f"{sizes} and every ({every}) must be above 0, lag ({lag}) a multiple of every"
             )
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout ({dropout}) must be in [0, 1)")
         if isinstance(embeddings, Tensor) and len(embeddings) != (size := len(goal_texts)):
             raise ValueError(f"embeddings has {len(embeddings)} rows, expected {size}, one a goal")
         self.embeddings, self.window, self.batch_size = embeddings, window, batch_size
-        self.every, self.steps, self.lag, self.threshold = every, steps, lag, threshold
+        self.every, self.steps, self.dropout = every, steps, dropout
+        self.lag, self.threshold = lag, threshold
         self._goal_ids = torch.zeros(0, dtype=torch.int64)
         self._successes = torch.zeros(0, dtype=torch.bool)
         small = len(goal_texts) <= pool
@@ -135,7 +140,10 @@ class LearnedProgressGoals(GoalSampler):
         recency = torch.arange(1, told + 1, dtype=torch.float64).cumsum(0)
         for _ in range(self.steps if told else 0):
             drawn = self._in_proportion(recency, self.batch_size)
-            logits = self.head(rows[drawn]).squeeze(-1)
+            kept = (
+                torch.rand(self.batch_size, self.width, generator=self._generator) >= self.dropout
+            )
+            logits = self.head(rows[drawn] * kept / (1 - self.dropout)).squeeze(-1)
             self.optimizer.zero_grad()
             binary_cross_entropy_with_logits(logits, self._successes[drawn].float()).backward()
             self.optimizer.step()
