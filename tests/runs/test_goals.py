@@ -86,6 +86,9 @@ def test_samplers_fit_the_length_of_a_run_and_its_rollouts(language):
         config = configured("learned_progress", **settings)
         sampler = PursuedGoals(config, language.tokenizer, language.trunk).sampler
         assert (sampler.every, sampler.lag) == (every, 4 * every)
+        config.env = {}  # 8,470 goals, of which a pool is read, and those of the last episodes
+        large = PursuedGoals(config, language.tokenizer, language.trunk).sampler
+        assert (large.every, large.lag) == (2 * every, 8 * every)
         sampler.updates = 6400 // 16
         assert sampler.exploration == pytest.approx(0.2 + 0.8 * math.exp(-8))
 
