@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.nn.utils.rnn import pad_sequence
 
 from torchrl_glam.goals.sampler import GoalSampler
@@ -17,7 +19,6 @@ from torchrl_glam.models import CandidateTrunk
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_LIVES = 8  # predictions of a goal before another takes its place, in a large table
 _PASS = 128  # states that a language model reads at a time
 
 
@@ -26,14 +27,13 @@ class LearnedProgressGoals(GoalSampler):
 
     A head on the embedding of a goal predicts success. It learns by binary cross-entropy on the
     last episodes, the newer ones drawn more often. Progress is the absolute difference from what
-    the head predicted ``lag`` updates before. Of a table of more than ``pool`` goals as many have a
-    progress at a time, drawn as uniform draws are, and others take the place of the oldest.
+    the head's weights of ``lag`` updates before predict. Of a table of more than ``pool`` goals,
+    as many that are drawn anew each time, as uniform draws are, have a progress.
 
-    It differs from the paper in three ways. No gradient reaches the language model; the paper
-    trains LoRA adapters for this head. Earlier predictions are kept, not earlier weights: a
-    language model that goes on learning would change what these predict. Embeddings are
-    standardised, since those of different goals differ little, and the head takes more steps on
-    fewer episodes: hindsight learns in some thousand steps what changes within a hundred updates.
+    It differs from the paper in two ways. No gradient reaches the language model; the paper trains
+    LoRA adapters for this head. Embeddings are standardised, since those of different goals differ
+    little, and the head takes more steps on fewer episodes, with dropout: with hindsight, success
+    changes within a hundred updates.
 
     Args:
         goal_texts: table of goals, such as ``env.goal_texts``.
@@ -46,7 +46,7 @@ class LearnedProgressGoals(GoalSampler):
         every: updates after which the head learns and predicts. Default: 8.
         steps: of Adam, each time. Default: 64.
         dropout: share of an embedding's numbers that a step leaves out. Default: 0.2.
-        lag: updates between the predictions compared, or fewer if there were fewer; a multiple of
+        lag: updates between the weights compared, or fewer if there were fewer; a multiple of
             ``every``. Default: 32.
         threshold: progress below is none. Default: 0.01.
         **settings: those of :class:`~torchrl_glam.goals.GoalSampler`.
@@ -63,7 +63,16 @@ class LearnedProgressGoals(GoalSampler):
     """
 
     _shown = ("width",)
-    _kept = ("_goal_ids", "_successes", "_pool", "_past", "_moments", "head", "optimizer")
+    _kept = (
+        "_goal_ids",
+        "_successes",
+        "_heads",
+        "_moments",
+        "_pool",
+        "_change",
+        "head",
+        "optimizer",
+    )
 
     def __init__(
         self,
@@ -94,18 +103,15 @@ class LearnedProgressGoals(GoalSampler):
         self.embeddings, self.window, self.batch_size = embeddings, window, batch_size
         self.every, self.steps, self.dropout = every, steps, dropout
         self.lag, self.threshold = lag, threshold
-        self._goal_ids = torch.zeros(0, dtype=torch.int64)
-        self._successes = torch.zeros(0, dtype=torch.bool)
-        small = len(goal_texts) <= pool
-        self._pool = torch.arange(len(goal_texts)) if small else self._draw_evenly(pool)
-        rows = self._embed(self._pool)
-        self.width = rows.shape[-1]
+        self.pool, self.width = pool, self._embed(torch.tensor([0])).shape[-1]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._generator.initial_seed())
             self.head = nn.Sequential(nn.Linear(self.width, 128), nn.Tanh(), nn.Linear(128, 1))
         self.optimizer = torch.optim.Adam(self.head.parameters(), lr=lr)
-        self._past = torch.zeros(0, len(self._pool))  # the oldest first; nan of goals not yet there
-        self._predict_pool(self._standardise(rows))
+        self._goal_ids, self._pool = torch.zeros(2, 0, dtype=torch.int64)
+        self._successes, self._change = torch.zeros(0, dtype=torch.bool), torch.zeros(0)
+        self._heads = self._weights()  # the oldest first
+        self._moments = torch.stack((torch.zeros(self.width), torch.ones(self.width)))
 
     @torch.no_grad()
     def predict(self, goal_ids: Tensor) -> Tensor:
@@ -124,50 +130,42 @@ class LearnedProgressGoals(GoalSampler):
             raise ValueError(f"embeddings of {len(wrong)} goals are not finite, of {first!r} first")
         return rows
 
-    def _standardise(self, rows: Tensor) -> Tensor:
-        scale = rows.std(0, correction=0)
-        self._moments = torch.stack((rows.mean(0), scale.masked_fill(scale < 1e-6, 1.0)))
-        return (rows - self._moments[0]) / self._moments[1]
+    def _weights(self) -> Tensor:
+        return parameters_to_vector(self.head.parameters()).detach().unsqueeze(0)
 
     def _learn(self, goal_ids: Tensor, successes: Tensor) -> None:
         self._goal_ids = torch.cat((self._goal_ids, goal_ids))[-self.window :]
         self._successes = torch.cat((self._successes, successes))[-self.window :]
         if self.updates % self.every:
             return
-        self._renew_pool()
+        size, told = len(self.goal_texts), len(self._goal_ids)
+        self._pool = torch.arange(size) if size <= self.pool else self._draw_evenly(self.pool)
         ids, places = torch.cat((self._goal_ids, self._pool)).unique(return_inverse=True)
-        rows, told = self._standardise(self._embed(ids))[places], len(self._goal_ids)
+        rows = self._embed(ids)
+        scale = rows.std(0, correction=0)
+        self._moments = torch.stack((rows.mean(0), scale.masked_fill(scale < 1e-6, 1.0)))
+        rows = ((rows - self._moments[0]) / self._moments[1])[places]
         recency = torch.arange(1, told + 1, dtype=torch.float64).cumsum(0)
         for _ in range(self.steps if told else 0):
             drawn = self._in_proportion(recency, self.batch_size)
-            kept = (
-                torch.rand(self.batch_size, self.width, generator=self._generator) >= self.dropout
-            )
-            logits = self.head(rows[drawn] * kept / (1 - self.dropout)).squeeze(-1)
+            kept = torch.rand(self.batch_size, self.width, generator=self._generator)
+            logits = self.head(rows[drawn] * (kept >= self.dropout) / (1 - self.dropout))
+            target = self._successes[drawn].float().unsqueeze(-1)
             self.optimizer.zero_grad()
-            binary_cross_entropy_with_logits(logits, self._successes[drawn].float()).backward()
+            binary_cross_entropy_with_logits(logits, target).backward()
             self.optimizer.step()
-        self._predict_pool(rows[told:])
-
-    def _renew_pool(self) -> None:
-        """Lets other goals of a large table take the place of those that were longest in it."""
-        size = len(self._pool)
-        if size < len(self.goal_texts):
-            part = self.updates // self.every % _LIVES
-            oldest = slice(part * size // _LIVES, (part + 1) * size // _LIVES)
-            self._pool[oldest] = self._draw_evenly(len(self._pool[oldest]))
-            self._past[:, oldest] = torch.nan
-
-    @torch.no_grad()
-    def _predict_pool(self, rows: Tensor) -> None:
-        now = self.head(rows).sigmoid().T
-        self._past = torch.cat((self._past, now))[-(self.lag // self.every + 1) :]
+        self._heads = torch.cat((self._heads, self._weights()))[-(self.lag // self.every + 1) :]
+        earlier = deepcopy(self.head)
+        vector_to_parameters(self._heads[0], earlier.parameters())
+        with torch.no_grad():
+            now, before = (head(rows[told:]).sigmoid().squeeze(-1) for head in (self.head, earlier))
+        self._change = (now - before).abs()
         self._measure()
 
     def _measure(self) -> None:
-        change = (self._past[-1] - self._past[0]).abs().double().nan_to_num()
         progress = torch.zeros(len(self.goal_texts), dtype=torch.float64)
-        progress[self._pool] = change.masked_fill(change < self.threshold, 0.0)
+        some = self._change.double()
+        progress[self._pool] = some.masked_fill(some < self.threshold, 0.0)
         self._set_progress(progress)
 
 

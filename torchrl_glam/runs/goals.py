@@ -167,8 +167,8 @@ class PursuedGoals:
             settings["shares"] = (prior / prior.sum()).tolist()
         if self._kind in ("progress", "uniform"):
             return (ProgressGoals if self._kind == "progress" else UniformGoals)(table, **settings)
-        # So seldom that predictions take a twentieth of the time, with PPO-GLAM too; beside the pool
-        # of a large table the goals of the last episodes are read.
+        # So seldom that predictions take a twentieth of the time, with PPO-GLAM too. Beside the
+        # pool of a large table the goals of the last episodes are read.
         every = max(8, 2 * config.update_every // config.num_envs) * (1 + (len(table) > 512))
         embed = state_embeddings(trunk, self._first_states(trunk))
         return LearnedProgressGoals(table, embed, every=every, lag=4 * every, **settings)
