@@ -63,16 +63,7 @@ class LearnedProgressGoals(GoalSampler):
     """
 
     _shown = ("width",)
-    _kept = (
-        "_goal_ids",
-        "_successes",
-        "_heads",
-        "_moments",
-        "_pool",
-        "_change",
-        "head",
-        "optimizer",
-    )
+    _kept = ("_episodes", "_heads", "_moments", "_pool", "_change", "head", "optimizer")
 
     def __init__(
         self,
@@ -100,7 +91,8 @@ class LearnedProgressGoals(GoalSampler):
             raise ValueError(f"dropout ({dropout}) must be in [0, 1)")
         if isinstance(embeddings, Tensor) and len(embeddings) != (size := len(goal_texts)):
             raise ValueError(f"embeddings has {len(embeddings)} rows, expected {size}, one a goal")
-        self.embeddings, self.window, self.batch_size = embeddings, window, batch_size
+        self.embeddings = embeddings.__getitem__ if isinstance(embeddings, Tensor) else embeddings
+        self.window, self.batch_size = window, batch_size
         self.every, self.steps, self.dropout = every, steps, dropout
         self.lag, self.threshold = lag, threshold
         self.pool, self.width = pool, self._embed(torch.tensor([0])).shape[-1]
@@ -108,8 +100,8 @@ class LearnedProgressGoals(GoalSampler):
             torch.manual_seed(self._generator.initial_seed())
             self.head = nn.Sequential(nn.Linear(self.width, 128), nn.Tanh(), nn.Linear(128, 1))
         self.optimizer = torch.optim.Adam(self.head.parameters(), lr=lr)
-        self._goal_ids, self._pool = torch.zeros(2, 0, dtype=torch.int64)
-        self._successes, self._change = torch.zeros(0, dtype=torch.bool), torch.zeros(0)
+        self._episodes = torch.zeros(0, 2, dtype=torch.int64)  # goals, and whether reached
+        self._pool, self._change = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
         self._heads = self._weights()  # the oldest first
         self._moments = torch.stack((torch.zeros(self.width), torch.ones(self.width)))
 
@@ -120,10 +112,8 @@ class LearnedProgressGoals(GoalSampler):
         return self.head((self._embed(goal_ids) - mean) / scale).sigmoid().squeeze(-1)
 
     def _embed(self, goal_ids: Tensor) -> Tensor:
-        given, table = self.embeddings, isinstance(self.embeddings, Tensor)
         with torch.no_grad():
-            rows = given[goal_ids.to(given.device)] if table else given(goal_ids)
-        rows = rows.detach().to("cpu", torch.float32)
+            rows = self.embeddings(goal_ids).detach().to("cpu", torch.float32)
         wrong = goal_ids[~rows.isfinite().all(-1)].tolist()
         if wrong:
             first = self.goal_texts[wrong[0]]
@@ -134,13 +124,13 @@ class LearnedProgressGoals(GoalSampler):
         return parameters_to_vector(self.head.parameters()).detach().unsqueeze(0)
 
     def _learn(self, goal_ids: Tensor, successes: Tensor) -> None:
-        self._goal_ids = torch.cat((self._goal_ids, goal_ids))[-self.window :]
-        self._successes = torch.cat((self._successes, successes))[-self.window :]
+        new = torch.stack((goal_ids, successes.long()), 1)
+        self._episodes = torch.cat((self._episodes, new))[-self.window :]
         if self.updates % self.every:
             return
-        size, told = len(self.goal_texts), len(self._goal_ids)
+        size, told = len(self.goal_texts), len(self._episodes)
         self._pool = torch.arange(size) if size <= self.pool else self._draw_evenly(self.pool)
-        ids, places = torch.cat((self._goal_ids, self._pool)).unique(return_inverse=True)
+        ids, places = torch.cat((self._episodes[:, 0], self._pool)).unique(return_inverse=True)
         rows = self._embed(ids)
         scale = rows.std(0, correction=0)
         self._moments = torch.stack((rows.mean(0), scale.masked_fill(scale < 1e-6, 1.0)))
@@ -150,9 +140,8 @@ class LearnedProgressGoals(GoalSampler):
             drawn = self._in_proportion(recency, self.batch_size)
             kept = torch.rand(self.batch_size, self.width, generator=self._generator)
             logits = self.head(rows[drawn] * (kept >= self.dropout) / (1 - self.dropout))
-            target = self._successes[drawn].float().unsqueeze(-1)
             self.optimizer.zero_grad()
-            binary_cross_entropy_with_logits(logits, target).backward()
+            binary_cross_entropy_with_logits(logits, self._episodes[drawn, 1:].float()).backward()
             self.optimizer.step()
         self._heads = torch.cat((self._heads, self._weights()))[-(self.lag // self.every + 1) :]
         earlier = deepcopy(self.head)
