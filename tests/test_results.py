@@ -29,7 +29,15 @@ def test_success_is_nowhere_typed_by_hand(page):
     assert not re.findall(r"(?<![\d.])(?:0\.(?!00)\d{3}|1\.000)(?!\d)", text)
 
 
-ARMS = ("figure_2", "figure_5", "figure_6", "figure_6_ppo", "figure_6_ppo_why", "goals", "knowledge")
+ARMS = (
+    "figure_2",
+    "figure_5",
+    "figure_6",
+    "figure_6_ppo",
+    "figure_6_ppo_why",
+    "goals",
+    "knowledge",
+)
 
 
 @pytest.mark.parametrize("name", ARMS)
