@@ -34,7 +34,7 @@ def test_a_step_is_one_on_binary_cross_entropy(reached):
 
 
 def test_the_head_learns_and_predicts_now_and_then(monkeypatch):
-    """After every third update; three steps each, of as many episodes as a batch has."""
+    """After every third update; four steps each, of as many episodes as a batch has."""
     steps, plain = [], learned.binary_cross_entropy_with_logits
     count = lambda *given: steps.append(len(given[1])) or plain(*given)  # noqa: E731
     monkeypatch.setattr(learned, "binary_cross_entropy_with_logits", count)

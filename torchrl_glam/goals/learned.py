@@ -108,8 +108,7 @@ class LearnedProgressGoals(GoalSampler):
     @torch.no_grad()
     def predict(self, goal_ids: Tensor) -> Tensor:
         """Success of goals ``int64 [n]`` as the head sees it now, ``float32 [n]``."""
-        mean, scale = self._moments
-        return self.head((self._embed(goal_ids) - mean) / scale).sigmoid().squeeze(-1)
+        return self.head(self._standardise(self._embed(goal_ids))).sigmoid().squeeze(-1)
 
     def _embed(self, goal_ids: Tensor) -> Tensor:
         with torch.no_grad():
@@ -119,6 +118,10 @@ class LearnedProgressGoals(GoalSampler):
             first = self.goal_texts[wrong[0]]
             raise ValueError(f"embeddings of {len(wrong)} goals are not finite, of {first!r} first")
         return rows
+
+    def _standardise(self, rows: Tensor) -> Tensor:
+        mean, scale = self._moments
+        return (rows - mean) / scale
 
     def _weights(self) -> Tensor:
         return parameters_to_vector(self.head.parameters()).detach().unsqueeze(0)
@@ -134,7 +137,7 @@ class LearnedProgressGoals(GoalSampler):
         rows = self._embed(ids)
         scale = rows.std(0, correction=0)
         self._moments = torch.stack((rows.mean(0), scale.masked_fill(scale < 1e-6, 1.0)))
-        rows = ((rows - self._moments[0]) / self._moments[1])[places]
+        rows = self._standardise(rows)[places]
         recency = torch.arange(1, told + 1, dtype=torch.float64).cumsum(0)
         for _ in range(self.steps if told else 0):
             drawn = self._in_proportion(recency, self.batch_size)

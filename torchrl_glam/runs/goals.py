@@ -44,6 +44,7 @@ KIND_EPISODES = 64
 """Episodes of each kind of goals that predictions are compared with."""
 
 _FALLS = 8  # times that the share of uniform draws falls by a factor of e in a run
+_POOL = 512  # goals that have a learned progress at a time
 _RESET = 64  # instances that are reset at a time for the first states of goals
 
 
@@ -169,9 +170,10 @@ class PursuedGoals:
             return (ProgressGoals if self._kind == "progress" else UniformGoals)(table, **settings)
         # So seldom that predictions take a twentieth of the time, with PPO-GLAM too. Beside the
         # pool of a large table the goals of the last episodes are read.
-        every = max(8, 2 * config.update_every // config.num_envs) * (1 + (len(table) > 512))
+        every = max(8, 2 * config.update_every // config.num_envs) * (1 + (len(table) > _POOL))
+        settings |= {"pool": _POOL, "every": every, "lag": 4 * every}
         embed = state_embeddings(trunk, self._first_states(trunk))
-        return LearnedProgressGoals(table, embed, every=every, lag=4 * every, **settings)
+        return LearnedProgressGoals(table, embed, **settings)
 
     def _first_states(self, trunk: CandidateTrunk) -> TensorDictBase:
         """A first state of every goal, ``[G]``; an imagined one begins where its origin does."""
