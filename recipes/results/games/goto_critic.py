@@ -8,7 +8,7 @@ the discounted largest value of the next state, by target weights; with advantag
 the action taken falls short of the best one. Trained on moves, it is told 1 for the one move of the
 shortest way and 0 for the others, in states where the room shows such a way: the bound, as no agent
 is told so. Measured, in such states of other play: the share in which the largest value is that
-move's, and how far it is above the others'. 20 minutes on one core; writes goto_critic.csv.
+move's, and how far it is above the others'. Some ten minutes on one core; writes goto_critic.csv.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import copy
 import csv
 import re
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -77,7 +78,9 @@ def best_moves(states: TensorDict) -> Tensor:
     return torch.tensor(moves)
 
 
-def train(folder: str, sample, learned: str, gamma: float, advantage: float):
+def train(
+    folder: str, sample: Callable[[], TensorDict], learned: str, gamma: float, advantage: float
+) -> Iterator[tuple[int, Callable[[TensorDict], Tensor]]]:
     """Yields the critic, a function of states, after every ``EVERY`` updates."""
     torch.manual_seed(0)
     trunk = make_trunk(*load_language_model(folder), autocast=torch.bfloat16, pad_to_multiple_of=2)
