@@ -1,15 +1,14 @@
-"""Whether a head can tell impossible goals by what it reads: writes embeddings.csv.
+"""Whether a head can tell impossible goals by what it reads: writes goals/embeddings.csv.
 
-python recipes/results/goals/embeddings.py
+python recipes/results/embeddings.py
 """
 
 from __future__ import annotations
 
-import csv
 from itertools import cycle, product
-from pathlib import Path
 
 import torch
+from tables import RESULTS, write
 from torch import nn
 
 from torchrl_glam.envs import PlaygroundTextEnv
@@ -66,11 +65,9 @@ def main():
         if standardised == "yes":
             found = (found - found.mean(0)) / found.std(0)
         for step, impossible, others in fit(found, possible, lr):
-            rows.append([name, standardised, lr, step, f"{impossible:.3f}", f"{others:.3f}"])
-    with (Path(__file__).parent / "embeddings.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["reads", "standardised", "lr", "steps", "impossible", "possible"])
-        writer.writerows(rows)
+            row = {"reads": name, "standardised": standardised, "lr": lr, "steps": step}
+            rows.append({**row, "impossible": f"{impossible:.3f}", "possible": f"{others:.3f}"})
+    write(RESULTS / "goals" / "embeddings.csv", rows)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,26 @@
 """How soon a critic ranks the moves of BabyAI's go-to, by what it is trained on.
 
     python recipes/pretrain.py --multirun +games=small +game=goto seed=0
-    python recipes/results/games/goto_critic.py multirun/games_small/goto/model/0
+    python recipes/results/goto_critic.py multirun/games_small/goto/model/0
 
 The rows are those of random play with hindsight. Trained on values, a critic learns the reward plus
 the discounted largest value of the next state, by target weights; with advantage learning also what
 the action taken falls short of the best one. Trained on moves, it is told 1 for the one move of the
 shortest way and 0 for the others, in states where the room shows such a way: the bound, as no agent
 is told so. Measured, in such states of other play: the share in which the largest value is that
-move's, and how far it is above the others'. Some ten minutes on one core; writes goto_critic.csv.
+move's, and how far it is above the others'. Some ten minutes on one core; writes
+games/goto_critic.csv.
 """
 
 from __future__ import annotations
 
 import copy
-import csv
 import re
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
+from tables import RESULTS, write
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
@@ -43,7 +43,7 @@ CASES = [  # what is learned, discount, weight of advantage learning
     ("values", 0.7, 0.9),
     ("moves", 0.0, 0.0),
 ]
-LEFT, RIGHT, FORWARD = range(3)
+MOVES = ("left", "right", "forward")  # the first actions
 
 
 def play(tokenizer, num_envs: int, length: int, seed: int) -> TensorDict:
@@ -73,8 +73,7 @@ def best_moves(states: TensorDict) -> Tensor:
                 steps = {way: int(n) for n, way in re.findall(r"(\d+) steps? (\w+)", line)}
                 found.append((sum(steps.values()), steps))
         steps = min(found, key=lambda one: one[0])[1] if found else {}
-        ways = {"left": LEFT, "right": RIGHT, "forward": FORWARD}
-        moves.append(ways[next(iter(steps))] if len(steps) == 1 else -1)
+        moves.append(MOVES.index(next(iter(steps))) if len(steps) == 1 else -1)
     return torch.tensor(moves)
 
 
@@ -120,7 +119,7 @@ def train(
             for old, new in zip(slow.parameters(), live.parameters(), strict=True):
                 old.lerp_(new, 0.1)
         if update % EVERY == 0:
-            yield update, lambda states: values(live, states)[:, :3]
+            yield update, lambda states: values(live, states)[:, : len(MOVES)]
 
 
 def main(folder: str) -> None:
@@ -137,26 +136,24 @@ def main(folder: str) -> None:
     buffer.extend(play(tokenizer, 32, 300, seed=0))
     rows = buffer[:]
     rows["best"] = best_moves(rows)
-    told = rows[(rows["best"] >= 0) & (rows["action"] <= FORWARD)]
+    told = rows[(rows["best"] >= 0) & (rows["action"] < len(MOVES))]
     samples = {"values": buffer.sample, "moves": lambda: told[torch.randint(len(told), (BATCH,))]}
     test = play(tokenizer, 64, 48, seed=4321).flatten()
     best = best_moves(test)
     test, best = test[best >= 0], best[best >= 0]
     lines = []
     for learned, gamma, advantage in CASES:
-        cell = learned, gamma, advantage
-        for updates, critic in train(folder, samples[learned], *cell):
+        for updates, critic in train(folder, samples[learned], learned, gamma, advantage):
             with torch.no_grad():
                 moves = critic(test)
             right = moves.gather(1, best[:, None])[:, 0]
             others = moves.scatter(1, best[:, None], -torch.inf).max(1).values
             share = (moves.argmax(1) == best).float().mean().item()
             gap = (right - others).mean().item()
-            lines.append([*cell, updates, len(test), f"{share:.3f}", f"{gap:.3f}"])
-    with (Path(__file__).parent / "goto_critic.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        names = ["learned", "gamma", "advantage", "updates", "states", "best_move", "above_others"]
-        writer.writerows([names, *lines])
+            line = {"learned": learned, "gamma": gamma, "advantage": advantage, "updates": updates}
+            measured = {"best_move": f"{share:.3f}", "above_others": f"{gap:.3f}"}
+            lines.append({**line, "states": len(test), **measured})
+    write(RESULTS / "games" / "goto_critic.csv", lines)
 
 
 if __name__ == "__main__":
