@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -14,7 +16,7 @@ class CandidateActions(Categorical):
 
     Collectors without a policy draw from a copy of the environment's spec that they make once, so
     copies share the mask, which the environment or :class:`CandidateMask` updates; those of another
-    shape or device start without one. The mask limits what is drawn, not what belongs to the spec.
+    shape start without one. The mask limits what is drawn, not what belongs to the spec.
 
     Args:
         n: number of candidates.
@@ -32,16 +34,9 @@ class CandidateActions(Categorical):
 
     mask = None  # of the spec itself
 
-    def __init__(
-        self,
-        n: int,
-        shape: torch.Size | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype = torch.long,
-        mask: Tensor | None = None,
-    ) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._current = [None]
-        super().__init__(n, shape, device, dtype, mask)
+        super().__init__(*args, **kwargs)
 
     def update_mask(self, mask: Tensor | None) -> None:
         """Says which candidates are admissible from now on, to all copies."""
@@ -49,12 +44,19 @@ class CandidateActions(Categorical):
 
     def rand(self, shape: torch.Size | None = None) -> Tensor:
         """Draws admissible candidates, uniformly."""
-        now = Categorical(self.n, self.shape, self.device, self.dtype, mask=self._current[0])
-        return now.rand(shape)
+        mask = self._current[0]
+        mask = None if mask is None else mask.to(self.device)
+        return Categorical(self.n, self.shape, self.device, self.dtype, mask=mask).rand(shape)
 
     def clone(self) -> CandidateActions:
         """Returns a copy that shares the mask."""
         copy = super().clone()
+        copy._current = self._current
+        return copy
+
+    def to(self, dest: torch.dtype | torch.device | str) -> CandidateActions:
+        """Returns a copy of another device or dtype that shares the mask."""
+        copy = super().to(dest)
         copy._current = self._current
         return copy
 

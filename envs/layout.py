@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -96,12 +97,12 @@ class TextLayout:
             least = 0 if name == "max_hindsight" else 1
             if value < least:
                 raise ValueError(f"{name} ({value}) must be at least {least}")
-        self.batch_size, self.device = env.batch_size, env.device
+        self._env = env
         self._number = env.batch_size.numel()  # 1 where there is no batch
         self.max_actions, self.max_hindsight, self.success = max_actions, max_hindsight, success
         self.goal_kinds, self.keep = tuple(goal_kinds), keep
         self.num_cut: Counter[str] = Counter()
-        self._kind_of = kind_of if kind_of is not None else lambda goal: 0
+        self._kind_of = kind_of
         self._sizes = sizes
         env.goal_kinds = self.goal_kinds  # what the contract asks of the environment itself
         self._ids: dict[str, int] | None = None  # of the goals in the table
@@ -117,7 +118,7 @@ class TextLayout:
         self._set_specs(env)
 
     def _set_specs(self, env: EnvBase) -> None:
-        batch, device = self.batch_size, self.device
+        batch, device = env.batch_size, env.device
 
         def entry(kind: type, *args: object, shape: Sequence[int] = (), **kwargs: object):
             return kind(*args, shape=(*batch, *shape), device=device, **kwargs)
@@ -151,7 +152,7 @@ class TextLayout:
             spec["success"] = flag(1)
         env.observation_spec = Composite(spec, shape=batch)
         env.action_spec = self._candidates = CandidateActions(self.max_actions, batch, device)
-        env.reward_spec = entry(Unbounded, shape=(1,))
+        env.reward_spec = entry(Unbounded, shape=(1,), dtype=torch.float32)
         ends = ("done", "terminated", "truncated")
         env.done_spec = Composite({end: flag(1) for end in ends}, shape=batch)
 
@@ -167,7 +168,7 @@ class TextLayout:
         truncated: Tensor | Sequence[bool] | None = None,
         success: Tensor | Sequence[bool] | None = None,
     ) -> TensorDict:
-        """What ``_reset`` or ``_step`` returns.
+        """Packs texts into the tensordict that ``_reset`` or ``_step`` returns.
 
         Args:
             goal, observation: a text for each environment, so one where there is no batch; goals
@@ -198,9 +199,9 @@ class TextLayout:
                 if text not in self._ids:
                     raise ValueError(f"goal is {text!r}, which is not in goal_texts")
             out["goal_id"] = torch.tensor([self._ids[text] for text in goal])
+        given = [()] * self._number if hindsight is None else hindsight
+        named = self._rows("hindsight", given, self.max_hindsight)
         if self.max_hindsight:
-            given = [()] * self._number if hindsight is None else hindsight
-            named = self._rows("hindsight", given, self.max_hindsight)
             kinds = [[self._kind(text) if text else -1 for text in row] for row in named]
             goals = self._encode("goal", named)
             out["hindsight"] = {"goal": goals, "kind": torch.tensor(kinds, dtype=torch.int8)}
@@ -214,8 +215,8 @@ class TextLayout:
         out["terminated"] = self._column(terminated, torch.bool)
         out["truncated"] = self._column(truncated, torch.bool)
         out["done"] = out["terminated"] | out["truncated"]
-        packed = TensorDict(out, [self._number], device=self.device)
-        packed = packed if self.batch_size else packed[0]
+        packed = TensorDict(out, [self._number], device=self._env.device)
+        packed = packed if self._env.batch_size else packed[0]
         self._candidates.update_mask(packed["action_mask"])
         return packed
 
@@ -243,7 +244,7 @@ class TextLayout:
         return [[*row, *[""] * (width - len(row))] for row in given]
 
     def _kind(self, goal: str) -> int:
-        kind = self._kind_of(goal)
+        kind = 0 if self._kind_of is None else self._kind_of(goal)
         if not 0 <= kind < len(self.goal_kinds):
             raise ValueError(
                 f"kind_of gives {kind} for the goal {goal!r}: it must be an index into goal_kinds "
@@ -264,6 +265,12 @@ class TextLayout:
             raise ValueError(
                 f"{slot}_bytes ({size}) is too small for {strings!r}, which takes {length} bytes: "
                 "raise it, or say with keep which end to keep"
+            )
+        if not self.num_cut:
+            warnings.warn(
+                f"texts are cut ({self.keep} kept), the first one for {slot}_bytes; num_cut counts "
+                "them: raise it if what is cut matters",
+                stacklevel=2,
             )
         self.num_cut[slot] += 1
         return cut_text(strings, lambda part: len(part.encode()) <= size, self.keep)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -17,9 +16,9 @@ from torchrl_glam.text import GameStep
 
 
 class TextEnvWrapper(EnvBase):
-    """Any game that speaks in strings: Gymnasium's interface, or an object with reset and step.
+    """Makes an environment of a text game: Gymnasium's, or any object with ``reset`` and ``step``.
 
-    Of a game it needs
+    The game must have
 
     - ``reset() -> observation`` or ``(observation, info)``; if it takes ``seed``, or the game has a
       method ``seed``, every episode gets its own seed, from a private stream of its game;
@@ -237,19 +236,10 @@ class TextEnvWrapper(EnvBase):
         return self._pack("reward", "terminated", "truncated", "success")
 
     def _pack(self, *ends: str) -> TensorDict:
-        cut = self.num_cut.total()
         entries = ("goal", "observation", "actions", "hindsight", *ends)
-        packed = self.layout.pack(
+        return self.layout.pack(
             **{entry: [getattr(game, entry) for game in self._played] for entry in entries}
         )
-        if self.num_cut and not cut:
-            slot = next(iter(self.num_cut))
-            warnings.warn(
-                f"texts are cut ({self.layout.keep} kept), the first one for {slot}_bytes; num_cut "
-                "counts them: raise it if what is cut matters",
-                stacklevel=2,
-            )
-        return packed
 
     def get_extra_state(self) -> dict[str, Any]:
         """Returns the streams, and seed and actions of each game's episode, for ``state_dict``."""
@@ -261,6 +251,8 @@ class TextEnvWrapper(EnvBase):
         self._streams = [list(stream) for stream in state["streams"]]
         for played, saved in zip(self._played, state["episodes"], strict=True):
             played.restore(saved, self.max_steps)
+        if None not in state["episodes"]:
+            self._pack()  # for the action spec's mask
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Closes the games that can be closed."""

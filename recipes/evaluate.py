@@ -54,10 +54,11 @@ def main(cfg: DictConfig) -> None:
     cards = [AgentCard.read(find_export(Path(folder))) for folder in folders] or [None]
     settings, *others = [choose_game(config, card) for card in cards]
     for folder, other in zip(folders[1:], others, strict=True):
-        if other != settings:
+        if keys := [k for k in {**settings, **other} if settings.get(k) != other.get(k)]:
             raise ValueError(
-                f"agent ({folder}) was trained in another environment than {folders[0]} "
-                f"({other}, {settings}): evaluate them one by one, or name an environment with env="
+                f"agent ({folder}) was trained with another {', '.join(keys)} than {folders[0]} "
+                f"({other}, {settings}): evaluate them one by one, or give these keys (env= is the "
+                "environment)"
             )
     splits = config.splits or list(settings["eval_splits"])
     sizes = [{"num_objects": number} for number in config.objects or []] or [{}]
@@ -71,9 +72,10 @@ def main(cfg: DictConfig) -> None:
     bar = tqdm(total=figures, desc="evaluate", delay=0.1)
     results: list[Result] = []
 
-    def add(label: str, policy, env: EnvBase, split: str, greedy: bool = False) -> None:
+    def add(label: str, policy, env: EnvBase, split: str, size: dict, greedy=False) -> None:
         bar.set_postfix_str(f"{label}, {split} goals")
-        objects = getattr(env, "num_objects", 0)
+        own = getattr(env, "num_objects", 0)  # of a SerialEnv a list
+        objects = size.get("num_objects", own if isinstance(own, int) else 0)
         options = {"split": split, "objects": objects, "seed": config.seed}
         results.extend(measure(policy, env, label, deterministic=greedy, **options))
         bar.update()
@@ -83,17 +85,17 @@ def main(cfg: DictConfig) -> None:
         try:
             for name, agent_folder in zip(names, folders or [None], strict=True):
                 agent = open_agent(config, agent_folder)  # one at a time is in memory
-                for (split, _), game in zip(places, games, strict=True):
+                for (split, size), game in zip(places, games, strict=True):
                     env = tokenize(game, agent, settings)
                     for mode in config.modes:
-                        add(f"{name}, {mode}", agent.policy, env, split, mode == "greedy")
+                        add(f"{name}, {mode}", agent.policy, env, split, size, mode == "greedy")
             for mode in config.modes if several else ():
                 own = [r for r in results if r.policy in {f"{name}, {mode}" for name in names}]
                 results += pool(own, f"{len(names)} agents, {mode}")
-            for (split, _), game in zip(places, games, strict=True) if config.references else ():
-                add("random play", None, game, split)
+            for (split, size), game in zip(places, games, strict=True) if config.references else ():
+                add("random play", None, game, split, size)
                 if (oracle := describe_env(game).make_oracle) is not None:
-                    add("oracle", oracle(), game, split)
+                    add("oracle", oracle(), game, split, size)
         finally:  # what was measured is printed, whatever happened
             bar.close()
             results.sort(key=lambda r: (splits.index(r.split), r.objects))
@@ -105,7 +107,7 @@ def main(cfg: DictConfig) -> None:
         shown = [r for r in results if not several or r.policy not in single]
         plot_results(shown, folder / "results.png")
     if several:
-        print("Intervals of an agent are over episodes, those of all of them over agents.")
+        print("Each agent's interval is over episodes; that of their mean is over agents.")
     print(f"Results in {folder}")
 
 

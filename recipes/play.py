@@ -37,13 +37,13 @@ def main(cfg: DictConfig) -> None:
 
     # 2. The game, with the goal that was asked for
     settings = choose_game(config, agent.card)
-    game = make_game(settings, num_envs=1, split=config.split, seed=config.seed)
+    where = {"num_envs": 1, "split": config.split, "seed": config.seed}
+    game = make_game(settings, **where)
     if config.goal is not None:
-        goals = describe_env(game).goal_texts
-        if goals is None or not hasattr(game, "goal_sampler"):
-            raise ValueError(f"goal ({config.goal!r}) cannot be chosen in this environment")
+        if (goals := describe_env(game).goal_texts) is None:
+            raise ValueError(f"goal ({config.goal!r}) cannot be chosen: there is no table of goals")
         goal = nearest_goals(config.goal, goals)
-        game.goal_sampler = lambda generator, number: torch.full((number,), goal)
+        game = make_game(settings, **where, goal_sampler=lambda _, n: torch.full((n,), goal))
 
     # 3. Play
     play(tokenize(game, agent, settings), agent)

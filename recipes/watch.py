@@ -57,7 +57,7 @@ def main(cfg: DictConfig) -> None:
             game = make_game(settings, num_envs=config.episodes, split=config.split)
             episodes = record(
                 agent,
-                tokenize(game, agent, settings),
+                tokenize(game, agent, choose_game(config, agent.card)),
                 seed=config.seed,
                 deterministic=config.mode == "greedy",
                 max_steps=config.longest,

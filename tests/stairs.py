@@ -87,3 +87,13 @@ def make_chosen(num_envs=3, **kwargs):
 
 
 alone = partial(make, None)
+
+
+def alone_chosen(goal_sampler=None):
+    """One game that is told its goal, with as many floors to tell apart as ``FLOORS``."""
+    return make_chosen(None, goal_sampler=goal_sampler)
+
+
+def of_size(num_objects=1):
+    """One game that is over at once if it is small."""
+    return make(None, max_steps=num_objects)

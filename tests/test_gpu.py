@@ -9,6 +9,7 @@ import functools
 from functools import partial
 
 import pytest
+import stairs
 import torch
 from families import fresh_trunk, make_model, make_nine_states, make_transitions
 from flan_t5 import make_flan_t5
@@ -269,6 +270,20 @@ def test_four_bits_score_as_on_the_cpu(tmp_path):
     on_cpu = four_bit("cpu", folder, **settings)
     compare(four_bit("cuda", folder, **settings), on_cpu, 1e-3)
     compare(on_cpu, four_bit("cpu", folder), 0.1)
+
+
+@pytest.mark.parametrize("make", [partial(PlaygroundTextEnv, 3), partial(stairs.make, 3)])
+def test_environments_move_to_the_device_and_back(device, make):
+    env = make(seed=0)
+    copied = env.action_spec.clone()
+    for place in (device, "cpu"):
+        assert env.to(place) is env
+        steps = Collector(env, None, frames_per_batch=120, total_frames=120, device=place)
+        steps = next(iter(steps))
+        assert steps.device.type == torch.device(place).type
+        assert steps["action_mask"].gather(-1, steps["action"].unsqueeze(-1)).all()
+        assert steps["next", "done"].any() and len(steps["action"].unique()) > 2
+        assert env.action_spec.rand().device == env.device and copied.rand().device.type == "cpu"
 
 
 def test_the_pretended_card_refuses_tensors_of_both_sides():

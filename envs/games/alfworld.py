@@ -13,7 +13,7 @@ import torch
 
 from torchrl_glam._extras import needs
 from torchrl_glam.envs.games.alfworld_games import FOLDS, TASKS, Game, find_games, wordings
-from torchrl_glam.envs.games.common import ROOMS, SOURCES, check_known, tidy
+from torchrl_glam.envs.games.common import ROOMS, check_known, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 with needs("alfworld", "ALFWorld"):
@@ -79,7 +79,7 @@ def make_alfworld(
     games = find_games(str(data or os.environ["ALFWORLD_DATA"]), fold, tasks, num_games)
     played = [ALFWorldGame(games) for _ in range(num_envs)]
     sizes = {**ROOMS, "max_hindsight": 8, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
-    return TextEnvWrapper(played, **sizes, **SOURCES, max_steps=max_steps, seed=seed, device=device)
+    return TextEnvWrapper(played, **sizes, max_steps=max_steps, seed=seed, device=device)
 
 
 def kind_of(goal: str) -> int:

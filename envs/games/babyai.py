@@ -8,13 +8,12 @@ from contextlib import redirect_stdout
 from typing import Any, Literal
 
 import gymnasium
-import minigrid  # registers the levels
 import torch
-from minigrid.core.constants import DIR_TO_VEC
+from minigrid.core.constants import DIR_TO_VEC  # with the package, which registers the levels
 
 from torchrl_glam.envs.games.babyai_room import TaskRoom
 from torchrl_glam.envs.games.babyai_words import THINGS, describe
-from torchrl_glam.envs.games.common import SOURCES
+from torchrl_glam.envs.games.common import SOURCES, check_known
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
@@ -36,8 +35,9 @@ def make_babyai(
 
     The goal is the level's mission. The observation lists what the agent sees of the 7 x 7 squares
     in front of it, counted from where it stands, and what it carries. ``turn left``, ``turn right``
-    and ``go forward`` are always admissible; ``pick up``, ``drop`` and ``toggle`` where they do
-    something. The reward is 1 on the step that fulfils the mission, else 0.
+    and ``go forward`` are always admissible; ``pick up`` and ``drop`` where they do something,
+    ``toggle`` in front of a door or a box. The reward is 1 on the step that fulfils the mission,
+    else 0.
 
     Hindsight, in the words of missions, with "a" for "the" where the level had several: "go to the
     red ball" after every step that faces one; "pick up the red ball", "pick up the ball" and "pick
@@ -64,12 +64,13 @@ def make_babyai(
         Carta et al., 2023, "Grounding Large Language Models in Interactive Environments with Online
         Reinforcement Learning": words, held-out missions, and tasks in a room with 8 distractors.
     """
-    sizes = {"max_actions": len(ACTIONS), "goal_bytes": 64, "observation_bytes": 1024}
-    sizes |= {"goal_kinds": GOAL_KINDS, "kind_of": kind_of, "max_hindsight": 4, **kwargs}
+    sizes = {**SOURCES, "max_actions": len(ACTIONS), "goal_bytes": 64}
+    sizes |= {"observation_bytes": 1024, "max_hindsight": 4}
+    sizes |= {"goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
     room = None if tasks is None else (tasks, distractors, room_size, fold)
     games = [TaskRoom(*room) if room else make_level(level) for _ in range(num_envs)]
     games = [BabyAIText(game) for game in games]
-    return TextEnvWrapper(games, **sizes, **SOURCES, seed=seed, device=device)
+    return TextEnvWrapper(games, **sizes, seed=seed, device=device)
 
 
 def kind_of(goal: str) -> int:
@@ -82,10 +83,7 @@ def make_level(level: str) -> Any:
     """A level of BabyAI by its name; raises ValueError if there is none."""
     names = sorted(name for name in gymnasium.registry if name.startswith("BabyAI-"))
     levels = {name.removeprefix("BabyAI-").rsplit("-v", 1)[0]: name for name in names}
-    if level not in levels:
-        raise ValueError(
-            f"level ({level!r}) must be one of {[*levels]} (minigrid {minigrid.__version__})"
-        )
+    check_known("level", level, levels)
     return gymnasium.make(levels[level], disable_env_checker=True).unwrapped
 
 

@@ -13,6 +13,8 @@ from minigrid.envs.babyai.core.verifier import (
     PutNextInstr,
 )
 
+from torchrl_glam.envs.games.common import check_known
+
 HELD_OUT = ("yellow box", "red key", "red door", "green ball", "grey door")
 """Things that missions of the fold ``"test"`` name, and those of ``"train"`` never do."""
 TASKS = ("go to", "pick up", "put next to", "open", "unlock")
@@ -41,8 +43,7 @@ class TaskRoom(RoomGridLevel):
     """
 
     def __init__(self, tasks: Sequence[str], distractors: int, room_size: int, fold: str) -> None:
-        if fold not in ("train", "test"):
-            raise ValueError(f'fold ({fold!r}) must be "train" or "test"')
+        check_known("fold", fold, ("train", "test"))
         if not tasks or not set(tasks) <= set(TASKS):
             raise ValueError(f"tasks ({list(tasks)}) must be some of {TASKS}")
         most = (room_size - 2) ** 2 // 2 - 2  # half of the squares stay free

@@ -18,13 +18,14 @@ SOURCES: dict[str, Any] = {
 """Where a wrapper finds what the games write into ``info``."""
 
 ROOMS = {
+    **SOURCES,
     "max_actions": 64,
     "overflow": "sample",
     "observation_bytes": 1536,
     "keep": "head",
     "max_hindsight": 2,
 }
-"""Sizes of games that are played in rooms."""
+"""The same, and sizes, of games that are played in rooms."""
 
 
 def tidy(lines: Iterable[str]) -> list[str]:
@@ -35,7 +36,7 @@ def tidy(lines: Iterable[str]) -> list[str]:
 def side_by_side(first: Simulator, interface: Callable[[], Any], number: int) -> list[Simulator]:
     """Simulators, ``first`` among them, that share its Java process, which holds a game for each.
 
-    ``interface`` makes the process's end of another one, what a simulator has as ``server``.
+    ``interface`` makes the object in the Java process that a further simulator has as ``server``.
     """
     simulators = [first, *(copy.copy(first) for _ in range(number - 1))]
     for other in simulators[1:]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from torchrl_glam.envs.games.common import ROOMS, SOURCES, check_known
+from torchrl_glam.envs.games.common import ROOMS, check_known
 from torchrl_glam.envs.games.zmachine import Story, find_stories, room_name
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
@@ -30,8 +30,8 @@ def make_jericho(
     """Games in z-machine files, played by Jericho (Hausknecht et al., 2020).
 
     The files are yours: none comes with the package. The observation is the room, what is carried,
-    and what the last action gave. Candidate actions change the game's world, one for each change:
-    in every state all commands are tried on the things in sight, which takes most of a step's time.
+    and what the last action gave. In every state all commands are tried on the things in sight, and
+    one is kept for each different change of the world; this takes most of a step's time.
     The episode ends where the game is over, or where the player has the full score.
 
     Jericho knows some sixty games by their bytes, and TextWorld's by their names, ``tw-*.z8``. Any
@@ -46,7 +46,7 @@ def make_jericho(
         num_envs: B, games side by side. Default: 1.
         goal: the goal's text. Default: ``"Get the highest score in NAME"``, as the file is named.
         reward: ``"success"``, 1 on the step that wins, else 0; or ``"score"``, what a step adds to
-            the score, as a share of the full one. Default: ``"success"``.
+            the score, as a share of the full one; a loss counts as 0. Default: ``"success"``.
         commands: to try, such as ``"open OBJ"`` and ``"put OBJ in OBJ"``, for all things in sight;
             of two things one is carried. Default: what Jericho knows of the game, else
             ``torchrl_glam.envs.games.zmachine.COMMANDS``.
@@ -66,7 +66,7 @@ def make_jericho(
     files = find_stories(game)
     games = [JerichoGame(files, goal, reward, commands) for _ in range(num_envs)]
     sizes = {**ROOMS, "max_hindsight": 4, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
-    return TextEnvWrapper(games, **sizes, **SOURCES, max_steps=max_steps, seed=seed, device=device)
+    return TextEnvWrapper(games, **sizes, max_steps=max_steps, seed=seed, device=device)
 
 
 def kind_of(goal: str) -> int:
@@ -106,7 +106,7 @@ class JerichoGame:
             self._room, self._carried = self.story.look()
             valid = self.story.valid(self._room, self._carried)
             reached = self._reached(action, room, carried)
-        if (gained := self.story.score - before) > 0:
+        if gained := max(self.story.score - before, 0):
             reached.append(f"Reach a score of {self.story.score}")
         observation, info = self._tell(reply, valid, reached, over, won)
         reward = gained / self.story.full_score if self._reward == "score" else float(won)

@@ -50,11 +50,12 @@ def make_scienceworld(
         fold: variations to play, ``"train"``, ``"dev"`` or ``"test"``. Default: ``"train"``.
         simplifications: as its simulator reads them. Default: ``"easy"``, all of them.
         reward: ``"success"``, 1 on the step that completes the task, else 0; or ``"score"``, what
-            a step adds to the score, which then reaches 1. Default: ``"success"``.
-        kinds: of admissible actions that are candidates, regular expressions that they begin with,
-            such as ``["teleport to", "focus on", "move .* box$"]``. Where none does, as where the
-            simulator asks which of two things was meant, all of them are. Default: None, all of
-            them are.
+            a step adds to the score, which then reaches 1; a loss counts as 0. Default:
+            ``"success"``.
+        kinds: regular expressions, matched at the start of admissible actions, that select the
+            candidates, such as ``["teleport to", "focus on", "move .* box$"]``. Where none matches,
+            as when the simulator asks which of two things was meant, all are kept. Default: None,
+            all are.
         num_envs: B, games side by side in one simulator. Default: 1.
         max_steps: steps after which an episode is truncated. Default: 30.
         seed, device, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
@@ -67,12 +68,18 @@ def make_scienceworld(
     first = ScienceWorldEnv("", envStepLimit=1_000_000)
     interface = first._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface
     simulators = side_by_side(first, interface, num_envs)
-    sizes = {"max_actions": 256, "overflow": "sample", "keep": "head", "max_hindsight": 2}
+    sizes = {
+        **SOURCES,
+        "max_actions": 256,
+        "overflow": "sample",
+        "keep": "head",
+        "max_hindsight": 2,
+    }
     sizes |= {"observation_bytes": 2048, "goal_bytes": 512, "action_bytes": 192}
     sizes |= {"goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
     options = (task, fold, simplifications, reward, kinds)
     games = [ScienceWorldGame(one, *options) for one in simulators]
-    return TextEnvWrapper(games, **sizes, **SOURCES, max_steps=max_steps, seed=seed, device=device)
+    return TextEnvWrapper(games, **sizes, max_steps=max_steps, seed=seed, device=device)
 
 
 def kind_of(goal: str) -> int:
@@ -111,7 +118,7 @@ class ScienceWorldGame:
         said = next((start for start in _DONE if feedback.startswith(f"{start} ")), None)
         reached = [_DONE[said] + feedback.removeprefix(said).split(".")[0]] if said else []
         observation, info = self._tell(feedback, info, reached)
-        reward = points / 100 if self._reward == "score" else float(info["won"])
+        reward = max(points, 0) / 100 if self._reward == "score" else float(info["won"])
         return observation, reward, bool(done or info["won"]), False, info
 
     def _tell(

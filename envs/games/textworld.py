@@ -16,7 +16,7 @@ import torch
 from textworld.challenges.tw_coin_collector import coin_collector
 from textworld.challenges.tw_cooking import cooking
 
-from torchrl_glam.envs.games.common import ROOMS, SOURCES, check_known, tidy
+from torchrl_glam.envs.games.common import ROOMS, check_known, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 GOAL_KINDS = ("cook", "find", "take")
@@ -47,9 +47,9 @@ def make_textworld(
     Every episode plays one of ``num_games`` games, which are made and compiled first (about a
     second each, once: they stay in ``$XDG_CACHE_HOME`` or ``~/.cache``). The goal is "Take the
     coin", or the meal that the recipe asks for. The observation is the room's description, what is
-    carried, and what the last action gave. Of TextWorld's admissible commands those that look are
-    left out, since every state tells what they would. The reward is 1 on the step that wins the
-    game, else 0.
+    carried, and what the last action gave. Candidates are TextWorld's admissible commands, without
+    those that only look: every observation shows what they would tell. The reward is 1 on the step
+    that wins the game, else 0.
 
     Hindsight: "Find the kitchen" after a step into it, "Take the coin" after one that takes it.
 
@@ -85,7 +85,7 @@ def make_textworld(
         return make_jericho([file for file, _ in files], num_envs, goal, **options)
     games = [TextWorldGame(files) for _ in range(num_envs)]
     sizes = {**ROOMS, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
-    return TextEnvWrapper(games, **sizes, **SOURCES, max_steps=max_steps, seed=seed, device=device)
+    return TextEnvWrapper(games, **sizes, max_steps=max_steps, seed=seed, device=device)
 
 
 def kind_of(goal: str) -> int:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import torch
 from textworld_express import TextWorldExpressEnv
 
-from torchrl_glam.envs.games.common import ROOMS, SOURCES, Fold, check_known, side_by_side, tidy
+from torchrl_glam.envs.games.common import ROOMS, Fold, check_known, side_by_side, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 # What the text of every state tells anyway.
@@ -51,7 +51,7 @@ def make_textworld_express(
     simulators = side_by_side(first, interface, num_envs)
     games = [TextWorldExpressGame(simulator, game, params, fold) for simulator in simulators]
     sizes = {**ROOMS, "goal_bytes": 256, **kwargs}
-    return TextEnvWrapper(games, **sizes, **SOURCES, max_steps=max_steps, seed=seed, device=device)
+    return TextEnvWrapper(games, **sizes, max_steps=max_steps, seed=seed, device=device)
 
 
 class TextWorldExpressGame:

@@ -88,10 +88,10 @@ class Dynamics:
         return (admissible, place, *touching, nothing)
 
     def cells(self, place: Tensor, action: Tensor) -> Tensor:
-        """Returns the cells of any actions; one that is not allowed for those out of range.
+        """Returns the cell of each action.
 
-        Standing still replaces actions that are too large. An action below 0 is that of the place
-        before.
+        An action out of range gets a cell that is not allowed: above the range that of standing
+        still, below 0 the last cell of the place before.
         """
         return torch.add(action.clamp(-1, self.num_actions), place, alpha=self.num_actions + 1)
 

@@ -84,7 +84,7 @@ class PlaygroundTextEnv(EnvBase):
 
     Raises:
         ValueError: if an argument is out of range; on a step, if an action is out of range or
-            masked out.
+            masked out, or the time limit of an episode is past.
 
     References:
         Gaven et al., 2024, "SAC-GLAM: Improving Online RL for LLM agents with Soft Actor-Critic and
@@ -134,16 +134,12 @@ class PlaygroundTextEnv(EnvBase):
         self.num_objects, self.max_steps, self.text = num_objects, max_steps, text
         self.goals = GoalSpace(split, sequential, impossible)
         self.goal_sampler = goal_sampler
-        self.scenes = SceneSampler(self.goals, num_objects, device)
-        self.dynamics = Dynamics(num_objects, device)
-        self.describer = Describer(self.dynamics, device)
-        self.partner = SocialPartner(self.goals, num_objects, max_steps, device)
+        self._make_tables()
         # what torchrl_glam.text.EnvDescription asks
         self.goal_kinds, self.longest_texts = self.goals.kinds, self.describer.longest_texts
         self.goal_kind_prior = self.goals.kind_shares if goal_sampler is None else None
         self.is_subgoal = self.goals.is_subgoal
         self.goal_texts, self.goal_kind_ids = self.goals.texts, self.goals.kind_ids
-        self._make_goal_tables()
         self._register_state()
         super(EnvBase, self).to(device)
         self._make_specs()
@@ -159,9 +155,13 @@ class PlaygroundTextEnv(EnvBase):
         """A policy that takes the first action of a shortest plan."""
         return OraclePolicy(self.goals).to(self.device)
 
-    def _make_goal_tables(self) -> None:
-        """Makes what is looked up by goal id."""
+    def _make_tables(self) -> None:
+        """Makes what is looked up, on the environment's device."""
         goals, device = self.goals, self.device
+        self.scenes = SceneSampler(goals, self.num_objects, device)
+        self.dynamics = Dynamics(self.num_objects, device)
+        self.describer = Describer(self.dynamics, device)
+        self.partner = SocialPartner(goals, self.num_objects, self.max_steps, device)
         self._goal_text = encode_text(goals.texts).to(device)
         self._goal_kind = goals.kind_ids.to(device)
         # By 2 * goal + stage: where the row of the simple goal to reach next starts in the table
@@ -241,6 +241,16 @@ class PlaygroundTextEnv(EnvBase):
     def set_extra_state(self, state: Tensor) -> None:
         """Restores the private generator, for ``load_state_dict``."""
         self._generator.set_state(state.cpu())
+        self._candidates.update_mask(self.dynamics.admissible.index_select(0, self._place))
+
+    def to(self, device: torch.device | str) -> PlaygroundTextEnv:
+        """Moves the environment; a new device has a new random stream, seeded by the old one."""
+        before, seed = self.device, torch.empty((), dtype=torch.int64, device=self.device)
+        super().to(device)
+        if self.device != before:
+            self._set_seed(int(seed.random_(generator=self._generator)))
+            self._make_tables()
+        return self
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Draws an admissible action for each environment, uniformly."""
@@ -280,7 +290,7 @@ class PlaygroundTextEnv(EnvBase):
         return TensorDict._new_unsafe(out, batch_size=self.batch_size, device=self.device)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        action, moves = tensordict.get("action"), tensordict.get("_step", None)
+        action, moves = tensordict.get("action").view(-1), tensordict.get("_step", None)
         if moves is not None:  # the others stand still
             moves = moves.view(-1)
             action = action.where(moves, self.dynamics.num_actions)
@@ -296,7 +306,8 @@ class PlaygroundTextEnv(EnvBase):
         reward = terminated.float()
         stage += reached > terminated
         if moves is not None:  # episodes that were over stay so
-            terminated = terminated | (tensordict.get("terminated").view(-1) & ~moves)
+            over = tensordict.get("terminated", torch.zeros_like(moves)).view(-1)
+            terminated = terminated | (over & ~moves)
         truncated = (steps >= self.max_steps) > terminated
         out = self._observe(self.partner.name(event, steps, goal_id, self._records))
         if self.text:
@@ -311,12 +322,14 @@ class PlaygroundTextEnv(EnvBase):
     def _check_action(self, action: Tensor, moves: Tensor | None) -> Tensor:
         """The cells of the actions; refuses the first that is out of range or masked out."""
         cell = self.dynamics.cells(self._place, action)
-        allowed = self.dynamics.allowed.take(cell)
+        allowed = self.dynamics.allowed.take(cell) > (self._steps >= self.max_steps)
         if moves is not None:
             allowed = allowed | ~moves
         if allowed.all():
             return cell
         env = int(allowed.logical_not().nonzero()[0])
+        if self._steps[env] >= self.max_steps:
+            raise ValueError(f"the episode of environment {env} is over: reset it first")
         texts, admissible = self._choices(env)
         what = "is out of range"
         if 0 <= (index := int(action[env])) < len(texts):

@@ -81,8 +81,8 @@ class GoalSpace:
     section 4. The test split holds out words and combinations.
 
     Impossible goals, as in MAGELLAN (Gaven et al., 2025), are a further kind. Some ask, in one of
-    their parts, to grow furniture or a supply (``Grow red lamp``). The others have the words of a
-    possible goal, each of them once, and a scene that lacks something it needs.
+    their parts, to grow furniture or a supply (``Grow red lamp``). The others repeat every
+    possible goal once, in a scene that lacks something the goal needs.
 
     Args:
         split: ``"train"`` or ``"test"``. Default: ``"train"``.

@@ -57,8 +57,7 @@ class OraclePolicy(TensorDictModuleBase):
     def shortest_plans(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Says which actions begin a shortest plan, and how many steps such a plan takes.
 
-        The time limit is not looked at, nor that a goal has been reached: then it is reached once
-        more.
+        Ignores the time limit, and plans to reach a goal again that has been reached.
 
         Args:
             tensordict: states, ``[*B]``; see ``in_keys``.
@@ -96,7 +95,7 @@ class OraclePolicy(TensorDictModuleBase):
         """
         goal_id, objects, on, holding, grown, stage = (tensordict[key] for key in self.in_keys)
         parts, stage = self._parts[goal_id.flatten()], stage.flatten()
-        objects, grown = objects.flatten(0, -2), grown.flatten(0, -2)
+        objects, grown = (table.reshape(-1, table.shape[-1]) for table in (objects, grown))
         on, holding = on.reshape(-1, 1), holding.reshape(-1, 1)  # [B, 1]
         size = objects.shape[1]
         slots = torch.arange(size, device=objects.device)

@@ -25,6 +25,16 @@ def test_always_succeeds(split, size):
         assert {*length[rollout["goal_kind"][:, 0] == kind].tolist()} <= lengths
 
 
+def test_one_state_has_the_plan_that_it_has_in_a_batch():
+    env = PlaygroundTextEnv(20, seed=0, text=False)
+    policy, state = OraclePolicy(env.goals), env.reset()
+    chosen, (shortest, steps) = policy(state.clone())["action"], policy.shortest_plans(state)
+    for row in range(20):
+        plans = policy.shortest_plans(state[row])
+        assert torch.equal(plans[0], shortest[row]) and plans[1] == steps[row]
+        assert policy(state[row].clone())["action"] == chosen[row]
+
+
 def transitions(goal, objects):
     """Every state that episodes come through, by the second implementation.
 

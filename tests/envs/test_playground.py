@@ -135,6 +135,8 @@ def test_partial_steps():
         assert (after[still][key] == before[still][key]).all()
     assert (after[still]["hindsight", "kind"] == -1).all() and (after[still]["reward"] == 0).all()
     assert env._steps.tolist() == [4, 3, 3, 4, 3, 4]
+    state = env.rand_action(env.reset().select("action_mask"))
+    env.step(state.set("_step", moves))  # nothing says whether episodes are over
 
 
 def test_saved_state_continues_bit_for_bit():
@@ -144,6 +146,8 @@ def test_saved_state_continues_bit_for_bit():
     states = []
     for each in (env, restored):
         each.load_state_dict(saved)
+        draws = torch.stack([each.action_spec.rand() for _ in range(50)], 1)
+        assert state["action_mask"].gather(1, draws).all()
         torch.manual_seed(0)
         states.append(
             each.rollout(30, tensordict=state.clone(), auto_reset=False, break_when_any_done=False)
@@ -179,8 +183,8 @@ def test_goal_sampler():
 @pytest.mark.parametrize(
     "kwargs, message",
     [
-        ({"num_objects": 2}, r"num_objects \(2\) .* can need 3 objects .*two living things"),
-        ({"num_objects": 97}, r"num_objects \(97\) must be at most 96"),
+        ({"num_objects": 2}, r"num_objects \(2\) must be from 3 to 96, .* or 2 with sequential=F"),
+        ({"num_objects": 97}, r"num_objects \(97\) must be from 3 to 96"),
         ({"num_envs": 0}, "num_envs must be at least 1, got 0"),
         ({"max_steps": 0}, r"max_steps must be in \[1, 32767\], got 0"),
         ({"split": "validation"}, "split must be 'train' or 'test', got 'validation'"),
@@ -217,6 +221,25 @@ def test_a_refused_action_is_named_and_changes_nothing(action, why):
         env.step(state.set("action", torch.tensor([6, 6, action, 6, 6, 6])))
     after = env.state_dict()
     assert all(torch.equal(value, after[key]) for key, value in before.items())
+
+
+def test_an_episode_past_its_time_is_not_played_on():
+    env = make(max_steps=2)
+    state = env.rollout(2, break_when_any_done=False)[:, -1]["next"]
+    assert state["truncated"].any()
+    late = int(state["truncated"].flatten().int().argmax())
+    before = {key: value.clone() for key, value in env.state_dict().items()}
+    moves = torch.arange(6) == late
+    with pytest.raises(ValueError, match=f"episode of environment {late} is over: reset it"):
+        env.step(env.rand_action(state).set("_step", moves))
+    assert all(torch.equal(value, before[key]) for key, value in env.state_dict().items())
+
+
+def test_actions_may_have_a_last_dimension():
+    env, other = make(), make()
+    state = env.rand_action(env.reset())
+    step = other.step(other.reset().set("action", state["action"].unsqueeze(1)))
+    assert (env.step(state)["next"] == step["next"]).all()
 
 
 def test_render():

@@ -1,5 +1,6 @@
 """Text games that others wrote, wrapped."""
 
+import pickle
 from functools import partial
 
 import pytest
@@ -149,6 +150,8 @@ def test_a_state_dict_goes_on_where_games_stood():
     expected = steps_of(env, state)
     other = stairs.make(4, seed=9)
     other.load_state_dict(saved)
+    draws = torch.stack([other.action_spec.rand() for _ in range(20)], 1)
+    assert carried["action_mask"].gather(1, draws).all()
     assert (steps_of(other, carried) == expected).all()
 
 
@@ -168,6 +171,16 @@ def test_a_resumed_game_takes_the_action_that_was_read_however_it_lists_them():
     for each in (env, other):
         step = each.step(state.clone().set("action", torch.tensor([0])))["next"]
         assert texts(step, "observation") == ["You are on floor 1"]
+
+
+def test_an_environment_of_games_is_pickled_with_its_episodes():
+    env = stairs.make(2, seed=0)
+    state = play(env, [2, 2])
+    step = [
+        each.step(state.clone().set("action", torch.tensor([0, 1])))["next"]
+        for each in (pickle.loads(pickle.dumps(env)), env)
+    ]
+    assert (step[0] == step[1]).all()
 
 
 def test_games_that_the_step_mask_leaves_out_stand_still():
@@ -280,7 +293,10 @@ def test_longer_texts_are_an_error_or_cut_and_counted():
 
 def test_actions_that_a_cut_makes_alike_are_refused():
     env = stairs.wrap([Wide()], max_actions=6, action_bytes=8, keep="head")
-    with pytest.raises(ValueError, match=r"actions\[0\] has two .* 'walk way 0' and 'walk way 1'"):
+    with (
+        pytest.warns(match="texts are cut"),
+        pytest.raises(ValueError, match=r"actions\[0\] has two .* 'walk way 0' and 'walk way 1'"),
+    ):
         env.reset()
 
 

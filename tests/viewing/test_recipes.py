@@ -50,6 +50,16 @@ def test_an_agent_is_evaluated(succeeds, export, tmp_path):
     assert (tmp_path / "out" / "results.png").stat().st_size > 5000
 
 
+def test_impossible_goals_are_evaluated_where_asked_for(succeeds, tmp_path):
+    card = AgentCard(environment={"env": SIMPLE | {"impossible": 0.9}}, num_critics=0)
+    export_agent(tmp_path / "model", *load_language_model("tiny"), card=card)
+    for given, least in ((), 1.0), (("env.impossible=0.9",), 0.0):
+        succeeds("evaluate", "agent=model", *SHORT, "episodes=40", f"output={least}", *given)
+        whole = [r for r in read_csv(tmp_path / f"{least}" / "results.csv") if r["kind"] == "all"]
+        [oracle] = [float(r["success"]) for r in whole if r["policy"] == "oracle"]
+        assert oracle == 1.0 if least else oracle < 0.5
+
+
 SHORT = ("splits=[train]", "modes=[greedy]", "episodes=4")
 
 
@@ -58,7 +68,7 @@ def test_seeds_of_a_setting_are_evaluated_together(succeeds, export, tmp_path):
     shutil.copytree(export, tmp_path / "again" / "model")
     agents = f"agent=[{export},{tmp_path / 'again' / 'model'}]"
     said = succeeds("evaluate", agents, *SHORT, "output=out")
-    assert "those of all of them over agents" in said
+    assert "that of their mean is over agents" in said
     rows = read_csv(tmp_path / "out" / "results.csv")
     whole = {row["policy"]: row for row in rows if row["kind"] == "all"}
     one, other, both, chance, _ = whole.values()
@@ -71,7 +81,7 @@ def test_agents_of_different_environments_are_not_averaged(refused, export, tmp_
     card = AgentCard(environment={"env": SIMPLE | {"num_objects": 4}}, num_critics=0)
     other = export_agent(tmp_path / "other", *load_language_model("tiny"), card=card)
     last = refused("evaluate", f"agent=[{export},{other}]", "episodes=8", "output=out")
-    assert f"agent ({other}) was trained in another environment than" in last
+    assert f"agent ({other}) was trained with another env than" in last
     assert not (tmp_path / "out").exists()
 
 
@@ -173,3 +183,21 @@ def test_a_person_plays(succeeds, export, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("h\nGo to red lion\nq\n"))
     said = succeeds("play", f"agent={export}", "goal='grasp red lion'")
     assert "Goal: Grasp red lion (step 1 of 10)" in said and "%" in said
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_person_chooses_the_goal_of_a_game_that_is_made_alone(
+    succeeds, refused, seed, monkeypatch
+):
+    options = ("env=stairs:alone_chosen", "goal='reach floor 2'", f"seed={seed}", "model=tiny")
+    monkeypatch.setattr("sys.stdin", io.StringIO("up\nup\n"))
+    said = succeeds("play", *options)
+    assert "Goal: Reach floor 2" in said and "Goal reached in 2 steps" in said
+
+
+def test_sizes_of_a_game_that_does_not_tell_its_own_are_told_apart(succeeds, tmp_path):
+    game = ("model=tiny", "env=stairs:of_size", "objects=[1,8]")
+    succeeds("evaluate", *game, *SHORT, "episodes=20", "output=out")
+    rows = [r for r in read_csv(tmp_path / "out" / "results.csv") if r["policy"] == "random play"]
+    length = {r["objects"]: float(r["length"]) for r in rows if r["kind"] == "all"}
+    assert length["1"] == 1.0 < length["8"]

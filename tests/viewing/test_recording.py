@@ -1,9 +1,11 @@
 """Records of episodes against what is known of shortest plans."""
 
 import pytest
+import stairs
 import torch
 
 from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.text import decode_text
 from torchrl_glam.viewing import nearest_goals, play, record
 
 from .records import Dabbler, Planner
@@ -98,6 +100,15 @@ def test_a_person_may_fail_leave_and_ask_nobody():
         raise EOFError
 
     assert play(env, read=closed, write=lambda text: None) is False
+
+
+def test_a_game_without_a_batch_is_recorded_and_played():
+    [episode] = record(Dabbler(), stairs.alone(), seed=0)
+    assert 1 <= len(episode["steps"]) <= 8
+    goal = stairs.alone(seed=0).reset()["goal"]
+    floor = int(decode_text(goal).split()[-1])
+    said = ["up" if floor > 0 else "down"] * abs(floor)
+    assert converse(stairs.alone(seed=0), None, *said)[0]
 
 
 def test_an_unknown_goal_gets_the_nearest_ones():

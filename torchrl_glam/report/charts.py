@@ -116,7 +116,7 @@ class _Axis:
         if log:
             self._ticks = _logarithmic_ticks(low, high)
         else:
-            if low == high:
+            if math.isclose(low, high, rel_tol=1e-9, abs_tol=1e-300):
                 low, high = low - (abs(low) / 10 or 1), high + (abs(high) / 10 or 1)
             self._ticks = _linear_ticks(low, high)
         self._scale = math.log10 if log else float

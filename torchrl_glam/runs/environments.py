@@ -21,7 +21,7 @@ from torchrl_glam.goals import ImaginedGoals
 from torchrl_glam.runs.config import LENGTHS, RecipeConfig
 from torchrl_glam.runs.probe import PlanProbe
 from torchrl_glam.runs.seeds import seeded
-from torchrl_glam.text import TokenizeText, describe_env, token_lengths
+from torchrl_glam.text import PromptTemplate, TokenizeText, describe_env, token_lengths
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -195,17 +195,38 @@ def make_env(
     with seeded(seed):  # how much environments draw here depends on how many there are
         draw = goal_sampler if imagined is None else imagined.draw
         env = make_bare_env(config, num_envs, seed, split, draw)
-        lengths = token_lengths(env, tokenizer, template)
-    for name in LENGTHS:
-        if getattr(config, name) is not None:
-            lengths[name] = getattr(config, name)
-    end = None if config.long_texts == "error" else config.long_texts
-    options = {"template": template, "keep": end, "memory": config.memory, **lengths}
+        texts = token_texts(config, env, tokenizer, template)
     env = TransformedEnv(env, imagined)
-    env.append_transform(TokenizeText(tokenizer, **options))
+    env.append_transform(texts)
     game = describe_env(env)
     wanted = {*_READ, game.success_key, *keep}
     return env.append_transform(SelectTransform(*(wanted & game.entries)))
+
+
+def token_texts(
+    config: RecipeConfig,
+    env: EnvBase,
+    tokenizer: PreTrainedTokenizerBase,
+    template: PromptTemplate,
+    *,
+    refuse: bool = True,
+) -> TokenizeText:
+    """The transform that writes tokens, with the configuration's lengths, memory and long texts.
+
+    Args:
+        config: the run's configuration.
+        env: writes the texts.
+        tokenizer, template: of the agent.
+        refuse: whether texts longer than the configuration says are refused, where they are not to
+            be cut. Default: True.
+    """
+    lengths, end = token_lengths(env, tokenizer, template), config.long_texts
+    for name in LENGTHS:
+        if (given := getattr(config, name)) is not None:
+            whole = 0 if refuse or end != "error" else lengths.get(name, 0)
+            lengths[name] = max(given, whole)
+    end = None if end == "error" else end
+    return TokenizeText(tokenizer, template=template, keep=end, memory=config.memory, **lengths)
 
 
 def of_evaluations(config: RecipeConfig) -> RecipeConfig:

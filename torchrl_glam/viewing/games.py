@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchrl.envs import EnvBase, TransformedEnv
 
+from torchrl_glam.envs.game import GoalFunction
 from torchrl_glam.models import Agent, AgentCard, load_agent, zero_shot_agent
 from torchrl_glam.runs.config import ENVIRONMENT, LENGTHS, RecipeConfig
 from torchrl_glam.runs.config.viewing import ViewConfig
 from torchrl_glam.runs.device import choose_device
-from torchrl_glam.runs.environments import OWN_ENV, make_bare_env, refuse_named_env
-from torchrl_glam.text import TokenizeText, token_lengths
+from torchrl_glam.runs.environments import (
+    OWN_ENV,
+    make_bare_env,
+    of_evaluations,
+    refuse_named_env,
+    token_texts,
+)
 
 
 def open_agent(config: ViewConfig, folder: str | None) -> Agent:
@@ -49,7 +56,7 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
     Args:
         config: its ``env`` overrides entries of the agent's, its ``eval_splits`` replace those of
             the agent; if its ``env_class`` differs from the agent's, the agent's settings are
-            ignored.
+            ignored. Impossible goals are played only where it asks for them.
         card: the agent card. None, or a card without an environment: Playground-Text.
 
     Returns:
@@ -78,6 +85,7 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
         own = {}
     default = RecipeConfig()
     env = own.get("env", {} if config.env_class else default.env)
+    env = of_evaluations(replace(default, env_class=named, env=env)).env
     given = {key: getattr(config, key) for key in (*LENGTHS, "memory", "long_texts")}
     texts = {key: value for key, value in given.items() if value is not None}
     own |= texts | {"env_class": config.env_class or named, "env": {**env, **config.env}}
@@ -91,6 +99,7 @@ def make_game(
     num_envs: int,
     split: str = "train",
     seed: int = 0,
+    goal_sampler: GoalFunction | None = None,
     **arguments: Any,
 ) -> EnvBase:
     """Makes the environment that settings describe, with its text.
@@ -100,6 +109,7 @@ def make_game(
         num_envs: number of instances.
         split: a key of the settings' ``eval_splits``. Default: ``"train"``.
         seed: seed of goals and scenes. Default: 0.
+        goal_sampler: draws the goals of all instances. Default: None, the environment draws them.
         **arguments: arguments of the environment that override the settings.
 
     Raises:
@@ -110,7 +120,7 @@ def make_game(
     config.env = {**config.env, **arguments}
     if split not in config.eval_splits:
         raise ValueError(f"split ({split}) must be one of {list(config.eval_splits)}")
-    return make_bare_env(config, num_envs, seed, split)
+    return make_bare_env(config, num_envs, seed, split, goal_sampler)
 
 
 def tokenize(env: EnvBase, agent: Agent, settings: Mapping[str, Any] | None = None) -> EnvBase:
@@ -120,14 +130,9 @@ def tokenize(env: EnvBase, agent: Agent, settings: Mapping[str, Any] | None = No
         env: text environment.
         agent: gives tokenizer and template.
         settings: numbers of tokens to keep, and what of longer texts, as :func:`choose_game` gives
-            them. Default: those of the environment's longest texts, and no memory.
+            them; texts that training would refuse as too long are read whole. Default: those of the
+            environment's longest texts, and no memory.
     """
-    lengths = token_lengths(env, agent.tokenizer, agent.template)
-    settings = settings or {}
-    for name in LENGTHS:
-        if settings.get(name) is not None:
-            lengths[name] = max(settings[name], lengths.get(name, 0))
-    end = settings.get("long_texts", "error")
-    options = {"keep": None if end == "error" else end, "memory": settings.get("memory", 0)}
-    texts = TokenizeText(agent.tokenizer, template=agent.template, **options, **lengths)
+    config = RecipeConfig(**(settings or {}))
+    texts = token_texts(config, env, agent.tokenizer, agent.template, refuse=False)
     return TransformedEnv(env, texts)

@@ -64,10 +64,11 @@ def play(
     state, step = env.reset(), 0
     write(_HELP)
     while True:
-        texts, admissible = decode_text(state["actions"][0]), state["action_mask"][0].nonzero()
+        seen = state.reshape(-1)[0]
+        texts, admissible = decode_text(seen["actions"]), seen["action_mask"].nonzero()
         choices = {slot: texts[slot] for slot in admissible.flatten().tolist()}
-        write(f"\nGoal: {decode_text(state['goal'][0])} (step {step}{limit})")
-        write(decode_text(state["observation"][0]))
+        write(f"\nGoal: {decode_text(seen['goal'])} (step {step}{limit})")
+        write(decode_text(seen["observation"]))
         write("  ".join(f"{slot} {text}" for slot, text in choices.items()))
         action = None
         while action is None:
@@ -84,7 +85,7 @@ def play(
                 write(_hint(state, choices, agent))
             else:
                 write(f"{said!r} is no action here. Give {_HELP}.")
-        after = env.step(state.set("action", torch.tensor([action])))["next"]
+        after = env.step(state.set("action", torch.full(env.batch_size, action)))["next"]
         step += 1
         if (reward := after["reward"].item()) != 0:
             write(f"Reward {reward:g}.")

@@ -68,12 +68,14 @@ def record(
         if deterministic:
             action = probability.argmax(-1)
         else:
-            action = torch.multinomial(probability.flatten(0, -2), 1).view(probability.shape[:-1])
+            rows = probability.reshape(-1, probability.shape[-1])
+            action = torch.multinomial(rows, 1).view(probability.shape[:-1])
         return tensordict.update(read).set("action", action)
 
     with seeded(seed):
         env.set_seed(seed)
         steps = env.rollout(limit, act, break_when_any_done=False)
+    steps = steps.reshape(-1, steps.shape[-1])
     success = goals_reached(steps["next"], description.success_key)
     return [
         _episode(row, reached, description) for row, reached in zip(steps, success, strict=True)

@@ -206,7 +206,7 @@ function drawRun(run, agent, goal) {
   const title = element("h3", {}, agent.name, element("span", { class: "muted" }, ` ${about}`));
   const seen = element("div", {});
   if (run.objects) seen.append(drawScene(run.objects, at));
-  seen.append(element("div", { class: "section" }, element("h3", {}, "What the agent read"),
+  seen.append(element("div", { class: "section" }, element("h3", {}, "Prompt of this step"),
     element("pre", { tabindex: "0" }, prompt(agent, at, goal))));
   const done = element("div", {}, candidates(run, at), facts(run, at));
   if (namesGoals) done.append(named(run, at));
