@@ -133,20 +133,17 @@ class PlayedGame:
 
     def _take(self, action: str, max_steps: int | None) -> None:
         result = self.game.step(action if self.rules.act is None else self.rules.act(action))
-        if len(result) == 5:
-            observation, reward, terminated, truncated, info = result
-        elif len(result) == 4:
-            observation, reward, terminated, info = result
-            truncated = info.get("TimeLimit.truncated", False)
-        else:
+        if len(result) not in (4, 5):
             raise ValueError(
                 f"step of game {self.index} ({self.name}) returns {len(result)} values: they must "
                 "be (observation, reward, terminated, truncated, info) or (observation, reward, "
                 "done, info)"
             )
+        observation, reward, terminated, *more, info = result
         terminated = self._flag("terminated", terminated)
+        truncated = more[0] if more else info.get("TimeLimit.truncated", False)
         truncated = self._flag("truncated", truncated)
-        if len(result) == 4:  # where done means either
+        if not more:  # where done means either
             terminated, truncated = terminated and not truncated, terminated and truncated
         self.steps.append(GameStep(observation, info, action, float(reward)))
         out_of_time = max_steps is not None and len(self.steps) > max_steps

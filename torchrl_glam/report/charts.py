@@ -71,7 +71,7 @@ class Chart:
 
 
 def draw(chart: Chart) -> dict[str, Any]:
-    """What the page's template needs of a chart, places in the units of the drawing.
+    """Computes the data of a chart for the page's template; places are in the drawing's units.
 
     ``newest`` has name and figure of each line if none has two points to draw a line between, else
     None. ``lines`` have a path for each stretch without a gap.

@@ -39,7 +39,7 @@ class RunSummary:
 def summarise(
     curve: Curve, seconds: Sequence[float], end: float, thresholds: Sequence[float]
 ) -> RunSummary:
-    """What counts of one run; between its measurements it is a straight line.
+    """Summarises one run; success between its measurements is interpolated linearly.
 
     Args:
         curve: the run.

@@ -17,14 +17,14 @@ from torchrl_glam.runs.files import replace_file
 from torchrl_glam.runs.records.process import describe_process
 from torchrl_glam.runs.run_folder import PAGE, RECORD
 
-_REST = 200  # a page is written again after so many times what the last one took
+_REST = 200  # times what the last page took, until the next one is written
 
 
 class RunRecord:
     """A run's ``report.html``, and ``run.json`` with what the page says besides metrics.
 
-    The page is written with a row of the metrics if the run has computed 200 times as long as the
-    last one took, so that pages take at most 0.5 % of a run.
+    A new row of the metrics rewrites the page only once the run has computed 200 times as long as
+    the last rewrite took, so that pages take at most 0.5 % of a run.
 
     Args:
         folder: of the run.
