@@ -37,8 +37,13 @@ from pathlib import Path
 import numpy as np
 
 from torchrl_glam.report import read_run
-from torchrl_glam.report.comparison import comparison_table, probability_of_improvement, summarise
-from torchrl_glam.report.games import HELD_OUT, METRIC, game_rows, unusual
+from torchrl_glam.report.comparison import (
+    METRIC,
+    comparison_table,
+    probability_of_improvement,
+    summarise,
+)
+from torchrl_glam.report.games import HELD_OUT, game_rows, unusual
 from torchrl_glam.report.markdown import markdown_table
 from torchrl_glam.report.plotting import plot_learning_curves
 from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
@@ -57,12 +62,13 @@ OWN = ("seed", "output", "resume", "device", "loggers", "checkpoint_every")
 # What makes a game rather than a setting for it.
 ABOUT_GAME = {*ENVIRONMENT, *OWN, "language_model", "results"} - {"memory"}
 
+Run = list[dict[str, float]]  # measurements in order
 read = cache(read_run)
 
 
-def measurements(folder: Path) -> list[dict[str, float]]:
+def measurements(folder: Path) -> Run:
     """The rows of a run in which success was measured; the time is told in others too."""
-    every = [{"step": 0.0, **row} for row in read(folder).rows]
+    every = read(folder).rows
     told = [(0.0, 0.0), *((row["step"], row["seconds"]) for row in every if "seconds" in row)]
     rows = [
         {
@@ -147,12 +153,14 @@ def references(run: Path) -> list[Result]:
     return results
 
 
-def write_table(folder: Path, name: str, names: list[str], rows: list[list]) -> None:
+def write_table(path: Path, rows: list[dict]) -> None:
     """Six digits are more than 500 episodes measure."""
-    with open(folder / name, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows([round(v, 6) if isinstance(v, float) else v for v in row] for row in rows)
+    names = dict.fromkeys(name for row in reversed(rows) for name in row)
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, restval=math.nan, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()})
 
 
 def columns(rates: dict[str, str], thresholds: list[float]) -> dict[str, str]:
@@ -182,52 +190,34 @@ def main() -> None:
     games = sorted({path.parents[2] for path in figure.glob(f"*/*/*/{METRICS}")} if figure else ())
     if figure is not None and not games:
         groups = runs = arms_of(figure)
-    missing = [str(p) for ps in runs.values() for p in ps if not (p / "metrics.csv").exists()]
-    if not games and (missing or not all(runs.values()) or not 0 < len(groups) <= len(runs)):
-        parser.error(
-            f"no run in {missing}" if missing else "every group needs a label of its own and runs"
-        )
+    if not games and not (all(runs.values()) and 0 < len(groups) <= len(runs)):
+        parser.error("every group needs a label of its own and runs")
     try:
         if games:
             with reserved(arguments.out, "games.csv", "games.md", key="--out"):
                 return compare_games(arguments.out, games, thresholds)
+        rows = {label: [measurements(path) for path in paths] for label, paths in runs.items()}
         every = [path for paths in runs.values() for path in paths]
         require_alike(every, environment, "runs of different environments cannot be compared")
         for paths in runs.values() if figure else ():
             require_alike(paths, own_settings, "runs of an arm differ by their seed alone")
-        runs = {told(label, paths): paths for label, paths in runs.items()}
-        rows = {label: [measurements(path) for path in paths] for label, paths in runs.items()}
+        groups = {told(label, runs[label]): (runs[label], rows[label]) for label in runs}
         with reserved(arguments.out, *FILES, key="--out"):
-            compare(arguments.out, runs, rows, thresholds)
+            compare(arguments.out, groups, thresholds)
     except (ValueError, OSError) as error:
         parser.error(str(error)[:2_000])
 
 
-def compare(
-    out: Path,
-    runs: dict[str, list[Path]],
-    rows: dict[str, list[list[dict[str, float]]]],
-    thresholds: list[float],
-) -> None:
-    """Prints and writes what the runs of each label give."""
+def compare(out: Path, groups: dict[str, tuple[list[Path], list[Run]]], thresholds) -> None:
+    """Prints and writes what the runs of each label, folders and measurements, give."""
     # 1. In words
-    curves = {
-        axis: {
-            label: [([r[axis] for r in run], [r[METRIC] for r in run]) for run in group]
-            for label, group in rows.items()
-        }
-        for axis in ("step", "seconds")
-    }
-    end = min(run[-1]["step"] for group in rows.values() for run in group)
+    end = min(run[-1]["step"] for _, runs in groups.values() for run in runs)
     summaries = {
-        label: [
-            summarise(curve, seconds, end, thresholds)
-            for curve, (seconds, _) in zip(group, curves["seconds"][label], strict=True)
-        ]
-        for label, group in curves["step"].items()
+        label: [summarise(run, end, thresholds) for run in runs]
+        for label, (_, runs) in groups.items()
     }
-    for label, group in rows.items():
-        for path, run, summary in zip(runs[label], group, summaries[label], strict=True):
+    for label, (paths, runs) in groups.items():
+        for path, run, summary in zip(paths, runs, summaries[label], strict=True):
             steps, seconds = summary.reached[thresholds[-1]]
             when = f"{steps:.0f} steps, {seconds:.0f} s" if math.isfinite(steps) else "not"
             held_out = run[-1][HELD_OUT]
@@ -236,7 +226,7 @@ def compare(
                 f"{label}, {path.name}: reached {thresholds[-1]:.0%} after {when}; at the end "
                 f"{run[-1][METRIC]:.3f}{also}"
             )
-        before = sorted({read(path).pretraining for path in runs[label]})
+        before = sorted({read(path).pretraining for path in paths})
         print(f"  language model trained on: {'; or '.join(before)}")
     table = comparison_table(summaries, end)
     rates = {f"success at {end:,.0f} steps": "iqm", "area": "area"}
@@ -249,25 +239,31 @@ def compare(
         print(f"a run of {first!r} beats one of {second!r} in {chance:.0%} of the pairs")
 
     # 2. Tables
-    names = ["label", "run", "step", "seconds", "success", "held_out_success"]
+    names = ("step", "seconds", "success", "held_out_success")
     measured = [
-        [label, index, *row.values()]
-        for label, group in rows.items()
-        for index, run in enumerate(group)
+        {"label": label, "run": index, **dict(zip(names, row.values(), strict=True))}
+        for label, (_, runs) in groups.items()
+        for index, run in enumerate(runs)
         for row in run
     ]
-    write_table(out, "success.csv", names, measured)
-    write_table(out, "comparison.csv", list(table[0]), [list(row.values()) for row in table])
+    write_table(out / "success.csv", measured)
+    write_table(out / "comparison.csv", table)
     (out / "comparison.md").write_text(shown, encoding="utf-8")
-    lines = references(next(iter(runs.values()))[0])
+    lines = references(paths[0])
     write_results(lines, out / "references.csv")
     print(format_results(lines))
 
     # 3. Curves
-    for axis, label in (("step", "environment steps"), ("seconds", "seconds")):
-        path = out / ("steps.png" if axis == "step" else "seconds.png")
-        heights = {line.policy: line.success for line in lines}
-        plot_learning_curves(curves[axis], path, references=heights, x_label=label)
+    heights = {line.policy: line.success for line in lines}
+    for axis, name, x_label in (
+        ("step", "steps.png", "environment steps"),
+        ("seconds", "seconds.png", "seconds"),
+    ):
+        curves = {
+            label: [([row[axis] for row in run], [row[METRIC] for row in run]) for run in runs]
+            for label, (_, runs) in groups.items()
+        }
+        plot_learning_curves(curves, out / name, references=heights, x_label=x_label)
 
 
 def read_game(game: Path, thresholds: list[float]) -> tuple[list[dict], dict]:
@@ -293,8 +289,7 @@ def compare_games(out: Path, games: list[Path], thresholds: list[float]) -> None
     for name, keys in unusual({name: settings for name, (_, settings) in found.items()}).items():
         changed = ", ".join(dict.fromkeys(key.split(".", 1)[1] for key in keys))
         table += [{"game": name, **row, "changed": changed} for row in found[name][0]]
-    names = list(dict.fromkeys(name for row in reversed(table) for name in row))
-    write_table(out, "games.csv", names, [[row.get(n, math.nan) for n in names] for row in table])
+    write_table(out / "games.csv", table)
     head = {"game": "{game}", "agent": "{agent}", "runs": "{runs}"}
     head |= columns({"training games": "success", "new games": "new"}, thresholds)
     head |= {"steps of random play": "{pretraining_steps:,}", "steps": "{steps:,.0f}"}

@@ -17,6 +17,7 @@ Appendix G: Gaven et al., 2024, https://arxiv.org/abs/2410.12481
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from tensordict import TensorDict
@@ -61,17 +62,9 @@ def main(cfg: PPOGLAMConfig) -> None:
         policy = OnDevice(TensorDictSequential(trunk, actor, value, selected_out_keys=recorded))
 
         # 2. Loss and optimizer
-        loss = PPOGLAMLoss(
-            trunk,
-            actor,
-            value,
-            objective=config.objective,
-            clip_center=config.clip_center,
-            clip_epsilon=config.clip_epsilon,
-            kl_coeff=config.kl_coeff,
-            entropy_coeff=config.entropy_coeff,
-            critic_coeff=config.critic_coeff,
-        ).to(run.device)
+        terms = ("objective", "clip_center", "clip_epsilon", "kl_coeff", "entropy_coeff")
+        options = config.pick(*terms, "critic_coeff")
+        loss = PPOGLAMLoss(trunk, actor, value, **options).to(run.device)
         loss.make_value_estimator(gamma=config.gamma, lmbda=config.lmbda)
         groups = [
             {"params": list(loss.trunk_parameters()), "lr": config.lr_trunk},
@@ -86,13 +79,6 @@ def main(cfg: PPOGLAMConfig) -> None:
             to_rows.append(SubgoalFilter(run.game.is_subgoal))
         run.keeps(loss=loss, optimizer=optimizer, collector=collector, goals=goals)
 
-        @run.update
-        def update(rows: TensorDict, size: int) -> TensorDict:
-            """One step of the optimizer on rows of this process, of ``size`` of all of them."""
-            terms = run.backward(loss, optimizer, rows, size)
-            norm = torch.tensor(optimizer.step()["all"] / run.ranks.size)
-            return terms.set("grad_norm", norm)
-
         # 4. Training
         for rollout in run.rounds(collector, policy):
             goals.update(rollout)
@@ -106,8 +92,10 @@ def main(cfg: PPOGLAMConfig) -> None:
             for _ in range(config.num_epochs):
                 # all rows once, but for those that fill no batch
                 batches = minibatches(len(rows), config.batch_size, run.ranks)
-                terms = [update(rows[part.to(run.device)], size) for part, size in batches]
-            metrics = run.total(torch.stack(terms).mean(0))  # of the last epoch
+                updates = [run.step(loss, rows[part.to(run.device)], n) for part, n in batches]
+            terms, norms = zip(*updates, strict=True)  # of the last epoch
+            metrics = run.total(torch.stack(terms).mean(0))
+            metrics["grad_norm"] = fmean(norm["all"] for norm in norms)
             if config.objective == "kl" and config.kl_target is not None:
                 loss.adapt_kl_coeff(metrics["kl"], config.kl_target)
             if run.logs:

@@ -20,8 +20,6 @@ import copy
 import csv
 import json
 import math
-import platform
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -58,6 +56,7 @@ from torchrl_glam.runs.environments import make_bare_env, make_env
 from torchrl_glam.runs.evaluation import evaluate
 from torchrl_glam.runs.files import reserved
 from torchrl_glam.runs.program import program
+from torchrl_glam.runs.records.process import describe_process
 from torchrl_glam.runs.run_folder import RunIsDone, require_same_config
 from torchrl_glam.text import describe_env
 
@@ -87,30 +86,20 @@ def read_playground(config: PretrainConfig) -> tuple[Iterator[list[Reading]], di
         return iter(partial(words, config.batch_size), None), {"steps_of_play": 0}
     transcripts, figures = read_game(config, questions=1, weights={"outcome": 1.0})
 
-    def readings() -> Iterator[list[Reading]]:
-        for batch in count(1):
-            # one question each, so twice as many prompts take about the same time
-            turn = batch % TRANSCRIPTS_EVERY == 0
-            yield transcripts(2 * config.batch_size) if turn else words(config.batch_size)
-
-    return readings(), figures
+    # one question each, so twice as many prompts take about the same time
+    size, every = config.batch_size, TRANSCRIPTS_EVERY
+    return (transcripts(2 * size) if i % every == 0 else words(size) for i in count(1)), figures
 
 
 def make_model(config: PretrainConfig, tokenizer) -> T5ForConditionalGeneration:
     """A fresh T5 with tied embeddings; untied ones learn several times slower at this size."""
+    sizes = config.pick("d_model", "d_ff", "num_heads", "num_layers", "num_decoder_layers")
     return T5ForConditionalGeneration(
         T5Config(
+            **sizes,
             vocab_size=len(tokenizer),
-            d_model=config.d_model,
             d_kv=config.d_model // config.num_heads,
-            d_ff=config.d_ff,
-            num_layers=config.num_layers,
-            num_decoder_layers=config.num_decoder_layers,
-            num_heads=config.num_heads,
-            relative_attention_num_buckets=32,
-            relative_attention_max_distance=128,
             dropout_rate=0.0,
-            tie_word_embeddings=True,
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
             decoder_start_token_id=tokenizer.pad_token_id,
@@ -278,10 +267,8 @@ def pretrain(config: PretrainConfig, output: Path, results: Path) -> None:
     plt.savefig(results / "loss.png", dpi=100, bbox_inches="tight")
     plt.close()
     summary = {
-        "command": " ".join(["python", *sys.argv]),
+        **describe_process(),
         "seed": config.seed,
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
-        "torch": torch.__version__,
         "parameters": num_parameters,
         "seconds": round(time.perf_counter() - start, 1),
         "loss": curve[-1][1] if curve else None,

@@ -22,7 +22,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from tensordict import TensorDict
 from tensordict.nn import TensorDictSequential
 from torchrl._utils import timeit
 from torchrl.data import LazyTensorStorage, RandomSampler, TensorDictReplayBuffer
@@ -70,52 +69,23 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
     actor = CandidateActor()
     acting = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
     policy = OnDevice(acting)  # environments and replay buffer are in main memory
-    loss = SACGLAMLoss(
-        trunk,
-        actor,
-        critic,
-        num_actions=n,
-        alpha_init=config.alpha_init,
-        alpha_end=config.alpha_end,
-        target_entropy=config.target_entropy,
-        munchausen=config.munchausen,
-        critic_backprop=config.critic_backprop,
-    ).to(run.device)
+    explorer = with_random_actions(policy, n, config.exploration)
+
+    terms = ("alpha_init", "alpha_end", "target_entropy", "munchausen", "critic_backprop")
+    loss = SACGLAMLoss(trunk, actor, critic, num_actions=n, **config.pick(*terms)).to(run.device)
     loss.make_value_estimator(gamma=config.gamma)
     targets = SoftUpdate(loss, tau=config.tau)
     optimizer = SharedTrunkOptimizer(
         loss,
         lr_trunk_actor=config.lr_trunk,
         lr_trunk_critic=config.lr_trunk,
-        lr_heads=config.lr_heads,
-        lr_alpha=config.lr_alpha,
-        max_grad_norm=config.max_grad_norm,
         separate=config.separate_optimizers,
         group=run.ranks.group,
+        **config.pick("lr_heads", "lr_alpha", "max_grad_norm"),
     )
-
-    @run.update
-    def update(batch: TensorDict, update_actor: bool) -> tuple[TensorDict, dict[str, float]]:
-        """One step of every optimizer and of the targets; its metrics and gradients' norms."""
-        terms = run.backward(loss, optimizer, batch, update_actor=update_actor)
-        norms = optimizer.step()
-        targets.step()
-        return terms, norms
-
-    explorer = with_random_actions(policy, n, config.exploration)
-    kept = {"loss": loss, "optimizer": optimizer}
-    return SimpleNamespace(
-        model=model,
-        env=env,
-        goals=goals,
-        trunk=trunk,
-        policy=policy,
-        explorer=explorer,
-        targets=targets,
-        update=update,
-        kept=kept,
-        **kept,
-    )
+    kept = {"loss": loss, "optimizer": optimizer}  # by checkpoints
+    parts = {"model": model, "env": env, "goals": goals, "trunk": trunk, "targets": targets}
+    return SimpleNamespace(policy=policy, explorer=explorer, kept=kept, **kept, **parts)
 
 
 def make_buffer(config: SACGLAMConfig, game: EnvDescription) -> TensorDictReplayBuffer:
@@ -155,7 +125,8 @@ def learn(run: Run, agent: SimpleNamespace, buffer: TensorDictReplayBuffer, more
         with timeit("time/sample"):
             batch = buffer.sample().to(run.device)
         warmed_up = run.counters["updates"] >= config.warmup_updates
-        terms, norms = agent.update(batch, update_actor=warmed_up)
+        terms, norms = run.step(agent.loss, batch, update_actor=warmed_up)
+        agent.targets.step()
     if run.logs:
         means = {"buffer_size": len(buffer) * run.ranks.size}
         means["score_error"] = score_error(agent.trunk, batch)
@@ -174,13 +145,12 @@ def main(cfg: SACGLAMConfig) -> None:
         collector = run.collect(agent.env, agent.explorer, agent.goals.name)
         run.keeps(**agent.kept, buffer=buffer, collector=collector, goals=agent.goals)
 
-        heads, full = agent.loss.policy_and_values, False
+        heads = agent.loss.policy_and_values
         for steps in run.rounds(collector, agent.policy, heads=heads):
             agent.goals.update(steps)
             with timeit("time/store"):
                 buffer.extend(steps)
-            full = full or run.ranks.all(len(buffer) >= run.mine.batch_size)
-            if full:
+            if run.ranks.all(len(buffer) >= run.mine.batch_size):
                 learn(run, agent, buffer)
         run.finish(agent.model, agent.loss.qvalue_network_params)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -33,20 +34,17 @@ HINDSIGHT = "relabelled"  # stands among the kinds
 
 def shares(runs: list[Path]) -> dict[tuple[str, str], dict[float, list[float]]]:
     """The shares of all runs, by panel and kind, and by step."""
-    found: dict[tuple[str, str], dict[float, list[float]]] = {}
+    found = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        rows = read_run(run).rows
-        kinds = [name.split("/")[2] for name in rows[-1] if name.startswith("kinds/buffer/")]
-        if not kinds:
+        rows = [row for row in read_run(run).rows if "hindsight_in_buffer" in row]
+        if not rows:
             raise ValueError(f"run ({str(run)!r}) measured no kinds of goals in a replay buffer")
+        kinds = [name.split("/")[2] for name in rows[-1] if name.startswith("kinds/buffer/")]
         columns = {(of, kind): f"kinds/{of}/{kind}" for of in PANELS for kind in kinds}
         columns |= {(of, HINDSIGHT): f"hindsight_in_{of}" for of in ("buffer", "batch")}
         for row in rows:
-            if columns["buffer", kinds[0]] in row:  # a kind that none pursued has no cell
-                for place, column in columns.items():
-                    found.setdefault(place, {}).setdefault(row["step"], []).append(
-                        row.get(column, 0.0)
-                    )
+            for place, column in columns.items():  # a kind that none pursued has no cell
+                found[place][row["step"]].append(row.get(column, 0.0))
     return found
 
 

@@ -140,7 +140,7 @@ def test_the_readme_shows_the_recipe():
     recipe = lines((ROOT / "recipes" / "sac_glam.py").read_text(encoding="utf-8"))
     [block] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
     parts = block.split("...\n")
-    assert len(parts) == 3 and all(lines(part) in recipe for part in parts)
+    assert len(parts) == 4 and all(lines(part) in recipe for part in parts)
 
 
 def test_a_table_of_rows_and_one_across_a_column(tmp_path, monkeypatch):

@@ -91,17 +91,11 @@ def main(overrides):
         collector = run.collect(env, policy)
         run.keeps(loss=loss, optimizer=optimizer, buffer=buffer, collector=collector)
 
-        @run.update
-        def update(batch):
-            terms = run.backward(loss, optimizer, batch)
-            optimizer.step()
-            return terms
-
         for steps in run.rounds(collector, policy):
             buffer.extend(steps)
             if run.ranks.all(len(buffer) >= run.mine.batch_size):
                 for _ in range(4):
-                    terms = update(buffer.sample().to(run.device))
+                    terms, _ = run.step(loss, buffer.sample().to(run.device))
                 if run.logs:
                     run.log(run.total(terms), {})
         run.finish(model, critics=TensorDict.from_module(value).unsqueeze(0))

@@ -75,7 +75,9 @@ def test_every_game_of_every_table_is_a_good_configuration(recipe, scale, regist
     ("about", "message"),
     [
         ("{env: babyai, changed: {gamma: 1, tau: 1, seed: 1}}", "change 2 keys at most"),
-        ("{env: babyai, gamma: 1}", r"has keys \['gamma'\] for chess"),
+        ("{env: babyai, gamma: 1}", r"games/bad.yaml: chess has keys \['gamma'\]"),
+        ("", "games/bad.yaml: "),
+        ("{arguments: {}}", "games/bad.yaml: "),
     ],
 )
 def test_a_table_that_is_none_is_refused(about, message, registered, tmp_path):

@@ -230,12 +230,13 @@ def test_a_game_with_goals_named(recipe, tmp_path):
 @of_sac
 def test_what_a_run_stored_can_be_learned_from_again(recipe, unbroken, succeeds, refused, tmp_path):
     stored, _ = unbroken
-    keys = ("gamma=0.7", "tau=0.5", "sampling=prior", "warmup_updates=1")
+    keys = ("gamma=0.7", "tau=0.5", "sampling=prior", "warmup_updates=1", "batch_size=8")
     said = succeeds("offline_sac", stored, *keys, "--updates=3", "--every=2", "--out=off")
     held = metrics(stored)[-1]["buffer_size"]
     assert f"{float(held):,.0f} transitions, stored by step 160" in said
     learned = metrics(tmp_path / "off")
     assert [int(row["step"]) for row in learned] == [0, 2, 3]
+    assert float(learned[1]["entropy"]) < 2  # ln 5 is the most of five actions
     assert float(learned[1]["td_error"]) > 0 and "probe/plan/critic" in learned[1]
     assert "output ('off') holds metrics.csv" in refused("offline_sac", stored, "--out=off")
     for key, message in (

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from corridor import Corridor
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torchrl.checkpoint import Checkpoint, CheckpointError
@@ -20,6 +21,7 @@ from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs import StepCounter, TransformedEnv
 
 from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.runs.checkpoints.adapters import CollectorState, Generators
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 
 CONFIG = {"seed": 3, "hindsight": {"fraction": 0.5, "names": ("a", "b")}, "total_steps": 100}
@@ -84,6 +86,16 @@ def test_global_generators_come_back(tmp_path):
     assert draw() == expected
 
 
+def test_generators_of_gpus_that_are_gone_are_left_out(monkeypatch):
+    """A run from two GPUs is resumed with one, or without any."""
+    gone = {"torch_cuda": [torch.zeros(16, dtype=torch.uint8)] * 2, "torch_mps": torch.zeros(8)}
+    generators = Generators()
+    saved = generators.state_dict() | gone
+    expected = torch.rand(3)
+    generators.load_state_dict(saved)
+    assert torch.equal(torch.rand(3), expected)
+
+
 def replay_buffer(capacity=10):
     return TensorDictReplayBuffer(storage=LazyTensorStorage(capacity), batch_size=2)
 
@@ -142,6 +154,13 @@ def test_collector_goes_on_in_the_middle_of_an_episode(tmp_path):
     assert len(batches) == 10 and len(rest) == 6
     assert all((a == b).all() for a, b in zip(batches[4:], rest, strict=True))
     assert batches[4]["step_count"][:, 0].any()  # no new episode, there would be nothing to see
+
+
+def test_an_environment_that_saves_no_state_is_told_of():
+    env = Corridor(2)
+    state = CollectorState(Collector(env, None, frames_per_batch=4, total_frames=8))
+    with pytest.warns(match="the environment has an empty state_dict: it begins new episodes"):
+        state.load_state_dict(state.state_dict())
 
 
 def test_the_newest_are_kept(tmp_path):

@@ -146,7 +146,8 @@ def on_the_lake(**options):
     env = Lake(8, options.pop("per_step", 0.0))
     statistics = EpisodeStatistics(**options)
     statistics.add(env.rollout(3, policy, break_when_any_done=False))  # 7 episodes of 1 step twice
-    return evaluate(policy, env, seed=0, **options), statistics.summary()
+    vars(env).update(options)  # what the environment says itself
+    return evaluate(policy, env, seed=0), statistics.summary()
 
 
 def test_falling_into_a_hole_ends_an_episode_without_success():
@@ -186,7 +187,7 @@ def test_rewards_on_the_way_are_not_taken_for_success():
 
 def test_a_missing_entry_of_success_is_named():
     with pytest.raises(KeyError, match=r"key 'solved' is missing: success_key must name"):
-        evaluate(None, Lake(2), seed=0, success_key="solved")
+        EpisodeStatistics(success_key="solved").add(Lake(2).rollout(1))
     with pytest.raises(KeyError, match=r"key \('info', 'solved'\) is missing"):
         EpisodeStatistics(success_key=("info", "solved")).add(Lake(2).rollout(1))
 

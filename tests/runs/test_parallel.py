@@ -70,7 +70,7 @@ def agree(ranks):
     out["together"] = caught(fail)
     model = Model(rank)
     out["drifted"] = caught(lambda: ranks.require_alike(model))
-    ranks.align(model, ranks.seed(0))
+    ranks.align(model, seed=rank)
     out["aligned"] = {
         name: value.item() for name, value in model.state_dict().items() if "w" not in name
     }
@@ -172,7 +172,10 @@ def test_shares_add_up(size, ratio):
 
 
 def test_seeds_differ_between_numbers_of_processes_too():
-    seeds = [Ranks(rank, size).seed(3) for size in (1, 2, 3, 4) for rank in range(size)]
+    sizes = ("num_envs", "batch_size", "update_every", "capacity", "total_steps")
+    config = SACGLAMConfig(seed=3, **dict.fromkeys(sizes, 12))
+    shares = [Ranks(rank, size).share(config) for size in (1, 2, 3, 4) for rank in range(size)]
+    seeds = [share.seed for share in shares]
     assert len(set(seeds)) == len(seeds) and seeds[0] == 3
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import sac_glam
 import torch
+from run_metrics import read_csv
 from tensordict import TensorDict
 
 import torchrl_glam.runs.run as run_module
@@ -156,6 +157,56 @@ def test_an_error_of_the_environment_is_not_saved_after(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="fell over"):
         train(tmp_path)
     assert checkpoints(tmp_path) == []
+
+
+def test_a_refused_resume_leaves_the_record_of_the_divergence(tmp_path):
+    def fail(run):
+        raise FloatingPointError("not finite")
+
+    with pytest.raises(FloatingPointError):
+        train(tmp_path, fail=fail, total_steps=16)
+    record = tmp_path / "run" / "diverged.txt"
+    text = record.read_text()
+    (tmp_path / "run" / "checkpoints").mkdir()
+    with pytest.raises((ValueError, OSError)):
+        train(tmp_path, resume=str(tmp_path / "run"), num_envs=5)
+    assert record.read_text() == text
+
+
+def test_an_error_in_the_last_evaluation_is_made_up_for(tmp_path, monkeypatch):
+    plain, calls = run_module.evaluate_splits, []
+
+    def broken(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise RuntimeError("the power fails")
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(run_module, "evaluate_splits", broken)
+    with pytest.raises(RuntimeError, match="power"):
+        train(tmp_path)
+    assert checkpoints(tmp_path) == ["step-000000000064"]
+    train(tmp_path, resume=str(tmp_path / "run"))
+    last = read_csv(tmp_path / "run" / "metrics.csv")[-1]
+    assert last["step"] == "64" and float(last["eval/train/sampled/success"]) >= 0
+    train(tmp_path, resume=str(tmp_path / "run"))
+    assert len(calls) == 3, "once it is made, it is not made again"
+
+
+@pytest.mark.parametrize("resumable", [True, False])
+def test_a_stop_is_told_where_hydra_is_not_used(tmp_path, resumable, caplog):
+    config = SACGLAMConfig(output=str(tmp_path / "run"), **SMALL)
+    config.check()
+    caplog.set_level("INFO")
+    with Run(config, "test", resumable=resumable) as run:
+        agent = sac_glam.make_agent(run, config)
+        run.keeps(loss=agent.loss, optimizer=agent.optimizer)
+        for _ in run.rounds(run.collect(agent.env, agent.policy), agent.policy):
+            signal.raise_signal(signal.SIGTERM)
+        run.finish(agent.model, None)
+    advice = f"; resume with: resume={tmp_path / 'run'}" if resumable else ""
+    assert f"Stopped at step 8{advice}\n" in caplog.text + "\n"
+    assert len(checkpoints(tmp_path)) == resumable
 
 
 def test_what_may_change_on_resume_are_keys_of_the_configuration():

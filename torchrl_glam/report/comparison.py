@@ -17,7 +17,10 @@ from scipy.stats import mannwhitneyu, trim_mean
 from torchrl_glam.runs.success import interval
 
 Curve = tuple[Sequence[float], Sequence[float]]
-"""Environment steps, ascending, and success there."""
+"""Environment steps or seconds, ascending, and success there."""
+
+METRIC = "eval/train/sampled/success"
+"""Success on training games, of the sampled policy."""
 
 
 @dataclass
@@ -37,30 +40,29 @@ class RunSummary:
 
 
 def summarise(
-    curve: Curve, seconds: Sequence[float], end: float, thresholds: Sequence[float]
+    run: Sequence[Mapping[str, float]], end: float, thresholds: Sequence[float]
 ) -> RunSummary:
     """Summarises one run; success between its measurements is interpolated linearly.
 
     Args:
-        curve: the run.
-        seconds: at its measurements.
+        run: its measurements in order, each with ``step``, ``seconds`` and :data:`METRIC`.
         end: the step up to which runs are compared, at most the run's own last one.
         thresholds: of success.
 
     Examples:
-        >>> curve, seconds = ([0, 10, 20, 30], [0.0, 0.5, 1.0, 1.0]), [0, 1, 2, 3]
-        >>> summarise(curve, seconds, end=20, thresholds=[0.9])
+        >>> rows = [(0, 0, 0.0), (10, 1, 0.5), (20, 2, 1.0), (30, 3, 1.0)]
+        >>> run = [{"step": step, "seconds": at, METRIC: value} for step, at, value in rows]
+        >>> summarise(run, end=20, thresholds=[0.9])
         RunSummary(final=1.0, area=0.5, reached={0.9: (20, 2)})
     """
-    x, y = (np.asarray(values, dtype=float) for values in curve)
+    x, y = (np.array([row[key] for row in run], dtype=float) for key in ("step", METRIC))
     final = float(np.interp(end, x, y))
     within = x < end
     area = trapezoid([*y[within], final], [*x[within], end])
     length = end - x[0]
     reached = {}
     for threshold in thresholds:
-        measured = zip(curve[0], seconds, curve[1], strict=True)
-        after = ((step, second) for step, second, value in measured if value >= threshold)
+        after = ((row["step"], row["seconds"]) for row in run if row[METRIC] >= threshold)
         reached[threshold] = next(after, (math.inf, math.inf))
     return RunSummary(final, float(area / length) if length else final, reached)
 

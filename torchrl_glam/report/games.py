@@ -8,10 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchrl_glam.report.comparison import comparison_table, summarise, with_interval
-
-METRIC = "eval/train/sampled/success"
-"""Success on training games, of the sampled policy."""
+from torchrl_glam.report.comparison import METRIC, comparison_table, summarise, with_interval
 
 HELD_OUT = "eval/test/sampled/success"
 """The same on new ones, and goals held out."""
@@ -56,9 +53,7 @@ def game_rows(
     ]
     for arm, runs in arms.items():
         end = min(run[-1]["step"] for run in runs)
-        columns = [[[row[k] for row in run] for k in ("step", METRIC, "seconds")] for run in runs]
-        summaries = [summarise((x, y), seconds, end, thresholds) for x, y, seconds in columns]
-        [row] = comparison_table({arm: summaries}, end)
+        [row] = comparison_table({arm: [summarise(run, end, thresholds) for run in runs]}, end)
         soon = {key: value for key, value in row.items() if "_to_" in key}
         minutes = sum(run[-1]["seconds"] for run in runs) / len(runs) / 60
         row = {"agent": arm, "runs": len(runs), **read, "steps": end}

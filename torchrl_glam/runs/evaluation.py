@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import torch
-from tensordict import NestedKey, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
@@ -27,7 +27,6 @@ def evaluate(
     *,
     seed: int,
     deterministic: bool = False,
-    success_key: NestedKey | None = None,
 ) -> dict[str, float]:
     """Plays exactly one episode in every instance of the environment.
 
@@ -40,8 +39,6 @@ def evaluate(
         env: a vectorised text environment, one episode an instance.
         seed: of environment and policy.
         deterministic: take the most likely action instead of sampling. Default False.
-        success_key: see :func:`~torchrl_glam.runs.records.statistics.goals_reached`. Default: the
-            one that the environment names, else ``"reward"``.
 
     Returns:
         ``success`` (share of all episodes), ``success/<kind>`` for every kind that occurred, and
@@ -56,8 +53,7 @@ def evaluate(
         >>> evaluate(OraclePolicy(env.goals), env, seed=0)["success"]
         1.0
     """
-    options = {"seed": seed, "deterministic": deterministic, "success_key": success_key}
-    reached, length, kind = play_episodes(policy, env, **options)
+    reached, length, kind = play_episodes(policy, env, seed=seed, deterministic=deterministic)
     out = {"success": reached.float().mean().item(), "length": length.float().mean().item()}
     for index, name in enumerate(describe_env(env).goal_kinds):
         chosen = reached[kind == index]
@@ -73,14 +69,13 @@ def play_episodes(
     *,
     seed: int,
     deterministic: bool = False,
-    success_key: NestedKey | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The episodes of :func:`evaluate` one by one; its arguments.
 
     Returns:
         Whether each reached its goal (bool), its steps, and the kind of its goal, ``[B]`` all.
     """
-    success_key = describe_env(env).success_key if success_key is None else success_key
+    success_key = describe_env(env).success_key
     mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
     with seeded(seed), set_exploration_type(mode):
         env.set_seed(seed)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import logging
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -14,19 +13,15 @@ from tensordict import TensorDictBase
 from torchrl_glam.models import Trunk, split_by_tokens
 from torchrl_glam.objectives import GatheringOptimizer, LostProcessError, UpdateFailedError
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
 logger = logging.getLogger(__name__)
 
 
 class HalvingPasses:
-    """Splits batches into passes, and halves these, once in a run, when memory runs out.
+    """Makes updates in passes, and halves these, once in a run, when memory runs out.
 
-    It decorates a function that makes an update and changes nothing but gradients before it has all
-    of them. Where memory runs out, these are forgotten, and the function is called again with
-    ``max_tokens`` halved, with a warning. The gradient of the whole batch is the same. Any other
-    error is told to the other processes of the run.
+    Where memory runs out, the gradients gathered so far are forgotten, and the update is made again
+    with ``max_tokens`` halved, with a warning. The gradient of the whole batch is the same. Any
+    other error is told to the other processes of the run.
 
     Args:
         trunk: the trunk that reads the batches.
@@ -37,48 +32,47 @@ class HalvingPasses:
 
     def __init__(self, trunk: Trunk, optimizer: GatheringOptimizer, max_tokens: int | None) -> None:
         self.max_tokens = max_tokens
-        self._trunk, self._optimizer = trunk, optimizer
-        self._halved = False
-        self._batch: TensorDictBase | None = None
+        self._trunk, self._optimizer, self._halved = trunk, optimizer, False
 
-    def split(self, batch: TensorDictBase) -> list[TensorDictBase]:
-        """The parts of a batch; see :func:`~torchrl_glam.models.split_by_tokens`."""
-        self._batch = batch
-        return split_by_tokens(batch, self._trunk, self.max_tokens)
-
-    def __call__(self, update: Callable[Given, Result]) -> Callable[Given, Result]:
-        """The update, tried again once.
+    def update(
+        self,
+        loss: Callable[[TensorDictBase], TensorDictBase],
+        batch: TensorDictBase,
+        size: int,
+        **options: Any,
+    ) -> tuple[TensorDictBase, dict[str, float]]:
+        """One step of the optimizer; see :meth:`torchrl_glam.runs.run.Run.step`.
 
         Raises:
-            torch.OutOfMemoryError: on a call, if memory runs out and passes were halved before, or
-                are of one token.
+            torch.OutOfMemoryError: if memory runs out and passes were halved before, or are of one
+                token.
         """
-
-        @functools.wraps(update)
-        def halving(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-            self._batch = None
-            while True:
-                try:
-                    return update(*args, **kwargs)
-                except (UpdateFailedError, LostProcessError):
+        while True:
+            try:
+                metrics = []
+                for part in split_by_tokens(batch, self._trunk, self.max_tokens):
+                    terms, share = loss(part), len(part) / size
+                    self._optimizer.backward(terms, share, **options)
+                    metrics.append(terms.detach() * share)
+                return torch.stack(metrics).sum(0), self._optimizer.step()
+            except (UpdateFailedError, LostProcessError):
+                raise
+            except Exception as error:
+                self._optimizer.discard(error)
+                if not isinstance(error, torch.OutOfMemoryError):
                     raise
-                except Exception as error:
-                    self._optimizer.discard(error)
-                    if not isinstance(error, torch.OutOfMemoryError):
-                        raise
-                    self._halve(error)
-                # Not in the handler, where the error still holds what the update had made.
-                gc.collect()
-                if torch.cuda.is_available():
-                    torch.cuda.empty_cache()
+                self._halve(batch, error)
+            terms = metrics = None
+            # Not in the handler, where the error still holds what the update had made.
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
 
-        return halving
-
-    def _halve(self, error: torch.OutOfMemoryError) -> None:
-        tokens, reason = self.max_tokens or 0, str(error).partition("\n")[0]
-        if self.max_tokens is None and self._batch is not None:  # as they were, with padding
-            prompts, nodes = self._trunk.count_tokens(self._batch)
-            tokens = len(self._batch) * int(prompts.max() + nodes.max())
+    def _halve(self, batch: TensorDictBase, error: torch.OutOfMemoryError) -> None:
+        tokens, reason = self.max_tokens, str(error).partition("\n")[0]
+        if tokens is None:  # as they were, with padding
+            prompts, nodes = self._trunk.count_tokens(batch)
+            tokens = len(batch) * int(prompts.max() + nodes.max())
         if self._halved or tokens < 2:
             again = " again, after passes were halved once" if self._halved else ""
             raise torch.OutOfMemoryError(

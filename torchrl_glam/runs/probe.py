@@ -8,6 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
+from torchrl.objectives.value.functional import reward2go
 
 from torchrl_glam.runs.seeds import seeded
 from torchrl_glam.text import Oracle
@@ -115,13 +116,8 @@ class PlanProbe:
         with seeded(self._seed):
             self._env.set_seed(self._seed)
             steps = self._env.rollout(self._max_steps, policy, break_when_any_done=False)
-        done = steps["next", "done"].squeeze(-1)
-        value = torch.zeros(len(steps), device=done.device)
-        returns = []
-        for step in reversed(steps.unbind(1)):
-            going_on = ~step["next", "done"].squeeze(-1)
-            value = step["next", "reward"].squeeze(-1) + self._gamma * value * going_on
-            returns.append(value)
-        steps["return"] = torch.stack(returns[::-1], 1)
-        first_episode = done.int().cumsum(1) - done.int() == 0
+        reward, done = steps["next", "reward"], steps["next", "done"]
+        steps["return"] = reward2go(reward, done, self._gamma).squeeze(-1)
+        ends = done.squeeze(-1).int()
+        first_episode = ends.cumsum(1) - ends == 0
         return steps.exclude("next")[first_episode]

@@ -106,7 +106,7 @@ def program(main: Callable | None = None, **files: str) -> Callable:
 
 
 def _job(main: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Passes over a run that is done; why one of several failed is said at once."""
+    """Skips a run that is done; in a sweep, logs at once why a run failed."""
 
     @functools.wraps(main)
     def job(cfg: Any) -> None:
@@ -134,6 +134,8 @@ def end_sweep() -> None:
 
 def how_to_resume(folder: Path) -> str:
     """The arguments that resume the present run: its folder, and its configuration again."""
+    if not HydraConfig.initialized():
+        return f"resume={folder}"
     given = HydraConfig.get()
     own = ("output", "resume")
     kept = [key for key in given.overrides.task if key.split("=")[0] not in own]

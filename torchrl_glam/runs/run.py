@@ -6,17 +6,15 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDictBase
 from torchrl._utils import timeit
 
 from torchrl_glam.models import check_gradients
-from torchrl_glam.objectives import GatheringOptimizer, UpdateFailedError
+from torchrl_glam.objectives import UpdateFailedError
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.device import choose_device
@@ -24,7 +22,7 @@ from torchrl_glam.runs.environments import make_probe
 from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate_splits
 from torchrl_glam.runs.files import replace_file
 from torchrl_glam.runs.interrupt import StopSignal
-from torchrl_glam.runs.out_of_memory import Given, HalvingPasses, Result
+from torchrl_glam.runs.out_of_memory import HalvingPasses
 from torchrl_glam.runs.processes.ranks import Ranks
 from torchrl_glam.runs.program import end_sweep, how_to_resume
 from torchrl_glam.runs.records.metrics import MetricsTable, Record
@@ -45,9 +43,9 @@ class Run(Setting):
     It owns the folder and its lock, seeds, device, the processes that torchrun started, what is
     checkpointed and restored, signals to stop, batches split for memory, the progress bar, metrics,
     evaluations and the results. An algorithm calls ``load_model`` and ``make_envs``, then
-    :meth:`keeps`, loops over :meth:`rounds` with a function that :meth:`update` decorates and
-    :meth:`log`, and ends with :meth:`finish`. If the loop ends by an error, a checkpoint is saved
-    where the run's state is whole: all that was collected is stored, and the weights are finite.
+    :meth:`keeps`, loops over :meth:`rounds` with :meth:`step` and :meth:`log`, and ends with
+    :meth:`finish`. If the loop ends by an error, a checkpoint is saved where the run's state is
+    whole: all that was collected is stored, and the weights are finite.
 
     Args:
         config: the checked configuration.
@@ -93,12 +91,11 @@ class Run(Setting):
                         f"folder {str(self.folder)!r} is not there for process {self.ranks.rank}"
                     )
             self.settle(choose_device(config.device), config.seed)
-            (self.folder / DIVERGED).unlink(missing_ok=True)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        # What strikes all processes at the same place, where they can still act together.
+        # Errors that every process raises at the same point, so they can still save together.
         shared = Exception if self.ranks.size == 1 else UpdateFailedError
         with self._stack:
             if isinstance(error, FloatingPointError):  # from which no run resumes
@@ -154,65 +151,48 @@ class Run(Setting):
             trunk.check_exactness()
         if self.ranks.first:
             replace_file(self.folder / CONFIG, OmegaConf.to_yaml(OmegaConf.create(asdict(config))))
+            (self.folder / DIVERGED).unlink(missing_ok=True)
 
-    def _save(self) -> Path | None:
-        if not self._resumable:
-            return None
+    def _save(self) -> Path:
         self._whole = False  # it is not tried again if this fails
         path = self._checkpoints.save(self.counters["steps"], self._kept, asdict(self.config))
         self._whole = True
         return path
 
-    def backward(
+    def step(
         self,
         loss: Callable[[TensorDictBase], TensorDictBase],
-        optimizer: GatheringOptimizer,
         batch: TensorDictBase,
         size: int | None = None,
         **options: Any,
-    ) -> TensorDictBase:
-        """Gathers a loss's gradients in the parts that ``split_by_tokens`` makes of a batch.
+    ) -> tuple[TensorDictBase, dict[str, float]]:
+        """Makes one update: the gradient of a loss on a batch, and a step of the optimizer.
+
+        The batch is split into parts of ``max_tokens_per_pass`` tokens, and these once more where
+        memory runs out. What fails on one process fails on all. The update is timed and counted.
 
         Args:
             loss: gives means over the rows of a part.
-            optimizer: gathers the gradients.
             batch: rows of this process.
             size: rows of all processes. Default: the configuration's ``batch_size``.
             **options: of the optimizer's ``backward``.
 
         Returns:
-            The loss's entries, this process's share of the means over all rows.
-        """
-        metrics = []
-        for part in self._passes.split(batch):
-            terms, share = loss(part), len(part) / (size or self.config.batch_size)
-            optimizer.backward(terms, share, **options)
-            metrics.append(terms.detach() * share)
-        return torch.stack(metrics).sum(0)
-
-    def update(self, function: Callable[Given, Result]) -> Callable[Given, Result]:
-        """Decorates a function that makes one update, by :meth:`backward` and the optimizer's step.
-
-        Where memory runs out, the update is made again in smaller parts. What fails on one process
-        fails on all. The update is timed and counted.
+            The loss's entries, this process's share of the means over all rows, and the norms that
+            the optimizer's ``step`` returns.
 
         Raises:
             FloatingPointError: if numbers are not finite, with the last good checkpoint.
         """
-
-        @wraps(function)
-        def updated(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-            self._whole = True  # what was collected is stored by now
-            try:
-                with timeit("time/update"):
-                    result = self._passes(function)(*args, **kwargs)
-            except FloatingPointError as error:
-                checkpoint = self._checkpoints.latest()
-                raise diverged(error, self.counters, self.config, checkpoint) from error
-            self.counters["updates"] += 1
-            return result
-
-        return updated
+        self._whole = True  # what was collected is stored by now
+        try:
+            with timeit("time/update"):
+                result = self._passes.update(loss, batch, size or self.config.batch_size, **options)
+        except FloatingPointError as error:
+            checkpoint = self._checkpoints.latest()
+            raise diverged(error, self.counters, self.config, checkpoint) from error
+        self.counters["updates"] += 1
+        return result
 
     def rounds(
         self,
@@ -241,8 +221,11 @@ class Run(Setting):
         if hasattr(collector, "shutdown"):
             self._stack.callback(collector.shutdown)
         self._progress.start(self.name, self._stack)
-        if not self._table.rows:
-            self._table.add(0, self._evaluate())
+        at, rows = counters["steps"], self._table.rows
+        if not rows or rows[-1]["step"] < at == config.total_steps:  # an error came before its end
+            self._table.add(at, self._evaluate())
+            if at:
+                self._save()
         batches = iter(collector)
         while counters["steps"] < config.total_steps and not self._stopping:
             self._whole = self._whole and apart
@@ -264,7 +247,7 @@ class Run(Setting):
             self._table.add(at, row)
         due = config.checkpoint_every and at % config.checkpoint_every == 0
         self._stopping = self.ranks.any(self._stop.requested)  # all of them after the same round
-        if due or finished or self._stopping:
+        if self._resumable and (due or finished or self._stopping):
             self._save()
 
     def _evaluate(self) -> dict[str, float]:
@@ -304,11 +287,12 @@ class Run(Setting):
         """
         self._progress.bar.close()
         at, unit = self.counters["steps"], self._unit.split()[-1]
-        if not self.ranks.first:
-            return
         if self._stopping:
-            logger.info("Stopped at step %s; resume with: %s", at, how_to_resume(self.folder))
+            how = f"; resume with: {how_to_resume(self.folder)}" if self._resumable else ""
+            if self.ranks.first:
+                logger.info("Stopped at step %s%s", at, how)
             end_sweep()
+        if self._stopping or not self.ranks.first:
             return
         env = self._eval_envs["train"]
         final = save_results(

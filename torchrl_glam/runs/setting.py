@@ -47,6 +47,8 @@ class Setting:
     def settle(self, device: torch.device, seed: int) -> None:
         """Prepares for the language model's device, and seeds the global generators."""
         self.device, self._autocast = device, choose_autocast(self.config.autocast, device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # whose generator `seeded` puts back
         self._slow = device.type == "cpu" and self._autocast is not None  # bfloat16 on the CPU
         bound_kernel_caches()
         keep_freed_memory()
@@ -120,7 +122,8 @@ class Setting:
     ) -> Collector:
         """TorchRL's collector of this process's share of ``update_every`` steps a round.
 
-        It has no end, at which it would close what is still to be saved. ``name`` may write the
+        It never ends by itself: TorchRL's would then close the environments, whose state is still
+        to be saved. ``name`` may write the
         goals that its steps reached, in hindsight.
         """
         return Collector(

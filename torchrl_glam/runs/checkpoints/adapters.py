@@ -5,6 +5,7 @@ Nothing here is pickled, so loading runs no code that came with the file.
 
 import errno
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,13 @@ class CollectorState:
         self.collector.load_state_dict(state["counters"], strict=False)
         if "traj_pool" in state["counters"]:
             self.collector._traj_pool.load_state_dict(state["counters"]["traj_pool"])
+        if not tree_leaves(state["environment"]):
+            warnings.warn(
+                "the environment has an empty state_dict: it begins new episodes where the run "
+                "resumes, while the collector goes on with the old ones. Give it a state_dict and "
+                "a load_state_dict that restore its episodes and random numbers",
+                stacklevel=2,
+            )
         self._env.load_state_dict(state["environment"])
         env = self.collector.env
         carrier = TensorDict(state["carrier"], batch_size=env.batch_size, device=env.device)
@@ -191,6 +199,18 @@ class CollectorState:
         self.collector._carrier = carrier
 
 
+class Generators(GlobalRNGState):
+    """The global generators; those of devices that are not there now are left out."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what ``state_dict`` returned, maybe on another machine."""
+        here = self.state_dict()
+        kept = {name: value for name, value in state.items() if name in here}
+        if len(kept.get("torch_cuda", ())) != len(here.get("torch_cuda", ())):
+            del kept["torch_cuda"]
+        super().load_state_dict(kept)
+
+
 def as_checkpoint(objects: Mapping[str, Any]) -> Checkpoint:
     """The objects of a run with what saves each, and the global generators.
 
@@ -198,7 +218,7 @@ def as_checkpoint(objects: Mapping[str, Any]) -> Checkpoint:
         TypeError: if an object is of no kind that can be saved.
     """
     checkpoint = Checkpoint()
-    checkpoint.register("generators", GlobalRNGState(), adapter=StateDictAdapter())
+    checkpoint.register("generators", Generators(), adapter=StateDictAdapter())
     for name, value in objects.items():
         if isinstance(value, ReplayBuffer):
             checkpoint.register(name, value, adapter=ReplayBufferAdapter())

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
+from torchrl_glam._files import shorten
 from torchrl_glam.runs.config.base import RecipeConfig
 
 GROUPS = {
@@ -22,8 +25,9 @@ GROUPS = {
 }
 # The configuration that each kind of sweep starts from.
 _STARTS = {"+figure": "sequential", "+games": "games"}
-# Options of each sweep's groups, such as the arms of +figure=9. Hydra gets those of the sweep at
-# hand: it copies all that it has many times. What is wrong with a table is told to who asks for it.
+# Options of each sweep's groups, such as the arms of +figure=9. Hydra is given only those of the
+# sweep asked for, as it copies its store many times. A faulty table is kept as its error, which is
+# raised when it is asked for.
 _SWEPT: dict[str, dict[str, dict] | ValueError] = {}
 _MOST_CHANGED = 2  # keys of a game
 
@@ -49,13 +53,14 @@ def register(name: str, kind: type[RecipeConfig], folder: Path) -> None:
             if group == "scale":  # which names keys of all recipes
                 node = {key: node[key] for key in node if key in {"defaults", *schema}}
             store.store(group=group, name=file.stem, node=node, package="_global_")
-    for file in sorted((folder / "figure").glob("*.yaml")):
-        _register_figure(name, file.stem, OmegaConf.load(file))
-    for file in sorted((folder / "games").glob("*.yaml")):
-        try:
-            _register_games(name, file.stem, OmegaConf.load(file), {"defaults", *map(str, schema)})
-        except ValueError as error:
-            _SWEPT[f"+games={file.stem}"] = error
+    known = {"defaults", *map(str, schema)}
+    for sweep, add in (("figure", _register_figure), ("games", partial(_register_games, known))):
+        for file in sorted((folder / sweep).glob("*.yaml")):
+            try:
+                add(name, file.stem, OmegaConf.load(file))
+            except (ValueError, TypeError, AttributeError, OmegaConfBaseException) as error:
+                message = f"{sweep}/{file.name}: {shorten(error)}"
+                _SWEPT[f"+{sweep}={file.stem}"] = ValueError(message)
 
 
 def _register_figure(recipe: str, name: str, figure: DictConfig) -> None:
@@ -70,7 +75,7 @@ def _register_figure(recipe: str, name: str, figure: DictConfig) -> None:
     _register_sweep(f"+figure={name}", folder, {f"arm_{name}": arms}, seeds, figure)
 
 
-def _register_games(recipe: str, name: str, sweep: DictConfig, known: set[str]) -> None:
+def _register_games(known: set[str], recipe: str, name: str, sweep: DictConfig) -> None:
     """Makes ``+games=<name>`` known: a sweep over games, arms and seeds.
 
     Each game has a model for each seed, made by the arm ``model``. A recipe takes its own keys.
@@ -81,14 +86,11 @@ def _register_games(recipe: str, name: str, sweep: DictConfig, known: set[str]) 
     for game, about in sweep.games.items():
         option, arguments, changed = (about.get(key) for key in ("env", "arguments", "changed"))
         if unknown := sorted({*about} - {"env", "arguments", "changed"}):
-            raise ValueError(
-                f"games/{name}.yaml has keys {unknown} for {game}: a game has env, arguments and "
-                "changed"
-            )
+            raise ValueError(f"{game} has keys {unknown}: a game has env, arguments and changed")
         if len(changed or {}) > _MOST_CHANGED:
             raise ValueError(
-                f"games/{name}.yaml has changed ({[*changed]}) for {game}: change {_MOST_CHANGED} "
-                "keys at most, and put what suits all games into <recipe>/games.yaml"
+                f"{game} has changed ({[*changed]}): change {_MOST_CHANGED} keys at most, and put "
+                "what suits all games into <recipe>/games.yaml"
             )
         own_class = {"env_class": option} if ":" in option else {}
         node = {

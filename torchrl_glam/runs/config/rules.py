@@ -13,6 +13,10 @@ Switch = Any
 class Rules:
     """What a configuration may require of its keys; each raises ValueError."""
 
+    def pick(self, *keys: str) -> dict[str, Any]:
+        """Some keys and their values, as keyword arguments of the same names."""
+        return {key: getattr(self, key) for key in keys}
+
     def require(self, key: str, holds: bool, expected: str) -> None:
         """Requires a condition."""
         if not holds:

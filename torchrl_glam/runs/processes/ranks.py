@@ -72,10 +72,9 @@ class Ranks:
         if not dist.is_torchelastic_launched() or int(os.environ["WORLD_SIZE"]) == 1:
             return cls()
         cuda = config.device.startswith(("cuda", "auto")) and torch.cuda.is_available()
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if cuda and dist.is_nccl_available() else "gloo",
-            timeout=PATIENCE,
-        )
+        if not dist.is_initialized():  # by an earlier run of a sweep
+            nccl = cuda and dist.is_nccl_available()
+            dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=PATIENCE)
         ranks = cls(dist.get_rank(), dist.get_world_size(), dist.group.WORLD)
         config.output = ranks.gather(config.output)[0]
         ranks._require_same(asdict(config), "start all processes with the same command")
@@ -112,7 +111,7 @@ class Ranks:
                     f"{key} ({getattr(config, key)}) must be {alone} with {self.size} processes: "
                     "each would go by its own episodes alone"
                 )
-        shares: dict[str, Any] = {"seed": self.seed(config.seed)}
+        shares: dict[str, Any] = {"seed": derive_seed(config.seed, self.rank, self.size)}
         for key in (key for key in _DIVIDED if hasattr(config, key)):
             value = getattr(config, key)
             if value % self.size:
@@ -126,10 +125,6 @@ class Ranks:
             first, last = (relabelled * r // self.size for r in (self.rank, self.rank + 1))
             shares["hindsight_ratio"] = (last - first) / shares["batch_size"]
         return replace(config, **shares)
-
-    def seed(self, seed: int) -> int:
-        """A seed for what this process draws alone; no two processes share one."""
-        return seed if self.size == 1 else derive_seed(seed, self.rank, self.size)
 
     def align(self, loss: nn.Module, seed: int) -> None:
         """Gives every process the first one's weights, and random numbers of its own from here on.
