@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from families import make_model
+from families import make_model, make_states
 from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
@@ -22,6 +22,7 @@ from torchrl_glam.models import (
     load_tokenizer,
     make_critic,
     make_trunk,
+    zero_shot_agent,
 )
 from torchrl_glam.models.card import CARD, HEADS
 from torchrl_glam.objectives import SACGLAMLoss
@@ -237,3 +238,11 @@ def test_adapters_of_another_model_are_refused(adapters, tmp_path):
     (adapters / "adapter_model.safetensors").rename(adapters / "adapter_model.bin")
     with pytest.raises(ValueError, match="a pickle .*which may run code and is not opened"):
         load_language_model(adapters)
+
+
+def test_keys_of_the_trunk_reach_actor_and_heads(tokenizer):
+    keys = {"log_likelihood_key": ("out", "ll"), "mask_key": ("text", "mask")}
+    agent = zero_shot_agent("tiny", **keys)
+    states = make_states(tokenizer).rename_key_("action_mask", ("text", "mask"))
+    assert agent.policy(states.clone())["action"].shape == (3,)
+    assert agent.read(states)["probability"].sum(-1).tolist() == pytest.approx([1.0] * 3)

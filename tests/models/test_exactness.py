@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 from architectures import make_architecture
-from families import FAMILIES, make_model, make_states
+from families import ACTIONS, FAMILIES, GOALS, OBSERVATIONS, make_model, make_states, plain_score
 from peft import LoraConfig
 from torch import nn
 
@@ -216,3 +216,35 @@ def test_adapters_get_their_gradients(in_4bit, flan_t5):
 def test_a_model_without_layers_is_refused():
     with pytest.raises(ValueError, match="gradient_checkpointing .* for Linear"):
         checkpoint_layers(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("backend", ["cuda", "mkldnn"])
+def test_reduced_precision_is_put_aside_and_back(backend, tokenizer):
+    matmul = getattr(torch.backends, backend).matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, "tf32" if backend == "cuda" else "bf16"
+    try:
+        chosen = matmul.fp32_precision
+        make_trunk(make_model("t5", tokenizer), tokenizer)
+        assert matmul.fp32_precision == chosen != "ieee"
+    finally:
+        matmul.fp32_precision = before
+
+
+@torch.no_grad()
+def test_positions_of_padding_are_those_of_no_other_state(tokenizer):
+    """M2M100 gives padding a position of its own; the first state has the smallest trie."""
+    model = make_architecture("m2m_100", tokenizer, scale=4.0)
+    actions = [["Grasp", "", "", "", ""], *ACTIONS[:2]]
+    states = make_trunk(model, tokenizer)(make_states(tokenizer, actions=actions))
+    for state, slot in states["action_mask"].nonzero().tolist():
+        where = GOALS[state], OBSERVATIONS[state], actions[state][slot]
+        expected, _, _ = plain_score(model, tokenizer, *where)
+        assert states["log_likelihood"][state, slot] == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_a_head_of_another_precision_than_its_input_scores(tokenizer):
+    """The last layer of opt-350m is a matrix, whose output autocast makes bfloat16."""
+    model = make_architecture("opt-350m", tokenizer)
+    half, whole = (make_trunk(model, tokenizer, autocast=t) for t in (torch.bfloat16, None))
+    scores = [trunk(make_states(tokenizer))["log_likelihood"] for trunk in (half, whole)]
+    assert (scores[0] - scores[1])[make_states(tokenizer)["action_mask"]].abs().max() < 0.2

@@ -193,3 +193,21 @@ def test_an_export_writes_through_no_link(folders, tmp_path):
         export_agent(tmp_path / "out", *load(folders["gpt2"], "gpt2"))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["tokenizer.json"]
     assert (tmp_path / "mine.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("family", "head"), [("gpt2", "lm_head"), ("flan-t5", "shared")])
+def test_adapters_of_tied_weights_are_not_merged(family, head, folders, tmp_path):
+    lora = LoraConfig(r=2, target_modules=[*TARGETS[family], head], init_lora_weights=False)
+    model, tokenizer = load_language_model(folders[family], lora=lora)
+    with pytest.raises(ValueError, match="cannot be merged into one of them: use 'adapter'"):
+        export_agent(tmp_path / "merged", model, tokenizer, kind="merged")
+    assert not (tmp_path / "merged").exists()
+    export_agent(tmp_path / "adapter", model, tokenizer, kind="adapter")
+
+
+def test_an_export_draws_no_random_numbers(folders, tmp_path):
+    lora = LoraConfig(target_modules=TARGETS["gpt2"])
+    model, tokenizer = load_language_model(folders["gpt2"], lora=lora)
+    before = torch.get_rng_state()
+    export_agent(tmp_path, model, tokenizer, kind="merged")
+    assert torch.equal(torch.get_rng_state(), before)

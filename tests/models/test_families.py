@@ -8,6 +8,7 @@ from families import (
     GOALS,
     OBSERVATIONS,
     assert_plain,
+    fresh_trunk,
     make_model,
     make_nine_states,
     make_states,
@@ -362,3 +363,24 @@ def test_states_of_any_number_have_few_shapes(trunks, played, monkeypatch):
         monkeypatch.undo()
     assert len(shapes[1]) > 10
     assert len(shapes[4]) <= 2
+
+
+def test_some_outputs_can_be_chosen_and_misspelt_parts_are_refused(tokenizer):
+    trunk, states = fresh_trunk("t5"), make_states(tokenizer)
+    whole = fresh_trunk("t5")(states.clone())
+    chosen = trunk.select_out_keys("log_likelihood")(states.clone())
+    assert set(chosen.keys()) - set(states.keys()) == {"log_likelihood"}
+    assert torch.equal(chosen["log_likelihood"], whole["log_likelihood"])
+    with pytest.raises(ValueError, match=r"only \('score'\) must be None or one of"):
+        trunk(states, only="score")
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2"])
+def test_no_state_and_one_state(family, tokenizer):
+    trunk, states = fresh_trunk(family), make_states(tokenizer)
+    with pytest.raises(ValueError, match=r"batch size \[0\]: give one state or more"):
+        trunk(states[:0])
+    assert [len(part) for part in split_by_tokens(states[:0], trunk, 50)] == [0]
+    counted = [n.tolist() for n in trunk.count_tokens(states)]
+    for row in range(3):
+        assert [n.item() for n in trunk.count_tokens(states[row])] == [n[row] for n in counted]

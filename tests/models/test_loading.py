@@ -1,6 +1,7 @@
 """Language models from the package, from folders, with adapters and in 4 bits; and wrong names."""
 
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,10 +13,13 @@ from torchrl.envs import TransformedEnv
 
 from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import (
+    AgentCard,
     CandidateActor,
     DecoderOnlyTrunk,
     EncoderDecoderTrunk,
     check_gradients,
+    export_agent,
+    load_agent,
     load_language_model,
     load_tokenizer,
     make_trunk,
@@ -214,3 +218,37 @@ def test_bfloat16_products_stay_close(flan_t5):
     fast = EncoderDecoderTrunk(model, tokenizer, autocast=torch.bfloat16)(batch)["log_likelihood"]
     assert fast.dtype == torch.float32
     torch.testing.assert_close(fast, exact, atol=0.1, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2", "qwen2"])
+def test_a_folder_without_a_tokenizer_is_named(family, tmp_path):
+    make_model(family, load_tokenizer("tiny")).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="has no tokenizer, or one that knows no word: save the"):
+        load_language_model(tmp_path)
+
+
+def test_adapters_alone_take_the_tokenizer_of_their_base(tmp_path):
+    model, tokenizer = load_language_model("tiny", lora=LoraConfig(target_modules=["q"]))
+    model.save_pretrained(tmp_path)
+    assert len(load_language_model(tmp_path)[1]) == len(tokenizer)
+
+
+def test_a_pattern_of_modules_can_be_loaded_again(tmp_path):
+    lora = LoraConfig(target_modules=r".*EncDecAttention\.(q|v)")
+    model, tokenizer = load_language_model("tiny", lora=lora)
+    again, _ = load_language_model(export_agent(tmp_path, model, tokenizer, kind="adapter"))
+    assert set(again.targeted_module_names) == set(model.targeted_module_names) != set()
+    lora = LoraConfig(target_modules=["q"], trainable_token_indices=[3])
+    with pytest.raises(ValueError, match="trainable_token_indices"):
+        load_language_model("tiny", lora=lora)
+
+
+def test_a_folder_of_ones_own_may_have_the_name_of_an_embedded_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, tokenizer = load_language_model("tiny")
+    model.get_input_embeddings().weight.data.zero_()
+    export_agent("./tiny", model, tokenizer, card=AgentCard(num_critics=0, pretraining="mine"))
+    for place in ("./tiny", Path("tiny")):
+        assert load_agent(place).card.pretraining == "mine"
+        assert not load_language_model(place)[0].get_input_embeddings().weight.any()
+    assert load_agent("tiny").card.pretraining != "mine"

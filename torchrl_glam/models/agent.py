@@ -91,7 +91,8 @@ class Agent:
 def load_agent(folder: str | Path, *, device: torch.device | str = "cpu", **kwargs) -> Agent:
     """Loads a trained agent: language model, trunk, actor and value heads.
 
-    The agent scores as it did when it was exported. Nothing is unpickled: weights are read from
+    The agent scores as it did when it was exported, in full precision: give ``autocast`` again if
+    it was trained with it. Nothing is unpickled: weights are read from
     safetensors, the rest from JSON.
 
     Args:
@@ -124,7 +125,7 @@ def load_agent(folder: str | Path, *, device: torch.device | str = "cpu", **kwar
         >>> agent.read(env.reset())["probability"].sum(-1).round(decimals=3)
         tensor([1., 1.])
     """
-    folder = find_export(Path(folder))
+    folder = find_export(folder)
     card = AgentCard.read(folder)
     model, tokenizer = load_language_model(
         folder,
@@ -171,14 +172,16 @@ def _make_agent(
     with torch.device("meta"):  # until their weights are known to have the sizes that it tells
         for _ in range(card.num_critics):
             if card.critic == "state":
-                critic = ValueHead(trunk.embedding_dim, card.hidden_sizes)
+                options = {"prompt_embedding_key": trunk.out_keys[-1]}
+                critic = ValueHead(trunk.embedding_dim, card.hidden_sizes, **options)
             else:
                 whole, critic = make_critic(trunk, card.critic, **sizes)
             critics.append(critic)
     if critics:
         _load_heads(folder, card, critics)
     critics = [critic.to(device).requires_grad_(False).eval() for critic in critics]
-    return Agent(whole, CandidateActor(), critics, tokenizer, card)
+    actor = CandidateActor(log_likelihood_key=trunk.out_keys[0], action_mask_key=trunk.in_keys[-1])
+    return Agent(whole, actor, critics, tokenizer, card)
 
 
 def _load_heads(folder: Path, card: AgentCard, critics: list[TensorDictModule]) -> None:

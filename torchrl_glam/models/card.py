@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from torchrl_glam._files import open_below, read_json, shorten
 from torchrl_glam.models.critic import CriticInput
-from torchrl_glam.models.loading import EMBEDDED
+from torchrl_glam.models.loading import is_embedded
 from torchrl_glam.models.trunks.likelihood import Normalisation
 from torchrl_glam.text import PromptTemplate
 
@@ -182,13 +182,14 @@ def _is_whole(value: Any, low: int = 1, high: int = 2**20) -> bool:
     return type(value) is int and low <= value <= high
 
 
-def find_export(folder: Path) -> Path:
+def find_export(folder: str | Path) -> Path:
     """The folder that holds an agent's card: the one given, or that of a run's export.
 
     ``"tiny"`` is the embedded agent. Raises FileNotFoundError naming what is missing.
     """
-    if str(folder) in EMBEDDED:
+    if is_embedded(folder):
         return Path(__file__).parents[1] / "assets" / "agent"
+    folder = Path(folder)
     for place in (folder, folder / "model"):
         if (place / CARD).is_file():
             return place

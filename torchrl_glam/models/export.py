@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal, get_args
 
+import torch
 from safetensors.torch import save_file
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -92,6 +93,11 @@ def export_agent(
     if kind not in get_args(ExportKind):
         raise ValueError(f"kind ({kind!r}) must be one of {get_args(ExportKind)}")
     adapted = hasattr(model, "peft_config") and hasattr(model, "get_base_model")
+    if adapted and kind == "merged" and _adapts_tied_weights(model):
+        raise ValueError(
+            f"kind ({kind!r}): adapters of the head or the embeddings, whose weights are one, "
+            "cannot be merged into one of them: use 'adapter'"
+        )
     if kind == "adapter" and not adapted:
         raise ValueError(
             f"kind ({kind!r}) needs a model with adapters, and every weight of this "
@@ -102,7 +108,8 @@ def export_agent(
         check_no_export(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".export-", dir=folder) as part:
-        written = _merged(model) if adapted and kind == "merged" else model
+        with torch.random.fork_rng(devices=[]):  # fresh models draw weights
+            written = _merged(model) if adapted and kind == "merged" else model
         written.save_pretrained(part)
         tokenizer.save_pretrained(part)
         Path(part, README).unlink(missing_ok=True)  # of peft, with a path of this machine
@@ -148,6 +155,12 @@ def _move(part: Path, folder: Path) -> None:
         if kind_of(folder / name) == "folder":
             shutil.rmtree(folder / name)
         os.replace(part / name, folder / name)
+
+
+def _adapts_tied_weights(model: PeftModel) -> bool:
+    base = model.get_base_model()
+    ends = (base.get_input_embeddings(), base.get_output_embeddings())
+    return base.config.tie_word_embeddings and any(hasattr(end, "base_layer") for end in ends)
 
 
 def _merged(model: PeftModel) -> PreTrainedModel:

@@ -121,8 +121,10 @@ class GoalJudge:
 
     def __call__(self, trajectory: Trajectory) -> list[str]:
         """The goals that the last step reached, the most probable first; none after a reset."""
+        if len(trajectory) < 2:
+            return []
         goals = _checked(self.goals(trajectory)) if callable(self.goals) else self.goals
-        if len(trajectory) < 2 or not goals:
+        if not goals:
             return []
         with torch.no_grad():
             probabilities = self.log_odds([trajectory], [goals]).sigmoid().tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +14,7 @@ from safetensors import SafetensorError
 from torchrl_glam._files import shorten
 from torchrl_glam.models.folder import (
     adapter_base,
+    adapter_settings,
     check_folder,
     find_adapters,
     put_adapters,
@@ -83,7 +85,7 @@ def load_language_model(
         >>> model.config.is_encoder_decoder
         True
     """
-    adapters = None if str(name) in EMBEDDED else find_adapters(Path(name))
+    adapters = None if is_embedded(name) else find_adapters(Path(name))
     if adapters is not None and lora is not None:
         raise ValueError(
             f"lora cannot be given for name ({str(name)!r}), which holds adapters already: train "
@@ -111,9 +113,11 @@ def load_language_model(
             bnb_4bit_compute_dtype=compute_dtype,
         )
         options["device_map"] = str(device)
-    tokenizer = load_tokenizer(name)
+    tokens = name
     if adapters is not None:
         name = adapter_base(adapters, EMBEDDED)
+        tokens = tokens if any(Path(tokens).glob("tokenizer*")) else name
+    tokenizer = load_tokenizer(tokens)
     kind = _choose_kind(name)
     model, report = _load(kind, name, dtype=dtype, output_loading_info=True, **options)
     if missing := sorted(report["missing_keys"]):
@@ -152,7 +156,8 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
     Raises:
         FileNotFoundError: as :func:`load_language_model` raises it.
-        ValueError: if there is neither a padding nor an end-of-sequence token.
+        ValueError: if there is neither a padding nor an end-of-sequence token, or no word that it
+            knows.
 
     Examples:
         >>> load_tokenizer("tiny").tokenize(" Go to red lion")
@@ -161,6 +166,11 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     tokenizer = _load(AutoTokenizer, name)
+    if not tokenizer.decode(tokenizer("Goal:").input_ids, skip_special_tokens=True).strip():
+        raise ValueError(  # transformers makes an empty one where there is none
+            f"name ({str(name)!r}) has no tokenizer, or one that knows no word: save the model's "
+            "own next to it (tokenizer.save_pretrained)"
+        )
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             raise ValueError(
@@ -170,6 +180,13 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
             )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def is_embedded(name: str | Path) -> bool:
+    """Whether a model that comes with the package is meant; a path may lead to one's own."""
+    return (
+        name in EMBEDDED if isinstance(name, str) else str(name) in EMBEDDED and not name.is_dir()
+    )
 
 
 def _choose_kind(name: str | Path) -> type:
@@ -192,7 +209,7 @@ def _choose_kind(name: str | Path) -> type:
 
 def _source(name: str | Path, weights: bool) -> tuple[str, dict[str, bool]]:
     """The folder or hub id to load from, looked at, and options of ``from_pretrained``."""
-    if str(name) in EMBEDDED:
+    if is_embedded(name):
         return str(Path(__file__).parents[1] / "assets" / name), {}
     if Path(name).is_dir():
         check_folder(Path(name), weights=weights)
@@ -284,7 +301,14 @@ def _with_lora(model: PreTrainedModel, lora: LoraConfig) -> PreTrainedModel:
         usual = USUAL.get(model.config.model_type)
         lora = replace(lora, target_modules=usual if isinstance(usual, list) else "all-linear")
     try:
-        return get_peft_model(model, lora)
+        model = get_peft_model(model, lora)
+        [config] = model.peft_config.values()
+        if isinstance(config.target_modules, str):  # a pattern
+            config.target_modules = sorted(model.targeted_module_names)
+        with TemporaryDirectory() as folder:  # what cannot be loaded again is refused at once
+            config.save_pretrained(folder)
+            adapter_settings(Path(folder))
+        return model
     except ValueError as error:
         if "target modules" not in str(error).lower():
             raise

@@ -66,6 +66,8 @@ def encode_readings(
         pad_to_multiple_of=_MULTIPLE,
         return_tensors="pt",
     )
+    if len(numbers := {len(reading.answers) for reading in readings}) > 1:
+        raise ValueError(f"readings have {sorted(numbers)} answers: all must have as many")
     answers = [pieces for reading in readings for pieces in reading.answers]
     texts = [text for pieces in answers for text, _ in pieces]
     encoded = iter(tokenizer(texts, add_special_tokens=False).input_ids)

@@ -61,6 +61,9 @@ class GameExercises:
         if unknown := sorted(set(weights) - set(GAME_EXERCISES)):
             known = list(GAME_EXERCISES)
             raise ValueError(f"weights has unknown exercises {unknown}: known are {known}")
+        weights = {name: weight for name, weight in weights.items() if weight != 0}
+        if any(weight < 0 for weight in weights.values()):
+            raise ValueError(f"weights ({weights}) must be at least 0; 0 leaves an exercise out")
         if not moves:
             raise ValueError("moves is empty: give one step of random play or more")
         if not 1 <= questions <= len(weights):

@@ -30,7 +30,8 @@ def imitate(
         trunk: is trained in place: hand it a copy of the model.
         env: writes what trunk and oracle read, ``[B]``.
         oracle: writes the action to choose.
-        num_steps: steps to imitate, in whole batches; fewer than one raise ValueError.
+        num_steps: steps to imitate, rounded down to whole batches; less than one batch raises
+            ValueError.
         batch_size: steps in a batch. Default: 128.
         lr: peak learning rate. Default: 1e-3.
 
@@ -62,8 +63,9 @@ def imitate(
     )
     for rows in tqdm(order, desc="imitate the shortest plan"):
         batch = steps[rows]
-        scores = trunk(batch)["log_likelihood"].masked_fill(~batch["action_mask"], -1e9)
-        loss = torch.nn.functional.cross_entropy(scores, batch["action"])
+        scores, mask = trunk(batch)[trunk.out_keys[0]], batch[trunk.in_keys[-1]]
+        scores = scores.masked_fill(~mask, -1e9)
+        loss = torch.nn.functional.cross_entropy(scores, batch[oracle.out_keys[0]])
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(trunk.parameters(), 1.0)

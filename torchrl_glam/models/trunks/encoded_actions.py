@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase, dispatch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchrl_glam.models.protocol import Part
 from torchrl_glam.models.trunks.passes import distinct_rows, in_passes
@@ -48,11 +48,6 @@ class EncodedActionsTrunk(TensorDictModuleBase):
         self.trunk = trunk
         self.in_keys = trunk.in_keys
         self.out_keys = trunk.out_keys
-
-    @property
-    def base_model(self) -> nn.Module:
-        """The ``transformers`` model itself, without the ``peft`` wrapper."""
-        return self.trunk.base_model
 
     @property
     def embedding_dim(self) -> int:

@@ -63,10 +63,12 @@ class EncoderDecoderTrunk(CandidateTrunk):
         seen = self._prompt_attention(prompt_mask)
         encoded = model.get_encoder()(input_ids=prompt, attention_mask=seen).last_hidden_state
         decoder = model.get_decoder()
+        # Some models give padding a position of its own: that of the slots without a node.
+        tokens = trie.tokens.where(trie.valid, 1 if self.prompt.pad_id == 0 else 0)
         told = {"position_ids": trie.depth} if _takes_positions(type(decoder)) else {}
         with _positions_by_depth(decoder, trie.depth):
             return decoder(
-                input_ids=trie.tokens,
+                input_ids=tokens,
                 **told,
                 attention_mask=self._trie_attention(trie, encoded.dtype),
                 encoder_hidden_states=encoded,
@@ -75,9 +77,8 @@ class EncoderDecoderTrunk(CandidateTrunk):
             ).last_hidden_state
 
     def _prompt_attention(self, prompt_mask: Tensor) -> Tensor:
-        """For sdpa ``[B, 1, 1, T]``: from a plain mask the model would see whether anything is
-        masked at all, and the host would wait for the encoder to see it. Not where the encoder
-        makes windows of a plain mask."""
+        """For sdpa ``[B, 1, 1, T]``: with a plain mask, transformers asks on the host whether
+        anything is masked, which waits for the GPU. Encoders with windows need the plain mask."""
         config = self.base_model.config
         if config._attn_implementation == "sdpa" and not self.turning_points:
             return prompt_mask[:, None, None]

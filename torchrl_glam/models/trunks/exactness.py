@@ -129,7 +129,7 @@ def score_error(
 
 
 def probe(trunk: CandidateTrunk) -> tuple[Tensor, Tensor, CandidateTrie]:
-    """Three prompts ``[3, T]``, their mask, and four candidates of each."""
+    """Three prompts ``[3, T]``, their mask, and three or four candidates of each."""
     limit = 2 * LONGEST_PROBE if trunk.limit is None else trunk.limit.tokens
     turn = max((n for n in trunk.turning_points if n <= LONGEST_PROBE), default=0)
     longest = max(1, min(max(24, turn + 12), limit - 4))
@@ -143,8 +143,9 @@ def probe(trunk: CandidateTrunk) -> tuple[Tensor, Tensor, CandidateTrie]:
     pad = trunk.prompt.pad_id
     rows = [[a, b, c], [a, b, d], [a, pad, pad], [e, c, a]]
     candidates = torch.tensor(rows, device=weight.device).expand(3, -1, -1)
-    everything = torch.ones(3, len(rows), dtype=torch.bool, device=weight.device)
-    return prompt.where(mask, pad), mask, trunk._trie(candidates, everything)
+    admissible = torch.ones(3, len(rows), dtype=torch.bool, device=weight.device)
+    admissible[0, -1] = False  # so that its trie is smaller than the others
+    return prompt.where(mask, pad), mask, trunk._trie(candidates, admissible)
 
 
 def _plain_ids(trunk: CandidateTrunk, number: int, device: torch.device) -> Tensor:
@@ -220,13 +221,15 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 def _undisturbed(trunk: CandidateTrunk) -> Iterator[None]:
     """Within it: no dropout, float32, exact products. Weights are the same tensors after it."""
     model, half = trunk.model, (torch.bfloat16, torch.float16)
-    precision = torch.get_float32_matmul_precision()
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    precisions = [backend.fp32_precision for backend in backends]
     device = trunk.base_model.get_input_embeddings().weight.device
     values = [(v, v.data) for v in (*model.parameters(), *model.buffers()) if v.dtype in half]
     dtypes = [(module, getattr(module, "compute_dtype", None)) for module in model.modules()]
     quantised = [(module, dtype) for module, dtype in dtypes if dtype in half]
     try:
-        torch.set_float32_matmul_precision("highest")
+        for backend in backends:
+            backend.fp32_precision = "ieee"
         for value, data in values:
             value.data = data.float()
         for module, _ in quantised:
@@ -234,7 +237,8 @@ def _undisturbed(trunk: CandidateTrunk) -> Iterator[None]:
         with without_dropout(model), torch.autocast(device.type, enabled=False):
             yield
     finally:
-        torch.set_float32_matmul_precision(precision)
+        for backend, precision in zip(backends, precisions, strict=True):
+            backend.fp32_precision = precision
         for value, data in values:
             value.data = data
         for module, dtype in quantised:

@@ -53,7 +53,7 @@ def check_gradients(trunk: CandidateTrunk | EncodedActionsTrunk) -> None:
         first = ", ".join(missed[:5]) + (", ..." if len(missed) > 5 else "")
         raise ValueError(
             f"{len(missed)} of {len(leaves)} trainable weights get no gradient ({first}): they "
-            "would stay as they are; choose other lora_target_modules, or freeze them"
+            "would stay as they are; choose other target_modules in the LoraConfig, or freeze them"
         )
     _check_quantised(trunk.base_model)
 

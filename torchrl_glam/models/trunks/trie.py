@@ -172,7 +172,7 @@ def _number(tokens: Tensor, on_path: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     is_node = on_path & (owner == candidate)
 
     # Nodes are numbered level by level, 1 onwards; shared tokens take their owner's number.
-    by_level = is_node.transpose(1, 2).reshape(batch, -1)
+    by_level = is_node.transpose(1, 2).flatten(1)
     number = by_level.cumsum(-1).view(batch, width, num_actions).transpose(1, 2)
     path = torch.where(on_path, number.gather(1, owner), 0)
     return path, is_node, by_level.sum(-1) + 1

@@ -112,18 +112,15 @@ class CandidateTrunk(TensorDictModuleBase):
         action_embedding_key: NestedKey = "action_embedding",
         prompt_embedding_key: NestedKey = "prompt_embedding",
     ) -> None:
-        numbers = {
-            "max_tokens_per_pass": max_tokens_per_pass,
-            "pad_to_multiple_of": pad_to_multiple_of,
-        }
-        for name, value in numbers.items():
-            if value is not None and value < 1:
-                raise ValueError(f"{name} ({value}) must be at least 1")
         if normalisation not in get_args(Normalisation):
             raise ValueError(
                 f"normalisation ({normalisation!r}) must be one of {get_args(Normalisation)}"
             )
         super().__init__()
+        self.max_tokens_per_pass, self.pad_to_multiple_of = max_tokens_per_pass, pad_to_multiple_of
+        for name in ("max_tokens_per_pass", "pad_to_multiple_of"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} ({value}) must be at least 1")
         self.model = model
         self.text_config = text_config(self.base_model)
         self._check_family()
@@ -137,11 +134,10 @@ class CandidateTrunk(TensorDictModuleBase):
         check_composition(tokenizer, self.prompt.template, EXAMPLES, actions)
         self.prompt.to(self.base_model.get_input_embeddings().weight.device)
         self.normalisation = normalisation
-        self.max_tokens_per_pass = max_tokens_per_pass
         self.autocast = autocast
-        self.pad_to_multiple_of = pad_to_multiple_of
         self.in_keys = [goal_key, observation_key, action_key, mask_key]
         self.out_keys = [log_likelihood_key, action_embedding_key, prompt_embedding_key]
+        self._all_out_keys = tuple(self.out_keys)  # of which select_out_keys may leave some out
         self.check_exactness()
         self.register_load_state_dict_post_hook(_check_again)
 
@@ -188,6 +184,10 @@ class CandidateTrunk(TensorDictModuleBase):
     def _write(self, tensordict: TensorDictBase, only: Part | None) -> TensorDictBase:
         batch = tensordict.get(self.in_keys[-1]).shape[:-1]
         inputs = self.flat_inputs(tensordict)
+        if not batch.numel():
+            raise ValueError(f"tensordict has the batch size {list(batch)}: give one state or more")
+        if only not in (None, *get_args(Part)):
+            raise ValueError(f"only ({only!r}) must be None or one of {get_args(Part)}")
         alike = distinct_rows(*(inputs[:2] if only == "prompt" else inputs))
         if alike is not None:
             rows, _ = alike
@@ -211,7 +211,7 @@ class CandidateTrunk(TensorDictModuleBase):
             check_ids(self.base_model, dict(zip(self.in_keys[:3], inputs, strict=False)), error)
             raise
         back = slice(num_states) if alike is None else alike[1]
-        for key, value in zip(self.out_keys, outputs, strict=True):
+        for key, value in zip(self._all_out_keys, outputs, strict=True):
             if value is not None:
                 tensordict.set(key, value[back].reshape(*batch, *value.shape[1:]))
         return tensordict
@@ -224,13 +224,13 @@ class CandidateTrunk(TensorDictModuleBase):
 
     def written_keys(self, only: Part | None = None) -> list[NestedKey]:
         """The keys that a call with ``only`` writes."""
-        scores, embeddings, prompt = self.out_keys
+        scores, embeddings, prompt = self._all_out_keys
         parts = {"scores": [scores], "embeddings": [embeddings], "prompt": []}
         return self.out_keys if only is None else [*parts[only], prompt]
 
     def read_prompts(self, prompt: Tensor, prompt_mask: Tensor) -> Tensor:
         """Hidden states ``[B, D]`` that have read the prompts ``[B, T]``, padded right, alone."""
-        # A candidate of one token has no node of its own without leaves: node 0 is left.
+        # Without leaves, a candidate of one token adds no node: the trie is node 0 alone.
         other = 1 if self.prompt.pad_id == 0 else 0
         candidate = prompt.new_full((len(prompt), 1, 1), other)
         everything = torch.ones_like(candidate[..., 0], dtype=torch.bool)
@@ -271,16 +271,16 @@ class CandidateTrunk(TensorDictModuleBase):
 
     def count_tokens(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Tokens of each prompt and nodes of each trie, ``[*B]`` both, rounded up to multiples."""
-        return self._count_tokens(*(tensordict.get(key) for key in self.in_keys))
+        batch = tensordict.get(self.in_keys[-1]).shape[:-1]
+        return tuple(n.view(batch) for n in self._count_tokens(*self.flat_inputs(tensordict)))
 
     def _count_tokens(
         self, goal: Tensor, observation: Tensor, actions: Tensor, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
         filler = self.prompt.pad_id
         prompts = (goal != filler).sum(-1) + (observation != filler).sum(-1)
-        trie = self._trie(actions.flatten(0, -3), mask.flatten(0, -2))
         prompts = prompts + self.prompt.num_literal_tokens
-        nodes = trie.valid.sum(-1).view(mask.shape[:-1])
+        nodes = self._trie(actions, mask).valid.sum(-1)
         multiple = self.pad_to_multiple_of
         return prompts + -prompts % multiple, nodes + -nodes % multiple
 
@@ -307,8 +307,10 @@ class CandidateTrunk(TensorDictModuleBase):
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """The vocabulary head: ``[K, D]`` to ``[K, V]``."""
-        config = self.text_config
-        logits = self.base_model.get_output_embeddings()(hidden)
+        config, head = self.text_config, self.base_model.get_output_embeddings()
+        if head.weight.is_floating_point():  # which 4-bit weights are not
+            hidden = hidden.to(head.weight.dtype)
+        logits = head(hidden)
         if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
             logits = cap * torch.tanh(logits / cap)
         if (factor := getattr(config, "logit_scale", None)) is not None:
