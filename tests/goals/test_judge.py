@@ -127,3 +127,11 @@ def test_bad_values():
     state = WordJudge(GOALS).state_dict()
     with pytest.raises(RuntimeError, match="size mismatch"):
         WordJudge([*GOALS, "Take hat"]).load_state_dict(state)
+
+
+def test_nothing_is_learned_before_anything_is_told():
+    judge = WordJudge(GOALS)
+    before = judge.state_dict()["weights"]
+    none = torch.zeros(0, dtype=torch.int64)
+    judge.learn(judge.read([], [], []), none, none.bool())
+    assert all(torch.equal(value, before[key]) for key, value in judge.weights.state_dict().items())

@@ -235,6 +235,10 @@ class _ActorWithParameters(CandidateActor):
         ({"alpha_init": math.nan}, r"alpha_init \(nan\)"),
         ({"alpha_end": 0.0}, r"alpha_end \(0.0\) must be positive"),
         (
+            {"target_entropy": "auto"},
+            r"target_entropy \('auto'\) must be a number of nats",
+        ),
+        (
             {"target_entropy": -0.1},
             r"target_entropy \(-0.1\) must lie in \[0, log\(num_actions\)\]",
         ),
@@ -329,3 +333,27 @@ def test_no_policy_beats_the_softmax_of_values(q_values, alpha, seed):
     ]
     torch.testing.assert_close(values[0], best)
     assert values[1] <= best + 1e-9
+
+
+def test_values_of_masked_candidates_count_for_nothing():
+    """A critic may give them -inf; the losses are those of one that gives 0."""
+
+    class Masked(nn.Module):
+        def __init__(self, module, value):
+            super().__init__()
+            self.module, self.value = module, value
+
+        def forward(self, embedding, mask):
+            return self.module.mlp(embedding).squeeze(-1).masked_fill(~mask, self.value)
+
+    found = []
+    for value in (0.0, -torch.inf, torch.nan):
+        torch.manual_seed(0)
+        critic = toy.make_critic()
+        inputs = [critic.in_keys[0], toy.STATE_KEYS[-1]]
+        critic = TensorDictModule(Masked(critic.module, value), inputs, critic.out_keys)
+        loss = toy.make_loss(critic=critic)
+        SoftUpdate(loss, tau=0.1)
+        found.append(loss(toy.make_batch()))
+    for terms in found[1:]:
+        assert all(torch.equal(terms[name], found[0][name]) for name in LOSSES)

@@ -284,7 +284,7 @@ def test_a_batch_beyond_the_capacity_changes_nothing():
 @pytest.mark.parametrize("wrap", [Compose, lambda t: t], ids=["compose", "alone"])
 def test_use_in_an_environment_is_refused(transform, wrap):
     env = TransformedEnv(ToyEnv(), wrap(transform.clone()))
-    with pytest.raises(ValueError, match="replay buffers only"):
+    with pytest.raises(ValueError, match="replay buffers"):
         env.rollout(2)
 
 
@@ -438,3 +438,11 @@ def test_a_restored_transform_draws_as_the_unbroken_one():
         expected = unbroken.inv(batch)
         assert (restored.inv(batch) == expected).all()
         assert (clone.inv(batch) == expected).all()
+
+
+def test_without_relabelling_the_capacity_holds_too_and_other_environments_may_follow():
+    batch = torch.cat([one_episode([[], [], []])] * 2)
+    transform = HindsightTransform("none", capacity=4)
+    with pytest.raises(ValueError, match=r"6 rows .* capacity \(4\)"):
+        transform.inv(batch)
+    assert len(transform.inv(batch[:1])) == 3

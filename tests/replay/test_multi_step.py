@@ -77,3 +77,11 @@ def test_settings_and_layout_are_checked():
         transform.inv(two_episodes().reshape(2, 3))
     with pytest.raises(ValueError, match="every segment must be complete"):
         transform.inv(two_episodes()[:-1])
+
+
+def test_whole_rewards_are_discounted():
+    data = two_episodes()
+    data["next", "reward"] = data["next", "reward"].long()
+    rows = SegmentMultiStepTransform(2, 0.5).inv(data)
+    assert rows["next", "reward"].flatten().tolist() == [0, 0.5, 1, 0, 0, 0]
+    assert SegmentMultiStepTransform(2, 1).inv(two_episodes())["gamma"].dtype == torch.float32

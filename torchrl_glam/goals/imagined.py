@@ -72,9 +72,9 @@ class ImaginedGoals(Transform):
     Its reward is replaced: an imagined goal is reached, and ends the episode, where the judge's
     log-odds are above ``sure``. Where the hidden goal ends the episode, it is truncated.
 
-    It stands in front of :class:`~torchrl_glam.text.TokenizeText`, and draws the environment's
-    goals. IMAGINE (Colas et al., 2020) imagines goals in the same way, with a reward function that
-    a social partner teaches.
+    Put it before :class:`~torchrl_glam.text.TokenizeText`, and pass its method ``draw`` to the
+    environment as ``goal_sampler``. IMAGINE (Colas et al., 2020) imagines goals in the same way,
+    with a reward function that a social partner teaches.
 
     Args:
         sampler: draws among the environment's goals and, behind them, the imagined ones.

@@ -16,8 +16,8 @@ _WIDTH = 8  # of what is learned for pairs of words
 _LAST = 4  # words of a goal that are told apart from those before them
 _BATCH, _UPDATES = 128, 4  # steps of an update, and updates for each call
 _KEPT = ("_steps", "_pursued", "_reached")
-# What a word of a goal adds at first if it is in the action, more often seen than before, less
-# often, in a new line, one of both, seen, and always.
+# Initial weight of each role of a goal's word: in the action, seen more often than before, seen
+# less often, in a new line, its count changed, seen, constant.
 _ROLES = (2.0, 0.0, 0.0, 0.0, 2.0, 0.0, -2.0)
 
 
@@ -26,10 +26,9 @@ class WordJudge:
 
     Each step of an episode tells whether it reached the goal pursued: a labelled pair of a step and
     a goal. As many pairs with other goals, drawn at random, count as missed: few steps reach them.
-    The judge learns from both what each word of a goal adds to the log-odds that the step reached
-    it. Whether that word is in the action, in what changed and in what is seen then is weighed
-    alike for all words; which other words are there is weighed for each. So two matrix products
-    judge all goals, also those that were never pursued.
+    For each word of a goal the judge weighs whether it is in the action, in what changed, and in
+    what is seen afterwards, with weights shared by all words. Each word also has weights for the
+    other words of the step. So two matrix products judge all goals, also those never pursued.
 
     SAC-GLAM (Gaven et al., 2024, section 2.3) leaves open whether a language model can name goals
     in place of a social partner. This judge is no language model: it learns from fewer rewards than
@@ -150,7 +149,7 @@ class WordJudge:
         for name, values in zip(_KEPT, (steps, goal_ids, reached), strict=True):
             getattr(self, name)[slots[-window:]] = values[-window:]
         self._told += len(steps)
-        for _ in range(_UPDATES):
+        for _ in range(_UPDATES if self._told else 0):
             drawn = torch.randint(min(self._told, window), (_BATCH,), **draw)
             goal, reached = self._pursued[drawn], self._reached[drawn].float()
             other = torch.randint(len(self._goals) - 1, (_BATCH,), **draw)
@@ -169,7 +168,8 @@ class WordJudge:
         return deepcopy(state | {"generator": self._generator.get_state()})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores what :meth:`state_dict` returned; RuntimeError if its goals have other words."""
+        """Restores what :meth:`state_dict` returned; RuntimeError if its goals have another number
+        of words."""
         state = deepcopy(dict(state_dict))
         self.weights.load_state_dict(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])

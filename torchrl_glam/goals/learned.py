@@ -27,8 +27,8 @@ class LearnedProgressGoals(GoalSampler):
 
     A head on the embedding of a goal predicts success. It learns by binary cross-entropy on the
     last episodes, the newer ones drawn more often. Progress is the absolute difference from what
-    the head's weights of ``lag`` updates before predict. Of a table of more than ``pool`` goals,
-    as many that are drawn anew each time, as uniform draws are, have a progress.
+    the head's weights of ``lag`` updates before predict. With more than ``pool`` goals, only
+    ``pool`` of them have a progress; they are drawn anew each time, as uniform draws are.
 
     It differs from the paper in two ways. No gradient reaches the language model; the paper trains
     LoRA adapters for this head. Embeddings are standardised, since those of different goals differ
@@ -48,7 +48,7 @@ class LearnedProgressGoals(GoalSampler):
         dropout: share of an embedding's numbers that a step leaves out. Default: 0.2.
         lag: updates between the weights compared, or fewer if there were fewer; a multiple of
             ``every``. Default: 32.
-        threshold: progress below is none. Default: 0.01.
+        threshold: progress below this counts as 0. Default: 0.01.
         **settings: those of :class:`~torchrl_glam.goals.GoalSampler`.
 
     Raises:

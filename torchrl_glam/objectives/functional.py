@@ -37,9 +37,9 @@ def munchausen_bonus(log_prob: Tensor, alpha: Tensor, share: float) -> Tensor:
     Munchausen RL (Vieillard et al., 2020), equation 4 and section 4. It sets the values of actions
     further apart, so the policy averages over the critics so far instead of following one's noise.
 
-    The paper bounds ``alpha * log pi(a)`` at -1, which is as much as a task whose return is at most
-    1 has to give: an action once given up then stays so, whatever its value. Bounded in the
-    logarithm, the most that the bonus takes falls with the coefficient.
+    The paper bounds ``alpha * log pi(a)`` at -1. Where returns are at most 1, that penalty is as
+    large as the return, so an action once given up is never tried again. Here the logarithm is
+    bounded, and the largest penalty shrinks with ``alpha``.
 
     Args:
         log_prob: of the action under the present policy, ``[*B]``.
@@ -51,19 +51,6 @@ def munchausen_bonus(log_prob: Tensor, alpha: Tensor, share: float) -> Tensor:
         tensor([ 0.0000, -0.1000, -0.3000])
     """
     return share * alpha * log_prob.clamp_min(-6.0)
-
-
-def actor_loss(probs: Tensor, log_probs: Tensor, q_values: Tensor, alpha: Tensor) -> Tensor:
-    """Minus the soft value (Christodoulou, 2019, equation 12), to be minimised by the policy.
-
-    Arguments and shapes are those of :func:`soft_value`.
-
-    Examples:
-        >>> probs = torch.tensor([0.5, 0.5])
-        >>> actor_loss(probs, probs.log(), torch.tensor([1.0, 3.0]), torch.tensor(0.1))
-        tensor(-2.0693)
-    """
-    return (probs * (alpha * log_probs - q_values)).sum(-1)
 
 
 def entropy(probs: Tensor, log_probs: Tensor) -> Tensor:

@@ -25,8 +25,8 @@ class SharedTrunkOptimizer(GatheringOptimizer):
 
     The groups are ``"trunk_actor"`` and ``"trunk_critic"`` (or ``"trunk"``), ``"critic"`` (the
     heads) and ``"alpha"`` (the entropy coefficient). Each is one fused ``torch.optim.Adam`` in
-    ``self.optimizers``, clipped by itself. Gradients that a loss does not send, such as the
-    critic's to the trunk with ``critic_backprop=False``, leave group and state untouched.
+    ``self.optimizers``, clipped by itself. A group that receives no gradient, such as
+    ``trunk_critic`` with ``critic_backprop=False``, keeps its parameters and optimizer state.
 
     Args:
         loss: owner of the parameters, on the device where they will stay.

@@ -281,7 +281,7 @@ class PPOGLAMLoss(LossModule):
     @property
     def out_keys(self) -> list[str]:
         """Entries that a call returns."""
-        return [*self.heads.out_keys, "explained_variance"]
+        return [*dict.fromkeys([*self.heads.out_keys, "kl_approx"]), "explained_variance"]
 
     def _forward_value_estimator_keys(self, **kwargs) -> None:
         keys = dict(vars(self.tensor_keys))

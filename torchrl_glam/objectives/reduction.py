@@ -24,10 +24,10 @@ class GradientReducer:
     """Sums gradients over the processes of a group, all of them in one all-reduce.
 
     Each process gives its part of a mean over the rows of all, so the sums are the gradients of the
-    whole batch, the same on every process to the last bit. With the gradients travels which
-    parameters the losses reached, as a step leaves the others alone, and whether a process failed:
-    then all of them raise, at the same place. Memory: one buffer of the gradients' size, in float32
-    or wider.
+    whole batch, the same on every process to the last bit. The message also says which parameters
+    each loss reached, since a step leaves the others alone, and whether a process failed. If one
+    did, all raise at the same point. Memory: one buffer of the gradients' size, in float32 or
+    wider.
 
     Args:
         group: the processes. Default: None, this one alone: nothing is sent or copied.
@@ -55,7 +55,7 @@ class GradientReducer:
         Args:
             groups: parameters that may have gradients, by group, the same on all processes.
             gradients: those of this process, by group.
-            failure: the error for which this process has none. Default: None.
+            failure: the error that kept this process from computing them. Default: None.
 
         Raises:
             FloatingPointError: on all processes, when one of them passes it as ``failure``.

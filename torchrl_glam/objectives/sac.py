@@ -283,6 +283,7 @@ class SACGLAMLoss(DiscreteSACLoss):
             target = self._run_trunk(state, [self.qvalue_network], target=True)
         q_values = self._q_values(target, target=True).min(0).values
         check_finite(q_values, ("next", self.tensor_keys.action_value), dist.mask)
+        q_values = q_values.masked_fill(~dist.mask, 0.0)  # which may be -inf there
         return functional.soft_value(dist.probs, dist.logits, q_values, self.alpha)
 
     def _qvalue_term(
@@ -308,8 +309,9 @@ class SACGLAMLoss(DiscreteSACLoss):
     def _actor_term(
         self, tensordict: TensorDictBase, q_values: Tensor, dist: MaskedCategorical
     ) -> tuple[Tensor, Tensor]:
-        policy, min_q = (dist.probs, dist.logits), q_values.detach().min(0).values
-        loss = functional.actor_loss(*policy, min_q, self.alpha)
+        policy = (dist.probs, dist.logits)
+        min_q = q_values.detach().min(0).values.masked_fill(~dist.mask, 0.0)
+        loss = -functional.soft_value(*policy, min_q, self.alpha)  # Christodoulou, 2019, eq. 12
         return self._reduce(loss, tensordict), functional.entropy(*policy).detach()
 
     def _reduce(self, loss: Tensor, tensordict: TensorDictBase) -> Tensor:

@@ -21,9 +21,11 @@ Examples:
     ... )
 
 ``buffer.extend`` then takes a collector's batches as they come; those of several collectors that
-count alike go through :func:`number_trajectories` first. ``buffer.state_dict()`` holds all that a
-resumed run needs. With :class:`torchrl.checkpoint.Checkpoint`, register the buffer with
-``StateDictCheckpointAdapter()``: the default fails before the first episode has ended.
+each number trajectories from 0 go through :func:`number_trajectories` first.
+``buffer.state_dict()`` holds rows, pending steps, sampler and generators. If a resumed run begins
+new episodes, call the transform's ``clear()`` first. With :class:`torchrl.checkpoint.Checkpoint`,
+register the buffer with ``StateDictCheckpointAdapter()``: the default fails before the first
+episode has ended.
 
 TorchRL's HERReplayBuffer relabels when it samples, one step with one achieved goal: it cannot be
 followed by n-step returns, leaves ``terminated`` False on relabelled successes, and knows no social

@@ -52,15 +52,6 @@ class StepLog:
         self._begin = 0  # slot of this call's first step
         self._calls, self._heard = 0, 0  # since trajectories were last looked through; slot then
 
-    @property
-    def pending(self) -> int:
-        """Number of steps that belong to unfinished episodes."""
-        return self._alive().shape[0]
-
-    def begin(self) -> None:
-        """What is appended from now on is what :meth:`take_back` removes."""
-        self._begin = self.length
-
     def append(
         self, steps: dict[NestedKey, torch.Tensor], track: torch.Tensor, done: torch.Tensor
     ) -> None:
@@ -72,12 +63,11 @@ class StepLog:
         if self.steps:
             check_same_entries(steps, self.steps)
         self._make_room(steps, track)
-        self.begin()
-        self.length += track.shape[0]
+        self._begin, end = self.length, self.length + track.shape[0]
         for key, value in steps.items():
-            self.steps[key][self._begin : self.length] = value
-        self._track[self._begin : self.length] = track
-        self._done[self._begin : self.length] = done
+            self.steps[key][self._begin : end] = value
+        self._track[self._begin : end], self._done[self._begin : end] = track, done
+        self.length = end
 
     def finished(self) -> Episodes | None:
         """Finds the episodes that this call's steps ended, in the order of these steps."""
@@ -116,7 +106,8 @@ class StepLog:
         held[dropped] = -1
         return int(dropped.sum())
 
-    def _alive(self) -> torch.Tensor:
+    def alive(self) -> torch.Tensor:
+        """The slots of pending steps, int64."""
         return (self._track[: self.length] >= 0).nonzero().squeeze(-1)
 
     def _make_room(self, steps: dict[NestedKey, torch.Tensor], track: torch.Tensor) -> None:
@@ -129,7 +120,7 @@ class StepLog:
             self._forget_unheard()
         if self.steps and self.length + track.shape[0] <= self._track.shape[0]:
             return
-        kept = self._alive()
+        kept = self.alive()
         needed = kept.shape[0] + track.shape[0]
         self._heard = int((kept < self._heard).sum())
         self._begin = self.length = kept.shape[0]
@@ -159,7 +150,7 @@ class StepLog:
 
     def state_dict(self) -> dict[str, Any]:
         """Pending steps as dictionaries of tensors, independent of the log's memory."""
-        kept = self._alive()
+        kept = self.alive()
         if not kept.numel():
             return {}
         steps = {key: value.index_select(0, kept) for key, value in self.steps.items()}

@@ -51,8 +51,8 @@ class GroupSampler(Sampler):
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"The replay buffer holds {what}, so batches are filled with others: they do not "
-                f"follow {self} until it does.",
+                f"The replay buffer holds {what}, so other rows fill the batches: {self} is not "
+                "followed until it does.",
                 stacklevel=5,
             )
 
@@ -79,15 +79,13 @@ class GroupSampler(Sampler):
 
     def mark_update(self, index: int | torch.Tensor, *, storage: Storage | None = None) -> None:
         """Takes note of rows that were written; the replay buffer calls it on every write."""
-        if storage is None:
-            return
         if self._missed(storage, writes=1):
             self._read_all(storage)
         else:
             rows = torch.as_tensor(index).reshape(-1).cpu()
-            if rows.shape[0] > storage.max_size:  # some were written twice in one call
-                rows = rows.unique()
-            self._note(storage, rows)
+            rows = rows[rows >= 0]  # -1 where a writer kept a row out
+            once = rows.unique()
+            self._note(storage, rows if len(once) == len(rows) else once)
         self._revision = storage._mutation_revision
 
     def _missed(self, storage: Storage, writes: int) -> bool:

@@ -67,15 +67,13 @@ class RowGroups:
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> RowGroups:
         """Builds what :meth:`state_dict` described."""
-        sizes = state["sizes"].numpy()
+        sizes = state["sizes"].cpu().numpy()
         groups = cls(len(sizes), int(state["capacity"]))
-        groups._append(state["lines"].numpy(), np.arange(len(sizes)).repeat(sizes))
+        groups._append(state["lines"].cpu().numpy(), np.arange(len(sizes)).repeat(sizes))
         return groups
 
     def _remove(self, rows: np.ndarray, groups: np.ndarray) -> None:
         """Takes rows out of their groups, filling the holes from the ends of the lines."""
-        if not len(rows):  # every call until the storage is full
-            return
         rows, found, counts = _by_group(rows, groups)
         self._group[rows] = -1
         left = self._counts[found] - counts

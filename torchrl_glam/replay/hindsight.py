@@ -161,7 +161,7 @@ class HindsightTransform(Transform):
     @property
     def pending(self) -> int:
         """Number of steps gathered, over all environments, whose episodes have not ended."""
-        return self._log.pending
+        return self._log.alive().shape[0]
 
     def clear(self) -> None:
         """Forgets the pending steps. Call it when the environments are reset in mid-episode."""
@@ -205,18 +205,19 @@ class HindsightTransform(Transform):
         if self.parent is not None:
             raise ValueError(self.ENV_ERR)
         check_entries(tensordict, self._writers)
-        drawn_from = self._rng.get_state()
-        self._log.begin()
+        num_envs, drawn_from = self._num_envs, self._rng.get_state()
+        self._gather(tensordict)
+        episodes = self._log.finished()
+        if episodes is None:
+            return None
         try:
-            self._gather(tensordict)
-            episodes = self._log.finished()
-            rows = None if episodes is None else self._rows_of(episodes)
+            rows = self._rows_of(episodes)
         except BaseException:
             self._log.take_back()
+            self._num_envs = num_envs
             self._rng.set_state(drawn_from)
             raise
-        if episodes is not None:
-            self._log.forget(episodes.slots)
+        self._log.forget(episodes.slots)
         return rows
 
     def _gather(self, batch: TensorDictBase) -> None:
@@ -256,6 +257,7 @@ class HindsightTransform(Transform):
         pursued = steps[self.goal_key].index_select(0, slots)
         check_same_goal(pursued, spans.first, self.goal_key)
         if self.relabel == "none":
+            check_capacity(slots.shape[0], self.capacity)
             return self._copy(slots, slots.shape[0])
         filled = steps[self.hindsight_kind_key].index_select(0, slots) >= 0
         step, slot = filled.nonzero(as_tuple=True)

@@ -29,7 +29,7 @@ def discounted_sums(reward: torch.Tensor, steps: torch.Tensor, gamma: float) -> 
     The sum over k < steps[i] of gamma^k reward[i + k], shaped as ``reward``, [M, ...].
     """
     steps = steps.view(-1, *[1] * (reward.ndim - 1))
-    total = reward.clone()
+    total = reward.clone() if reward.is_floating_point() else reward.float()
     for k in range(1, int(steps.max())):
         ahead = torch.where(steps[:-k] > k, reward[k:], 0)
         total[:-k] += gamma**k * ahead
@@ -98,18 +98,16 @@ class SegmentMultiStepTransform(MultiStepTransform):
             raise ValueError(f"gamma ({gamma}) must be in [0, 1]: it discounts future rewards.")
         if not isinstance(n_steps, int) or n_steps < 1:
             raise ValueError(f"n_steps ({n_steps!r}) must be an integer of at least 1.")
-        super().__init__(n_steps, gamma, reward_keys=[reward_key], done_key=done_key, done_keys=[])
+        super().__init__(
+            n_steps, float(gamma), reward_keys=[reward_key], done_key=done_key, done_keys=[]
+        )
         self.reward_key = reward_key
         self.steps_to_next_obs_key = steps_to_next_obs_key
         self.gamma_key = gamma_key
         self.is_context_key = is_context_key
 
     def _inv_call(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
-        if self.parent is not None:
-            raise ValueError(
-                "SegmentMultiStepTransform looks ahead in time, so it works in replay buffers "
-                "only: pass it to ReplayBuffer(transform=...) instead of an environment."
-            )
+        self._validate()
         if tensordict is None:  # what the hindsight transform says while no episode has ended
             return None
         if tensordict.ndim != 1:
@@ -131,10 +129,8 @@ class SegmentMultiStepTransform(MultiStepTransform):
         tensordict.set("next", following.set(self.reward_key, reward))
         tensordict.set(self.steps_to_next_obs_key, steps.unsqueeze(-1))
         tensordict.set(self.gamma_key, (self.gamma**steps).unsqueeze(-1))
-        is_context = tensordict.get(self.is_context_key, None)
-        if is_context is None:
-            return tensordict
-        return tensordict.exclude(self.is_context_key)[~is_context]
+        is_context = tensordict.pop(self.is_context_key, None)
+        return tensordict if is_context is None else tensordict[~is_context]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(n_steps={self.n_steps}, gamma={self.gamma})"

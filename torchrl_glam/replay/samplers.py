@@ -77,8 +77,8 @@ class GoalKindSampler(GroupSampler):
         prior: weight of each goal kind, K numbers of at least 0 that are not all 0.
         ratio: share of hindsight transitions in a batch, in [0, 1]. Default: None, both are drawn
             alike.
-        hindsight_only: whether the prior holds for hindsight transitions alone, and original ones
-            are drawn as they are stored; it needs ``ratio``. Default: ``False``.
+        hindsight_only: whether to apply the prior to hindsight transitions only, and draw original
+            ones uniformly; it needs ``ratio``. Default: ``False``.
         goal_kind_key: entry with the kind of a row's goal, integers [M] from 0 to K - 1. Default:
             ``"goal_kind"``.
         is_hindsight_key: entry that marks hindsight transitions, bool [M] or [M, 1]. Default:
@@ -239,7 +239,7 @@ class GoalBalancedSampler(GoalKindSampler):
         is_hindsight = groups >= len(self.prior)
         if is_hindsight.any():
             goals = self._stored(storage, rows[is_hindsight], self.goal_key, "TokenizeText")
-            goals = goals.flatten(1).long().cpu()
+            goals = goals.reshape(len(goals), -1).long().cpu()
             # the kind stands before the goal: what tells kinds apart need not be in the tokens
             named = torch.cat([groups[is_hindsight].unsqueeze(-1) - len(self.prior), goals], 1)
             different, which = named.unique(dim=0, return_inverse=True)
@@ -285,7 +285,8 @@ class GoalBalancedSampler(GoalKindSampler):
         super().load_state_dict(state_dict)
         if state_dict:
             self._by_goal = RowGroups.from_state_dict(state_dict["by_goal"])
-            self._number(state_dict["goals"].view(len(state_dict["goals"]), -1))
+            if len(state_dict["goals"]):
+                self._number(state_dict["goals"].cpu())
 
 
 def _check_ratio(ratio: float) -> None:

@@ -42,12 +42,7 @@ def number_trajectories(
         tensor([[12884901888, 12884901889],
                 [         -1, 12884901890]])
     """
-    ids = batch.get(trajectory_key, None)
-    if ids is None:
-        raise KeyError(
-            f"key {trajectory_key!r} is missing: the collector must number its trajectories, as "
-            "TorchRL's do unless track_traj_ids=False"
-        )
+    ids = _numbers(batch, trajectory_key)
     if collector < 0 or (ids >= _ROOM).any():
         raise ValueError(
             f"collector ({collector}) must be at least 0, and {trajectory_key!r} (up to "
@@ -79,9 +74,18 @@ def unfinished_trajectories(
         >>> unfinished_trajectories(TensorDict({**ids, "next": {"done": done}}, [2, 2]))
         tensor([1])
     """
-    ids = batch.get(trajectory_key).flatten().long()
-    ended = ids[batch.get(under_next(done_key)).flatten()]
+    ids = _numbers(batch, trajectory_key).flatten()
+    ended = ids[batch.get(under_next(done_key)).flatten().to(ids.device)]
     return ids[(ids >= 0) & ~torch.isin(ids, ended)].unique()
+
+
+def _numbers(batch: TensorDictBase, trajectory_key: NestedKey) -> torch.Tensor:
+    if (ids := batch.get(trajectory_key, None)) is None:
+        raise KeyError(
+            f"key {trajectory_key!r} is missing: the collector must number its trajectories, as "
+            "TorchRL's do unless track_traj_ids=False"
+        )
+    return ids.long()
 
 
 def trajectories(
