@@ -67,7 +67,7 @@ read = cache(read_run)
 
 
 def measurements(folder: Path) -> Run:
-    """The rows of a run in which success was measured; the time is told in others too."""
+    """The evaluations of a run; seconds are interpolated between all rows that have them."""
     every = read(folder).rows
     told = [(0.0, 0.0), *((row["step"], row["seconds"]) for row in every if "seconds" in row)]
     rows = [
@@ -154,7 +154,7 @@ def references(run: Path) -> list[Result]:
 
 
 def write_table(path: Path, rows: list[dict]) -> None:
-    """Six digits are more than 500 episodes measure."""
+    """Writes a CSV, with numbers rounded to six decimals."""
     names = dict.fromkeys(name for row in reversed(rows) for name in row)
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names, restval=math.nan, lineterminator="\n")

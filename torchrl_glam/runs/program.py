@@ -24,7 +24,7 @@ from torchrl_glam._files import shorten
 from torchrl_glam.runs.config.groups import spell_out, unknown_key
 from torchrl_glam.runs.run_folder import RunIsDone
 
-# What goes wrong by settings, files, numbers or memory, and says how; anything else is a bug.
+# Errors of settings, files, numbers or memory, whose message says what to do; others are bugs.
 _EXPECTED = (
     *(ValueError, OSError, ImportError, FloatingPointError),
     *(CheckpointError, HydraException, OmegaConfBaseException, torch.OutOfMemoryError),

@@ -77,8 +77,9 @@ class EnvDescription:
         goal_kind_ids: index into ``goal_kinds`` of each of ``goal_texts``, integers. Default: None,
             unknown.
         max_steps: steps after which an episode is cut off. Default: None, unknown.
-        longest_texts: texts for ``"goal"``, ``"observation"`` and ``"action"``, where known, among
-            which is the longest one for any tokenizer; see :func:`token_lengths`. Default: None.
+        longest_texts: for ``"goal"``, ``"observation"`` and ``"action"``, where known, texts that
+            include the longest one, whichever tokenizer is used; see :func:`token_lengths`.
+            Default: None.
         is_subgoal: function of two tensors of goal ids that says which of the first are sub-goals
             of the second. Default: None, unknown.
         make_oracle: makes a policy that knows the shortest plans. Default: None.

@@ -21,7 +21,7 @@ class StepMemory:
 
     They share a tensor ``[*B, P + To]`` with the observation: P ``places`` for steps, each of which
     begins after one padding token, and To for the observation. Prompts leave padding out, wherever
-    it is. The tensor and an action tell the next tensor, so nothing is kept here.
+    it is. The next tensor follows from this one and the action, so this class holds no state.
     """
 
     def __init__(

@@ -58,9 +58,9 @@ class TokenizeText(Transform):
             ``[*B, H]``, -1 for none. Default: ``("hindsight", "goal_id")``. May be missing too.
         action_key: index of the action, int64 ``[*B]``, for a memory. Default: ``"action"``.
         goal_tokens_key, observation_tokens_key, action_tokens_key, hindsight_tokens_key: tokens to
-            write, right-padded: ``[*B, Tg]``, ``[*B, To]``, behind the places of a memory if there
-            is one, ``[*B, A, Ta]``, ``[*B, H, Tg]``,
-            int16 if the vocabulary fits, else int32. Defaults: ``"goal_tokens"``,
+            write, right-padded: ``[*B, Tg]``, ``[*B, To]`` (with ``memory`` ``[*B, P + To]``, P
+            places for earlier steps first), ``[*B, A, Ta]`` and ``[*B, H, Tg]``, int16 if the
+            vocabulary fits, else int32. Defaults: ``"goal_tokens"``,
             ``"observation_tokens"``, ``"action_tokens"``, ``("hindsight", "goal_tokens")``.
 
     Raises:

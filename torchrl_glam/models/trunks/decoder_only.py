@@ -32,7 +32,8 @@ class DecoderOnlyTrunk(CandidateTrunk):
     Raises:
         ValueError: also if the attention implementation takes no custom mask (choose
             ``attention="sdpa"`` or ``"eager"`` when loading); on a call, if prompt and candidate
-            are longer than a window of more than 1,024 tokens, or one that no mask makes.
+            are longer than an attention window that the mask cannot make, or than one above 1,024
+            tokens.
 
     Examples:
         >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -93,7 +94,7 @@ class DecoderOnlyTrunk(CandidateTrunk):
         """``[B, 1, T + N - 1, T + N - 1]``, bool for sdpa, added to the scores for eager; where
         layers are of several kinds and some have windows, by kind.
 
-        Padding between prompt and nodes sees the prompt before it, and nothing sees padding.
+        Padding may see the prompt and the padding before it; no token sees padding.
         """
         batch, longest = prompt_mask.shape
         size = longest + trie.tokens.shape[1] - 1

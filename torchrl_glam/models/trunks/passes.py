@@ -21,9 +21,9 @@ def split_by_tokens(
 ) -> list[TensorDictBase]:
     """Splits states, or transitions, into parts that the language model can read at a time.
 
-    A loss that is a mean over its batch gives the gradient of the whole batch if each part's counts
-    by its share of the rows, as in
-    :meth:`torchrl_glam.objectives.SharedTrunkOptimizer.backward`.
+    If the loss is a mean over its batch, weight each part by its share of the rows to get the
+    gradient of the whole batch, as :meth:`torchrl_glam.objectives.SharedTrunkOptimizer.backward`
+    does.
 
     Args:
         batch: rows ``[B]`` with the trunk's inputs, and with those of the next states under

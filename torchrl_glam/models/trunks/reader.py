@@ -112,7 +112,7 @@ def longest_text(config: PretrainedConfig) -> Limit | None:
 
 
 def windows(config: PretrainedConfig) -> dict[str, Limit]:
-    """By kind of layer, the tokens that it sees where the model makes its mask by itself."""
+    """How many tokens each kind of layer with a window sees; only the mask makes these windows."""
     kinds, found = getattr(config, "layer_types", None) or [*_MASKED.values()], {}
     for name, kind in _MASKED.items():
         tokens = getattr(config, name, None)

@@ -63,8 +63,8 @@ class CandidateTrunk(TensorDictModuleBase):
             hardware has it. Log-likelihoods then move by some hundredths of a nat. Default:
             None, the type of the weights.
         pad_to_multiple_of: prompts and tries are padded to multiples of this many tokens and
-            nodes, so that few shapes occur, for each of which kernels are made. Above 1, states and
-            scored positions are rounded up too. Default: 1.
+            nodes. Some libraries prepare a kernel for each new shape; rounding keeps shapes few.
+            Above 1, the numbers of states and of scored positions are rounded up too. Default: 1.
         goal_key, observation_key, action_key, mask_key: inputs. Tokens of goal ``[*B, Tg]``,
             observation ``[*B, To]`` and candidates ``[*B, A, Ta]``, all padded on the right, and
             the admissible candidates ``[*B, A]`` (bool). Defaults: ``"goal_tokens"``,

@@ -43,8 +43,8 @@ def register(name: str, kind: type[RecipeConfig], folder: Path) -> None:
     schema = OmegaConf.structured(kind)
     schema.env, schema.eval_splits = {}, {}  # those of the option alone
     store = ConfigStore.instance()
-    # Hydra copies the store for each group that --help lists: two seconds for nothing, as nodes are
-    # copied once more when they are read
+    # Hydra copies the whole store for each group that --help lists, which takes two seconds; it
+    # copies each node again when it reads it
     store.__deepcopy__ = lambda memo: store
     store.store(name=f"{name}_schema", node=schema)
     for group in GROUPS:

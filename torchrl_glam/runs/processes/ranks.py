@@ -194,10 +194,10 @@ class Ranks:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What fails on one process, by an error, fails on all at the end of the block.
+        """An error on one process is raised on all, at the end of the block.
 
         Raises:
-            OtherProcessError: where it succeeded, saying what the others said.
+            OtherProcessError: on processes that succeeded, with the messages of those that failed.
         """
         failure = None
         try:
