@@ -23,7 +23,7 @@ NAMED = ("hindsight", "goal_id")
 _TEXTS = ("observation", "actions")
 _MOST = 32  # goals named after a step
 SURE = 1.0
-"""Log-odds above which a goal counts as reached: among the pairs that a judge learns from, more are."""
+"""Log-odds above which a goal counts as reached; among what a judge learns from, more goals are."""
 
 
 class JudgedGoals:
