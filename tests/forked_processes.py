@@ -21,6 +21,14 @@ def run_processes(function, size=2, timeout=300):
         return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(size)]
 
 
+def caught(act):
+    """Kind and words of what a call raises."""
+    try:
+        act()
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
 def _run(rank, function, size, folder, timeout):
     torch.set_num_threads(1)
     patience = datetime.timedelta(seconds=timeout)

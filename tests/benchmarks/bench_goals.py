@@ -33,9 +33,7 @@ def milliseconds(call, calls: int = CALLS) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--goals", type=int, default=1_000_000)
     parser.add_argument("--out", type=Path, help="CSV to write")
     arguments = parser.parse_args()

@@ -166,20 +166,6 @@ def test_outputs_do_not_change_later():
     assert all((data == copy).all() for data, copy in copies)
 
 
-def test_goal_sampler():
-    asked = []
-
-    def sampler(generator, n):
-        asked.append(n)
-        return torch.randint(0, 3, (n,), generator=generator)
-
-    env = make(goal_sampler=sampler, max_steps=1)
-    state = env.reset()
-    assert state["goal_id"].max() < 3
-    env.step_and_maybe_reset(env.rand_action(state))
-    assert asked[0] == 6 and sum(asked) == 12
-
-
 @pytest.mark.parametrize(
     "kwargs, message",
     [

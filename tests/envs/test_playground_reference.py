@@ -69,9 +69,8 @@ def rows(state):
     def plain(value):
         if isinstance(value, dict):
             columns = {key: plain(part) for key, part in value.items()}
-            return [
-                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
-            ]
+            found = zip(*columns.values(), strict=True)
+            return [dict(zip(columns, row, strict=True)) for row in found]
         return decode_text(value) if value.dtype == torch.uint8 else value.tolist()
 
     return plain(state.to_dict())

@@ -38,16 +38,6 @@ def tell(sampler, episodes, **kwargs):
     sampler.update(torch.tensor(ids), torch.tensor(successes), **kwargs)
 
 
-def test_progress_by_hand():
-    sampler = MAKERS["goal"]()
-    tell(sampler, [(0, result) for result in (0, 0, 1, 1)])
-    tell(sampler, [(1, result) for result in (1, 0, 0)])  # the newer half has one more
-    tell(sampler, [(2, result) for result in (0, 1, 0, 0, 1, 1)])  # 1 of 3, then 2 of 3
-    tell(sampler, [(3, result) for result in (1, 1, 1, 0, 0, 0, 1, 1, 1)])  # the last six count
-    tell(sampler, [(4, 1)])
-    assert sampler.progress.tolist() == pytest.approx([1, 1, 1 / 3, 1, 0])
-
-
 @settings(max_examples=60, deadline=None)
 @given(rounds=st.lists(EPISODES, min_size=1, max_size=5))
 def test_progress_is_that_of_the_last_results(rounds):

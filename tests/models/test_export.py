@@ -51,12 +51,8 @@ def folders(flan_t5, tmp_path_factory):
 
 
 def load(folder, family, in_4bit=False, trained=True):
-    lora = LoraConfig(
-        r=2,
-        target_modules=TARGETS[family],
-        init_lora_weights=False,
-        fan_in_fan_out=family == "gpt2",
-    )
+    own = {"target_modules": TARGETS[family], "fan_in_fan_out": family == "gpt2"}
+    lora = LoraConfig(r=2, init_lora_weights=False, **own)
     torch.manual_seed(3)
     model, tokenizer = load_language_model(
         folder, lora=lora if trained else None, load_in_4bit=in_4bit, compute_dtype=torch.float32
@@ -73,9 +69,8 @@ def kind_of(family):
 
 @torch.no_grad()
 def logits(model, tokenizer):
-    inputs = tokenizer(
-        ["Goal: Grasp red lion", "Goal: Grow any rose"], return_tensors="pt", padding=True
-    )
+    texts = ["Goal: Grasp red lion", "Goal: Grow any rose"]
+    inputs = tokenizer(texts, return_tensors="pt", padding=True)
     inputs = {"input_ids": inputs.input_ids, "attention_mask": inputs.attention_mask}
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.tensor([[0, 5, 6], [0, 7, 8]])
@@ -83,7 +78,7 @@ def logits(model, tokenizer):
 
 
 def assert_equal_logits(read, expected):
-    """To 1e-5 of the largest: random weights make logits of some tens."""
+    """To 1e-4 of the largest: random weights make logits of some tens."""
     torch.testing.assert_close(read, expected, atol=1e-4 * float(expected.abs().max()), rtol=0)
 
 
@@ -126,18 +121,11 @@ def test_an_adapter_goes_on_its_base_model(family, in_4bit, folders, tmp_path, m
     assert_equal_logits(logits(read, tokenizer), logits(model, tokenizer))
 
 
-def test_a_model_without_adapters_is_written_whole(folders, tmp_path):
+def test_kinds_that_do_not_fit_are_refused(folders, tmp_path):
     model, tokenizer = load(folders["qwen2"], "qwen2", trained=False)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.01)
-    export_agent(tmp_path, model, tokenizer)
-    read = AutoModelForCausalLM.from_pretrained(tmp_path)
-    torch.testing.assert_close(logits(read, tokenizer), logits(model, tokenizer))
-    with pytest.raises(ValueError, match=r"kind \('adapter'\) needs a model with adapters"):
-        export_agent(tmp_path / "other", model, tokenizer, kind="adapter")
-    with pytest.raises(ValueError, match=r"kind \('both'\) must be one of"):
-        export_agent(tmp_path / "other", model, tokenizer, kind="both")
+    for kind, why in (("adapter", "needs a model with adapters"), ("both", "must be one of")):
+        with pytest.raises(ValueError, match=rf"kind \('{kind}'\) {why}"):
+            export_agent(tmp_path / "other", model, tokenizer, kind=kind)
     assert not (tmp_path / "other").exists()
 
 

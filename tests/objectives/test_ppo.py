@@ -165,14 +165,6 @@ def test_advantages_of_terminated_truncated_and_cut_runs():
     expected = torch.tensor([-0.5, 0, -0.25, 1, -0.25, 1]).double().unsqueeze(-1)
     torch.testing.assert_close(rows["advantage"], expected)
     torch.testing.assert_close(rows["value_target"], expected + 1)
-    assert reference.advantages(
-        [0, 1, 0, 0, 0, 0],
-        [1] * 6,
-        ["", "terminated", "", "truncated", "", "truncated"],
-        [1, 0, 1, 4, 1, 4],
-        0.5,
-        0.5,
-    ) == pytest.approx(expected.flatten().tolist())
 
 
 def test_advantages_of_relabelled_runs_use_values_under_the_new_goal():

@@ -57,13 +57,6 @@ def test_stores_what_the_reference_says_and_keeps_the_newest_rows_in_exact_share
     assert ("next", "hindsight", "kind") not in buffer[:].keys(True)
 
 
-def test_extend_stores_nothing_before_an_episode_ends():
-    buffer = make_buffer()
-    first, *_ = toy.batches(make_lines(), [1])
-    assert buffer.extend(first).shape == (0, 1)
-    assert len(buffer) == 0
-
-
 def drive(buffer, batches, draws):
     """Stores batches, and draws after each one once there is something to draw from."""
     for batch in batches:

@@ -76,13 +76,8 @@ class Simulation:
 
     def collectors(self, max_policy_lag=None, timeout=100.0):
         lag = 2 * UPDATES * self.num_collectors if max_policy_lag is None else max_policy_lag
-        return AsyncCollectors(
-            self,
-            updates_per_batch=UPDATES,
-            max_policy_lag=lag,
-            timeout=timeout,
-            forget=self.forget,
-        )
+        given = {"max_policy_lag": lag, "timeout": timeout, "forget": self.forget}
+        return AsyncCollectors(self, updates_per_batch=UPDATES, **given)
 
     def learn(self, collectors, rounds):
         with mock.patch.object(async_collection.time, "monotonic", lambda: self.now), collectors:

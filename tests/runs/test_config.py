@@ -30,7 +30,6 @@ from torchrl_glam.text import describe_env
 
 FILES = Path(__file__).parents[2] / "recipes" / "config"
 RECIPES = {"sac_glam": SACGLAMConfig, "ppo_glam": PPOGLAMConfig}
-PAPER = {"num_objects": 6, "sequential": True, "max_steps": 16}
 SCHEMAS = {**RECIPES, "pretrain": PretrainConfig}
 for recipe, schema in SCHEMAS.items():
     register(recipe, schema, FILES)
@@ -66,52 +65,22 @@ def test_every_key_is_explained_once(recipe):
 
 
 # Tables 1 and 3 of SAC-GLAM.
+TASK = "output=run env.num_objects=6 env.sequential=true env.max_steps=16 load_in_4bit=true "
+TASK += "language_model=google/flan-t5-base gamma=0.99 lr_trunk=1e-4 lr_heads=1e-4 batch_size=256"
 PAPERS = {
-    "sac_glam": {
-        "total_steps": 400_000,
-        "num_envs": 32,
-        "env": PAPER,
-        "language_model": "google/flan-t5-base",
-        "load_in_4bit": True,
-        "critic_hidden_sizes": [1024, 1024],
-        "update_every": 32,
-        "num_updates": 2,
-        "batch_size": 256,
-        "gamma": 0.99,
-        "n_step": 3,
-        "lr_trunk": 1e-4,
-        "lr_heads": 1e-4,
-        "lr_alpha": 2e-3,
-        "alpha_init": 0.05,
-        "target_entropy": 0.01,
-        "hindsight_ratio": 0.5,
-        "capacity": 100_000,
-    },
-    "ppo_glam": {
-        "env": PAPER,
-        "language_model": "google/flan-t5-base",
-        "load_in_4bit": True,
-        "objective": "clip",
-        "update_every": 2048,
-        "num_epochs": 16,
-        "batch_size": 256,
-        "entropy_coeff": 0.01,
-        "critic_coeff": 0.5,
-        "gamma": 0.99,
-        "lr_trunk": 1e-4,
-        "lr_heads": 1e-4,
-        "lmbda": 0.99,
-        "clip_epsilon": 0.2,
-        "max_grad_norm": 0.5,
-    },
+    "sac_glam": "total_steps=400000 num_envs=32 critic_hidden_sizes=[1024,1024] update_every=32 "
+    "num_updates=2 n_step=3 lr_alpha=2e-3 alpha_init=0.05 target_entropy=0.01 "
+    "hindsight_ratio=0.5 capacity=100000",
+    "ppo_glam": "objective=clip update_every=2048 num_epochs=16 entropy_coeff=0.01 "
+    "critic_coeff=0.5 lmbda=0.99 clip_epsilon=0.2 max_grad_norm=0.5",
 }
 
 
 @pytest.mark.parametrize("recipe", PAPERS)
 def test_paper_has_the_values_of_the_paper(recipe):
-    config = load("paper", recipe=recipe)
+    config = load("paper", "output=run", recipe=recipe)
     config.check()
-    assert {key: asdict(config)[key] for key in PAPERS[recipe]} == PAPERS[recipe]
+    assert config == load("paper", *TASK.split(), *PAPERS[recipe].split(), recipe=recipe)
 
 
 def test_without_hindsight_the_entropy_is_as_in_appendix_c():
@@ -136,9 +105,8 @@ def test_the_embedded_model_is_that_of_its_shape_and_the_papers_task():
     assert set(tiny.eval_splits) == {"train", "test", "simple"}
     model, _ = load_language_model("tiny")
     shape = ("d_model", "d_ff", "num_heads", "num_layers", "num_decoder_layers")
-    assert {key: getattr(tiny, key) for key in shape} == {
-        key: getattr(model.config, key) for key in shape
-    }
+    made = {key: getattr(model.config, key) for key in shape}
+    assert {key: getattr(tiny, key) for key in shape} == made
 
 
 @pytest.mark.parametrize(
@@ -241,7 +209,7 @@ BAD_SAC = [
     ("gradient_checkpointing", 2, r"gradient_checkpointing \(2\) must be true or false"),
     ("eval_episodes", 0, r"eval_episodes \(0\) must be in \[1, 1e\+06\]"),
     ("eval_every", -8, r"eval_every \(-8\) must be at least 0"),
-    ("alpha_init", 0.0, r"alpha_init \(0.0\) must be above 0|be above 0"),
+    ("alpha_init", 0.0, r"alpha_init \(0.0\) must be above 0"),
     ("target_entropy", -1.0, r"target_entropy \(-1.0\) must be at least 0"),
     ("alpha_end", 0.0, r"alpha_end \(0.0\) must be above 0 and finite"),
     ("eval_splits", {"test": {}}, r"eval_splits \({'test': {}}\) must have a key train"),
@@ -284,18 +252,11 @@ BAD_RAY = [
     ("collector_timeout", float("nan"), r"collector_timeout \(nan\) must be above 0"),
     ("ray_address", " ", r"ray_address \( \) must not be empty"),
 ]
-BAD = [
-    (kind, *row)
-    for kind, rows in (
-        (SACGLAMConfig, BAD_SAC),
-        (PPOGLAMConfig, BAD_PPO),
-        (SACGLAMRayConfig, BAD_RAY),
-    )
-    for row in rows
-]
+BAD = {SACGLAMConfig: BAD_SAC, PPOGLAMConfig: BAD_PPO, SACGLAMRayConfig: BAD_RAY}
+CASES = [(kind, *row) for kind, rows in BAD.items() for row in rows]
 
 
-@pytest.mark.parametrize(("kind", "key", "value", "message"), BAD)
+@pytest.mark.parametrize(("kind", "key", "value", "message"), CASES)
 def test_values_out_of_range_are_named(kind, key, value, message):
     with pytest.raises(ValueError, match=message):
         kind(**{key: value}).check()
@@ -356,10 +317,8 @@ def test_keys_of_a_game_are_arguments(file):
         make = import_env(config["env_class"])
     except ImportError as error:
         pytest.skip(str(error))
-    taken = {
-        *inspect.signature(make).parameters,
-        *inspect.signature(TextEnvWrapper.__init__).parameters,
-    }
+    taken = {*inspect.signature(make).parameters}
+    taken |= {*inspect.signature(TextEnvWrapper.__init__).parameters}
     for given in (config["env"], *config["eval_splits"].values()):
         assert given.keys() <= taken - {"num_envs", "seed", "device"}
 

@@ -8,8 +8,7 @@ import stairs
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
-from torchrl.data import Categorical, Composite, Unbounded
-from torchrl.envs import EnvBase, SerialEnv
+from torchrl.envs import RenameTransform, SerialEnv, TransformedEnv
 
 from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
 from torchrl_glam.runs.evaluation import evaluate, evaluate_splits, play_randomly
@@ -67,9 +66,8 @@ def test_only_episodes_under_way_are_played_and_count_once(monkeypatch, make):
     floors = [int(text.split()[-1]) for text in np.ravel(decode_text(env.reset()["goal"]))]
     assert {*floors} > {1, 2} and min(floors) < 0
     steps = [floor if floor > 0 else 8 for floor in floors]
-    up = TensorDictModule(
-        lambda mask: torch.zeros(mask.shape[:-1]).long(), ["action_mask"], ["action"]
-    )
+    first = lambda mask: torch.zeros(mask.shape[:-1]).long()  # noqa: E731
+    up = TensorDictModule(first, ["action_mask"], ["action"])
     played.clear()
     results = evaluate(up, env, seed=3)
     assert results["length"] == pytest.approx(sum(steps) / 6)
@@ -88,65 +86,48 @@ def test_the_same_seed_gives_the_same_result_and_leaves_the_random_state():
     assert evaluate(None, env, seed=2) != first
 
 
-class Lake(EnvBase):
+LEFT, RIGHT, STAY = range(3)
+
+
+class Lake:
     """A hole on the left, the goal on the right, and three steps to get to either.
 
     Rewards are those of FrozenLake, or ``per_step`` more; ``("info", "success")`` tells the truth.
     """
 
-    LEFT, RIGHT, STAY = range(3)
+    def __init__(self, per_step=0.0):
+        self.per_step = per_step
 
-    def __init__(self, num_envs, per_step=0.0):
-        super().__init__(batch_size=[num_envs])
-        self.per_step, shape = per_step, (num_envs,)
-        flag = Categorical(2, shape=(num_envs, 1), dtype=torch.bool)
-        self.observation_spec = Composite(
-            action_mask=Categorical(2, shape=(num_envs, 3), dtype=torch.bool),
-            goal_kind=Unbounded(shape, dtype=torch.int8),
-            info=Composite(success=flag, shape=shape),
-            shape=shape,
-        )
-        self.action_spec = Categorical(3, shape=shape)
-        self.reward_spec = Unbounded((num_envs, 1))
-        ends = {end: flag.clone() for end in ("done", "terminated", "truncated")}
-        self.done_spec = Composite(ends, shape=shape)
-        self.steps = torch.zeros(num_envs, dtype=torch.int64)
+    def reset(self):
+        self.steps = 0
+        return "Ice", {"ways": ["left", "right", "stay"], "won": False}
 
-    def _observe(self, success):
-        state = {
-            "action_mask": torch.ones(*self.batch_size, 3, dtype=torch.bool),
-            "goal_kind": torch.zeros(self.batch_size, dtype=torch.int8),
-            "info": {"success": success.unsqueeze(-1)},
-        }
-        return TensorDict(state, self.batch_size)
-
-    def _reset(self, tensordict):
-        reset = None if tensordict is None else tensordict.get("_reset", None)
-        self.steps[slice(None) if reset is None else reset.squeeze(-1)] = 0
-        return self._observe(self.steps < 0)
-
-    def _step(self, tensordict):
-        self.steps = self.steps + 1
-        success, stays = (tensordict["action"] == kind for kind in (self.RIGHT, self.STAY))
-        truncated = stays & (self.steps == 3)
-        ends = {"done": ~stays | truncated, "terminated": ~stays, "truncated": truncated}
-        ends = {end: value.unsqueeze(-1) for end, value in ends.items()}
-        reward = (success + self.per_step).unsqueeze(-1)
-        return self._observe(success).update({"reward": reward, **ends})
-
-    def _set_seed(self, seed):
-        return None
+    def step(self, action):
+        self.steps += 1
+        won, stays = action == "right", action == "stay"
+        info = {"ways": ["left", "right", "stay"], "won": won}
+        return "Ice", won + self.per_step, not stays, stays and self.steps == 3, info
 
 
-def on_the_lake(**options):
+def lake(*games, success=None):
+    env = stairs.wrap(games, goal=None, goal_text="Cross", hindsight=None, success=success)
+    rename = RenameTransform(["success"] * bool(success), [("info", "success")] * bool(success))
+    return TransformedEnv(env, rename)
+
+
+def chosen(*actions):
+    """A policy of running instances only: all of them first, then the ones that stay."""
+    fixed = torch.tensor(actions)
+    return TensorDictModule(lambda mask: fixed[-len(mask) :], ["action_mask"], ["action"])
+
+
+def on_the_lake(per_step=0.0, **options):
     """Of eight instances five fall into the hole, two reach the goal, and one stays."""
-    fixed = torch.tensor([0, 0, 1, 0, 0, 1, 0, 2])
-    # The running instances only: all of them first, then the one that stays.
-    policy = TensorDictModule(lambda mask: fixed[-len(mask) :], ["action_mask"], ["action"])
-    env = Lake(8, options.pop("per_step", 0.0))
+    policy = chosen(LEFT, LEFT, RIGHT, LEFT, LEFT, RIGHT, LEFT, STAY)
+    env = lake(*(Lake(per_step) for _ in range(8)), success="won" if options else None)
     statistics = EpisodeStatistics(**options)
     statistics.add(env.rollout(3, policy, break_when_any_done=False))  # 7 episodes of 1 step twice
-    vars(env).update(options)  # what the environment says itself
+    vars(env.base_env).update(options)  # what the environment says itself
     return evaluate(policy, env, seed=0), statistics.summary()
 
 
@@ -161,13 +142,14 @@ def test_falling_into_a_hole_ends_an_episode_without_success():
 class Mirrored(Lake):
     """The action that finished instances are given is the right one."""
 
-    LEFT, RIGHT = 1, 0
+    def step(self, action):
+        return super().step({"left": "right", "right": "left"}.get(action, action))
 
 
 def test_what_a_finished_instance_reaches_beside_a_running_one_does_not_count():
-    fixed = torch.tensor([Mirrored.LEFT, Mirrored.STAY])  # falls at once, and is out of time
-    policy = TensorDictModule(lambda mask: fixed[-len(mask) :], ["action_mask"], ["action"])
-    results = evaluate(policy, SerialEnv(1, lambda: Mirrored(2)), seed=0)
+    policy = chosen(RIGHT, STAY)  # falls at once, and is out of time
+    env = SerialEnv(1, lambda: lake(Mirrored(), Mirrored()))
+    results = evaluate(policy, env, seed=0)
     assert (results["success"], results["length"]) == (0.0, (1 + 3) / 2)
 
 
@@ -178,7 +160,7 @@ def test_success_may_have_an_entry_of_its_own(per_step):
 
 
 def test_rewards_on_the_way_are_not_taken_for_success():
-    steps = Lake(8, 0.1).rollout(3, break_when_any_done=False)
+    steps = lake(*(Lake(0.1) for _ in range(8))).rollout(3, break_when_any_done=False)
     with pytest.raises(ValueError, match=r"'reward' is positive on a step that does not end an"):
         EpisodeStatistics().add(steps)
     with pytest.raises(ValueError, match=r"let the environment write a bool entry .* success_key"):
@@ -187,9 +169,9 @@ def test_rewards_on_the_way_are_not_taken_for_success():
 
 def test_a_missing_entry_of_success_is_named():
     with pytest.raises(KeyError, match=r"key 'solved' is missing: success_key must name"):
-        EpisodeStatistics(success_key="solved").add(Lake(2).rollout(1))
+        EpisodeStatistics(success_key="solved").add(lake(Lake()).rollout(1))
     with pytest.raises(KeyError, match=r"key \('info', 'solved'\) is missing"):
-        EpisodeStatistics(success_key=("info", "solved")).add(Lake(2).rollout(1))
+        EpisodeStatistics(success_key=("info", "solved")).add(lake(Lake()).rollout(1))
 
 
 def test_the_policy_sees_running_instances_only():
@@ -248,7 +230,5 @@ def test_different_goals_that_were_reached_are_counted():
 
 def test_kinds_that_nobody_named_are_refused():
     steps = make_env(16, seed=0).rollout(40, break_when_any_done=False)
-    with pytest.raises(
-        ValueError, match=r"'goal_kind' is from 0 to 1, and must count in the 1 goal"
-    ):
+    with pytest.raises(ValueError, match=r"'goal_kind' is from 0 to 1, and must count in the 1"):
         EpisodeStatistics().add(steps)

@@ -1,11 +1,13 @@
 """The goals that training pursues, by the key `goals` of a configuration."""
 
 import math
+import re
 from types import SimpleNamespace
 
 import pytest
 import stairs
 import torch
+from families import ACTIONS, GOALS, OBSERVATIONS, make_states, plain_score
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torchrl.envs import TransformedEnv
@@ -15,7 +17,7 @@ from torchrl_glam.goals import imagine_goals, state_embeddings
 from torchrl_glam.models import load_language_model, make_trunk
 from torchrl_glam.runs import goals as runs_goals
 from torchrl_glam.runs.config import RecipeConfig, SACGLAMConfig
-from torchrl_glam.runs.config.base import GOALS
+from torchrl_glam.runs.config.base import GOALS as WAYS
 from torchrl_glam.runs.environments import make_eval_envs, make_reference_env
 from torchrl_glam.runs.goals import PursuedGoals
 from torchrl_glam.runs.setting import Setting
@@ -27,9 +29,8 @@ SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
 @pytest.fixture(scope="module")
 def language():
     model, tokenizer = load_language_model("tiny")
-    return SimpleNamespace(
-        model=model, tokenizer=tokenizer, trunk=make_trunk(model, tokenizer).eval()
-    )
+    trunk = make_trunk(model, tokenizer).eval()
+    return SimpleNamespace(model=model, tokenizer=tokenizer, trunk=trunk)
 
 
 def configured(goals="uniform", impossible=0.5, **settings):
@@ -96,11 +97,8 @@ def test_samplers_fit_the_length_of_a_run_and_its_rollouts(language):
 def test_predictions_are_made_from_a_first_state_of_every_goal(language, monkeypatch):
     """Imagined goals begin where the goals do that they were composed from."""
     given = []
-    monkeypatch.setattr(
-        runs_goals,
-        "state_embeddings",
-        lambda _, states: given.append(states) or torch.zeros(len(states), 2),
-    )
+    fake = lambda _, states: given.append(states) or torch.zeros(len(states), 2)  # noqa: E731
+    monkeypatch.setattr(runs_goals, "state_embeddings", fake)
     settings = {"imagined": 40, "hindsight_by": "judge"}
     chosen = made(language, "learned_progress", 0.8, **settings)
     (states,), texts = given, chosen.sampler.goal_texts
@@ -150,29 +148,14 @@ def test_the_sampler_is_told_of_the_episodes_that_end_step_by_step(language):
 
 def test_embeddings_are_those_of_the_actions_by_the_model_itself(language):
     """The mean by the policy and the maximum of the decoder's states after each candidate."""
-    env, _ = training_env(language, configured("uniform", num_envs=3))
-    states = env.reset()
-    embed = state_embeddings(language.trunk, states)
-    model, expected = language.model.eval(), []
-    for state in states.unbind(0):
-        prompt, seen = language.trunk.prompt(
-            state["goal_tokens"][None], state["observation_tokens"][None]
-        )
-        prompt, scores, rows = prompt[seen.bool()][None], [], []
-        for action in state["action_tokens"][state["action_mask"]]:
-            action = action[action != 0].long()
-            with torch.no_grad():
-                out = model(
-                    input_ids=prompt,
-                    decoder_input_ids=torch.cat((torch.tensor([0]), action))[None],
-                    output_hidden_states=True,
-                )
-            spoken = out.logits[0, :-1].log_softmax(-1).gather(-1, action[:, None])
-            scores.append(spoken.sum())
-            rows.append(out.decoder_hidden_states[-1][0, -1])
-        shares, rows = torch.stack(scores).softmax(0), torch.stack(rows)
-        expected.append(torch.cat((shares @ rows, rows.amax(0))))
-    found = embed(torch.tensor([2, 1, 2]))
+    states, expected = make_states(language.tokenizer), []
+    for goal, seen, actions in zip(GOALS, OBSERVATIONS, ACTIONS, strict=True):
+        given = (language.model, language.tokenizer, goal, seen)
+        with torch.no_grad():
+            read = [plain_score(*given, action)[:2] for action in actions if action]
+        scores, rows = (torch.stack(part) for part in zip(*read, strict=True))
+        expected.append(torch.cat((scores.softmax(0) @ rows, rows.amax(0))))
+    found = state_embeddings(language.trunk, states)(torch.tensor([2, 1, 2]))
     torch.testing.assert_close(found, torch.stack([expected[i] for i in (2, 1, 2)]))
     assert not found.requires_grad
 
@@ -200,22 +183,19 @@ def test_predictions_are_compared_with_episodes_of_each_kind(language, monkeypat
 def test_evaluations_have_no_impossible_goals_unless_they_are_asked_for(language):
     config = configured("progress", eval_episodes=3)
     config.eval_splits = {"train": {"split": "train"}, "all": {"split": "train", "impossible": 0.5}}
-    kinds = {
-        n: describe_env(e).goal_kinds for n, e in make_eval_envs(config, language.tokenizer).items()
-    }
+    envs = make_eval_envs(config, language.tokenizer)
+    kinds = {name: describe_env(env).goal_kinds for name, env in envs.items()}
     assert "impossible" not in kinds["train"] and kinds["all"][-1] == "impossible"
     assert "impossible" not in make_reference_env(config).goal_kinds
     assert config.env["impossible"] == 0.5
 
 
 def test_bad_goals_are_refused_by_name(language):
-    for name in (*GOALS, "learning", "uniform+hindsight"):
-        if name in GOALS:
+    for name in (*WAYS, "learning", "uniform+hindsight"):
+        if name in WAYS:
             configured(name).check()
             continue
-        with pytest.raises(
-            ValueError, match=rf"goals \({name}\) must be one of".replace("+", r"\+")
-        ):
+        with pytest.raises(ValueError, match=rf"goals \({re.escape(name)}\) must be one of"):
             configured(name).check()
     given = SACGLAMConfig(env={**SIMPLE, "goal_sampler": "progress"})
     with pytest.raises(ValueError, match=r"env.goal_sampler cannot be given"):
@@ -274,9 +254,7 @@ class Told(PlaygroundTextEnv):
 def test_an_environment_that_cannot_be_chosen_for_is_named(language, goals, lacks, message):
     config = configured(goals, 0.0, env_class=f"{__name__}:Told")
     config.env = {**SIMPLE, "lacks": lacks}
-    with pytest.raises(
-        ValueError, match=rf"goals \({goals}\) needs .*".replace("+", r"\+") + message
-    ):
+    with pytest.raises(ValueError, match=rf"goals \({re.escape(goals)}\) needs .*{message}"):
         PursuedGoals(config, language.tokenizer, language.trunk)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from forked_processes import run_processes
+from forked_processes import caught, run_processes
 from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
@@ -40,13 +40,6 @@ class Model(nn.Module):
         self.register_buffer("log_alpha", torch.tensor(float(rank)))
 
 
-def caught(act):
-    try:
-        act()
-    except Exception as error:
-        return type(error).__name__, str(error)
-
-
 def agree(ranks):
     rank, out = ranks.rank, {}
     out["any"] = [ranks.any(rank == 1), ranks.any(False)]
@@ -71,9 +64,8 @@ def agree(ranks):
     model = Model(rank)
     out["drifted"] = caught(lambda: ranks.require_alike(model))
     ranks.align(model, seed=rank)
-    out["aligned"] = {
-        name: value.item() for name, value in model.state_dict().items() if "w" not in name
-    }
+    kept = model.state_dict().items()
+    out["aligned"] = {name: value.item() for name, value in kept if "w" not in name}
     out["weight"] = model.trunk.weight.tolist()
     out["drawn"] = torch.rand(()).item()
     model.trunk.bias.data.fill_(float(rank))
@@ -188,11 +180,8 @@ def test_what_does_not_divide_is_refused(key):
 
 
 def test_goals_that_are_chosen_or_judged_are_refused_with_several_processes():
-    for key, value, only in (
-        ("goals", "progress", "uniform"),
-        ("hindsight_by", "judge", "partner"),
-    ):
-        with pytest.raises(ValueError, match=rf"{key} \({value}\) must be {only} with 2 processes"):
+    for key, value, own in (("goals", "progress", "uniform"), ("hindsight_by", "judge", "partner")):
+        with pytest.raises(ValueError, match=rf"{key} \({value}\) must be {own} with 2 processes"):
             Ranks(0, 2).share(SACGLAMConfig(**{key: value}))
 
 

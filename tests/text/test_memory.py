@@ -146,14 +146,6 @@ def test_specs_hold_with_and_without_a_batch():
         assert not {*without.state_spec.keys()}
 
 
-def test_what_is_shown_is_the_newest_that_fits_and_a_reset_ends_it():
-    games = diaries(2, longest=5, most_words=2)
-    steps = make(games, 70).rollout(40, break_when_any_done=False)
-    shown = check(steps, games, 70)
-    assert set(shown.tolist()) > {0, 1, 2}
-    assert steps["next", "done"].any(1).all()
-
-
 @pytest.mark.parametrize("inside", [True, False])
 def test_batched_environments_remember_each_on_its_own(inside):
     games = [diaries(3), diaries(3)]

@@ -5,7 +5,6 @@ import math
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 from compare import measurements
 from run_metrics import read_csv
@@ -19,7 +18,7 @@ from torchrl_glam.report.comparison import (
 from torchrl_glam.report.plotting import mean_and_interval
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.run_folder import stored_settings
-from torchrl_glam.runs.success import Result, interval
+from torchrl_glam.runs.success import Result
 from torchrl_glam.viewing import plot_results
 
 METRIC = "eval/train/sampled/success"
@@ -35,18 +34,9 @@ def test_a_run_between_its_measurements_is_a_straight_line():
 
 
 def test_the_interquartile_mean_leaves_out_a_quarter_on_either_side():
-    values = np.array([0.0, 0.1, 0.5, 0.7, 0.9, 1.0, 0.2, 0.3])
+    values = [0.0, 0.1, 0.5, 0.7, 0.9, 1.0, 0.2, 0.3]
     assert interquartile_mean(values) == pytest.approx((0.2 + 0.3 + 0.5 + 0.7) / 4)
     assert interquartile_mean(values[:3]) == pytest.approx(0.2)
-
-
-def test_a_bootstrap_interval_of_two_runs_goes_from_one_to_the_other():
-    """Of the four resamples of two runs one is twice the lower, one twice the higher: 25 % each."""
-    low, high = interval([0.25, 0.75])
-    assert (low, high) == (0.25, 0.75)
-    low, high = interval([[0.5, 0.1], [0.5, 0.3]])
-    assert low.tolist() == pytest.approx([0.5, 0.1]) and high.tolist() == pytest.approx([0.5, 0.3])
-    assert np.isnan(interval([0.3])).all()
 
 
 def test_the_curve_of_several_runs_leaves_out_a_quarter_on_either_side():

@@ -5,24 +5,12 @@ import shutil
 
 import pytest
 from run_metrics import read_csv
-from scipy.stats import norm
 
 from torchrl_glam.models import AgentCard, export_agent, load_language_model
 from torchrl_glam.runs.success import Result
 from torchrl_glam.viewing import pool
 
 SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
-
-
-def test_intervals_are_wilsons():
-    n, k, z = 300, 251, norm.ppf(0.975)
-    share = k / n
-    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * (share * (1 - share) / n + z**2 / (4 * n**2)) ** 0.5
-    result = Result("agent", "train", 3, "all", n, k, 4.0)
-    assert result.interval == pytest.approx((centre - half, centre + half))
-    assert Result("agent", "train", 3, "all", 10, 10, 4.0).interval[1] == pytest.approx(1.0)
-    assert Result("agent", "train", 3, "all", 10, 0, 4.0).interval[0] == pytest.approx(0.0)
 
 
 @pytest.fixture(scope="module")

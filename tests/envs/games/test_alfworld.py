@@ -142,9 +142,7 @@ def test_the_state_of_what_is_carried_is_told():
     game = make_game("train", CLEAN, 5)
     played = ALFWorldGame([game])
     start, _ = played.reset(seed=7)
-    assert start.endswith("You are carrying: nothing.") and start.startswith(
-        "You are in the middle"
-    )
+    assert start.startswith("You are in the mid") and start.endswith("You are carrying: nothing.")
     told = [played.step(action)[0].split("\n")[-1] for action in plan_of(game)[:-1]]
     said = ["nothing", "a tomato 1", "a clean tomato 1"]
     assert list(dict.fromkeys(told)) == [f"You are carrying: {words}." for words in said]
@@ -216,16 +214,5 @@ def test_the_extra_to_install_is_named(monkeypatch):
     for name in [name for name in sys.modules if re.match(r"(\w+\.)*alfworld", name)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "alfworld", None)
-    with pytest.raises(
-        ImportError, match=r"ALFWorld needs alfworld.*: pip install 'torchrl_glam\[al"
-    ):
+    with pytest.raises(ImportError, match=r"needs alfworld.*: pip install 'torchrl_glam\[al"):
         import_env("torchrl_glam.envs.games.alfworld:make_alfworld")
-
-
-@pytest.mark.slow
-def test_a_run_trains_on_made_games(succeeds):
-    small = "num_envs=2 total_steps=16 update_every=8 num_updates=1 warmup_updates=0 batch_size=8"
-    quick = "eval_every=16 eval_episodes=2 critic_hidden_sizes=[8] loggers=[] device=cpu"
-    game = "env=alfworld env.num_games=2 env.max_steps=5 autocast=false output=run"
-    said = succeeds("sac_glam", "--config-name", "games", *f"{small} {quick} {game}".split())
-    assert "Success after 16 steps" in said

@@ -8,10 +8,8 @@ import torch
 from torchrl_glam.envs import check_text_env
 from torchrl_glam.text import decode_text
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("java") is None, reason="java is not installed"),
-]
+no_java = pytest.mark.skipif(shutil.which("java") is None, reason="java is not installed")
+pytestmark = [pytest.mark.slow, no_java]
 
 
 def choose(env, state, text):

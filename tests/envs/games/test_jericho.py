@@ -8,8 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from forked_recipe import Recipe
-from run_metrics import metrics
 from torchrl.envs.utils import step_mdp
 
 from torchrl_glam.envs import check_text_env
@@ -49,9 +47,8 @@ def test_games_that_textworld_makes_on_the_spot(coins):
 
     seen = {}
     for player, south in (("textworld", "go south"), ("jericho", "south")):
-        env = make_textworld(
-            num_games=1, first_game=1, settings={"level": 2}, player=player, seed=0
-        )
+        settings = {"settings": {"level": 2}, "player": player, "seed": 0}
+        env = make_textworld(num_games=1, first_game=1, **settings)
         state = env.reset()
         seen[player] = [decode_text(state[key])[0] for key in ("goal", "observation")]
         assert listed(state) == [south]
@@ -122,10 +119,8 @@ def test_score_and_commands_of_ones_own(coins, nameless):
         make_jericho(coins, commands=["north", "eat OBJ"]).reset()
     # the seeds of episodes choose among files
     env = make_jericho([coins.parent, nameless], num_envs=8, seed=0)
-    assert {goal.split()[-1] for goal in decode_text(env.reset()["goal"])} == {
-        "tw-coins",
-        "nameless",
-    }
+    names = {goal.split()[-1] for goal in decode_text(env.reset()["goal"])}
+    assert names == {"tw-coins", "nameless"}
     env.close()
 
 
@@ -163,12 +158,7 @@ def test_names_of_rooms_and_kinds_of_goals():
     assert room_name(["-= Spare Room =-", "It is empty."]) == "Spare Room"
     assert room_name(["West of House (in the tree)"]) == "West of House"
     assert room_name(["It is pitch dark."]) == room_name([]) == ""
-    goals = (
-        "Find the attic",
-        "Take the lamp",
-        "Reach a score of 5",
-        "Get the highest score in zork1",
-    )
+    goals = ("Find the attic", "Take the lamp", "Reach a score of 5", "Get the highest score in x")
     assert [kind_of(goal) for goal in goals] == [0, 1, 2, 3]
 
 
@@ -222,13 +212,3 @@ def test_what_is_missing_is_named(monkeypatch):
         monkeypatch.delitem(sys.modules, f"torchrl_glam.envs.games.{name}")
     with pytest.raises(ModuleNotFoundError, match=r"needs jericho: pip install .*\[jericho\]"):
         importlib.import_module("torchrl_glam.envs.games.jericho")
-
-
-@pytest.mark.slow
-def test_the_recipe_trains_on_it(coins, tmp_path):
-    small = "num_envs=1 total_steps=8 eval_every=0 eval_episodes=1 warmup_updates=0 num_updates=1"
-    small += " update_every=4 batch_size=2 env.max_steps=2 loggers=[] device=cpu autocast=false"
-    where = ("--config-name=games", "env=jericho", f"env.game={coins}")
-    options = (*where, f"output={tmp_path / 'run'}", *small.split())
-    Recipe("sac_glam.py").succeed(*options, log=tmp_path / "log")
-    assert 0 <= float(metrics(tmp_path / "run")[-1]["eval/train/sampled/success"]) <= 1
