@@ -35,6 +35,7 @@ ARMS = (
     "figure_6",
     "figure_6_ppo",
     "figure_6_ppo_why",
+    "figure_7",
     "goals",
     "knowledge",
 )
