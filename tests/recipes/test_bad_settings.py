@@ -88,7 +88,7 @@ evaluate episodes=0
 evaluate episodes=1e10
 evaluate episodes=10000000000
 evaluate colour=red
-evaluate objects=[1]: num_objects (1) is too small
+evaluate objects=[1]: num_objects (1) must be from 2 to 96
 evaluate objects=[]
 evaluate objects=[100000000]
 evaluate splits=[]
@@ -119,7 +119,7 @@ offline_sac gamma=2
 offline_sac n_step=x
 offline_sac --updates 0: --updates (0) must be at least 1
 offline_sac hindsight=maybe
-compare nowhere: no run in ['nowhere']
+compare nowhere: folder ('nowhere') holds no metrics.csv
 compare stored: has no rows yet
 compare stored --threshold 80: --threshold ([80.0]) is a success, above 0 and at most 1
 """

@@ -10,6 +10,7 @@ from compare import measurements
 from run_metrics import read_csv
 
 from torchrl_glam.report.comparison import (
+    METRIC,
     comparison_table,
     interquartile_mean,
     probability_of_improvement,
@@ -21,16 +22,20 @@ from torchrl_glam.runs.run_folder import stored_settings
 from torchrl_glam.runs.success import Result
 from torchrl_glam.viewing import plot_results
 
-METRIC = "eval/train/sampled/success"
+
+def measured(steps, seconds, success):
+    names = ("step", "seconds", METRIC)
+    return [dict(zip(names, row, strict=True)) for row in zip(steps, seconds, success, strict=True)]
 
 
 def test_a_run_between_its_measurements_is_a_straight_line():
-    run = summarise(([0, 10, 30], [0.0, 0.4, 0.8]), [0, 2, 7], end=20, thresholds=[0.4, 0.5, 0.9])
+    run = measured([0, 10, 30], [0, 2, 7], [0.0, 0.4, 0.8])
+    run = summarise(run, end=20, thresholds=[0.4, 0.5, 0.9])
     assert run.final == pytest.approx(0.6)
     # Triangle 10 * 0.4 / 2, then a trapezium 10 * (0.4 + 0.6) / 2, over 20 steps.
     assert run.area == pytest.approx((2 + 5) / 20)
     assert run.reached == {0.4: (10, 2), 0.5: (30, 7), 0.9: (math.inf, math.inf)}
-    assert summarise(([5], [0.4]), [1], 5, []).area == pytest.approx(0.4)
+    assert summarise(measured([5], [1], [0.4]), 5, []).area == pytest.approx(0.4)
 
 
 def test_the_interquartile_mean_leaves_out_a_quarter_on_either_side():
@@ -58,8 +63,8 @@ def test_one_run_beats_another_as_often_as_pairs_say():
 
 
 def test_a_threshold_that_half_of_the_runs_miss_has_no_median():
-    curves = [([0, 10], [0.0, 1.0]), ([0, 10], [0.0, 0.2])]
-    runs = [summarise(curve, [0, 3], end=10, thresholds=[0.1, 0.9]) for curve in curves]
+    runs = [measured([0, 10], [0, 3], [0.0, last]) for last in (1.0, 0.2)]
+    runs = [summarise(run, end=10, thresholds=[0.1, 0.9]) for run in runs]
     (row,) = comparison_table({"a": runs}, step=10)
     assert row["reached_0.9"] == 1 and row["steps_to_0.9"] == row["seconds_to_0.9"] == math.inf
     assert (row["reached_0.1"], row["steps_to_0.1"], row["seconds_to_0.1"]) == (2, 10, 3)

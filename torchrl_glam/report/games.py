@@ -23,7 +23,8 @@ def game_rows(
 
     Args:
         arms: runs of each arm. A run is its evaluations in order, each with ``step``, ``seconds``
-            since the run began, :data:`METRIC` and :data:`HELD_OUT`, NaN where none are played.
+            since the run began, :data:`~torchrl_glam.report.comparison.METRIC` and
+            :data:`HELD_OUT`, NaN where none are played.
         report: ``report.json`` of ``recipes/pretrain.py`` for the model that the runs began with.
         thresholds: of success on training games.
 

@@ -47,7 +47,7 @@ class Setting:
     def settle(self, device: torch.device, seed: int) -> None:
         """Prepares for the language model's device, and seeds the global generators."""
         self.device, self._autocast = device, choose_autocast(self.config.autocast, device)
-        if device.type == "cuda":
+        if device.type == "cuda" and device.index:
             torch.cuda.set_device(device)  # whose generator `seeded` puts back
         self._slow = device.type == "cpu" and self._autocast is not None  # bfloat16 on the CPU
         bound_kernel_caches()

@@ -138,7 +138,7 @@ def test_places_are_counted_from_the_agent():
         ({"level": "GoToMoon"}, r"level \('GoToMoon'\) must be one of \['ActionObjDoor'"),
         ({"tasks": ["fly"]}, r"tasks \(\['fly'\]\) must be some of \('go to',"),
         ({"tasks": []}, r"tasks \(\[\]\) must be some of"),
-        ({"tasks": ["open"], "fold": "dev"}, r"fold \('dev'\) must be \"train\" or \"test\""),
+        ({"tasks": ["open"], "fold": "dev"}, r"fold \('dev'\) must be one of \['train', 'test'\]"),
         ({"tasks": ["open"], "room_size": 4, "distractors": 1}, r"distractors \(1\) .* most 0"),
     ],
 )
