@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -34,9 +32,16 @@ class CandidateActions(Categorical):
 
     mask = None  # of the spec itself
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        n: int,
+        shape: torch.Size | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.long,
+        mask: Tensor | None = None,
+    ) -> None:
         self._current = [None]
-        super().__init__(*args, **kwargs)
+        super().__init__(n, shape, device, dtype, mask)
 
     def update_mask(self, mask: Tensor | None) -> None:
         """Says which candidates are admissible from now on, to all copies."""

@@ -43,6 +43,7 @@ def main(cfg: DictConfig) -> None:
         if (goals := describe_env(game).goal_texts) is None:
             raise ValueError(f"goal ({config.goal!r}) cannot be chosen: there is no table of goals")
         goal = nearest_goals(config.goal, goals)
+        game.close()
         game = make_game(settings, **where, goal_sampler=lambda _, n: torch.full((n,), goal))
 
     # 3. Play

@@ -12,7 +12,9 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 def pytest_addoption(parser):
-    parser.addoption("--kills", type=int, default=5, help="how often test_faults.py kills a run")
+    parser.addoption(
+        "--kills", type=int, default=5, help="how often tests/recipes/test_faults.py kills a run"
+    )
 
 
 def pytest_configure(config):
@@ -36,7 +38,9 @@ def pytest_terminal_summary(terminalreporter):
     """Counts the hostile folders, of all processes."""
     passed = terminalreporter.stats.get("passed", ())
     if hostile := sum("hostile" in report.keywords for report in passed):
-        terminalreporter.write_line(f"{hostile} hostile folders: none ran code, led out or hung")
+        terminalreporter.write_line(
+            f"{hostile} hostile folders: none ran code, wrote or read outside, hung or died"
+        )
 
 
 @pytest.fixture(scope="session")

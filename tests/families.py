@@ -117,8 +117,9 @@ def plain_score(model, tokenizer, goal, observation, action):
 def assert_plain(trunk, tokenizer, states, goals=GOALS, observations=OBSERVATIONS, actions=ACTIONS):
     """A trunk's outputs for states of these texts are those of the plain computation."""
     for state, action in states["action_mask"].nonzero().tolist():
-        texts = (goals[state], observations[state], actions[state][action])
-        total, last, first = plain_score(trunk.base_model, tokenizer, *texts)
+        total, last, first = plain_score(
+            trunk.base_model, tokenizer, goals[state], observations[state], actions[state][action]
+        )
         for value, expected in (
             (states["log_likelihood"][state, action], total),
             (states["action_embedding"][state, action], last),

@@ -40,14 +40,22 @@ def make_tokenizer(vocabulary_size: int = 200) -> PreTrainedTokenizerFast:
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
-    special = {"special_tokens": ["<pad>", "</s>", "<unk>"], "unk_token": "<unk>"}
-    trainer = UnigramTrainer(vocab_size=vocabulary_size, show_progress=False, **special)
-    tokenizer.train_from_iterator(texts, trainer)
+    special = ["<pad>", "</s>", "<unk>"]
+    tokenizer.train_from_iterator(
+        texts,
+        UnigramTrainer(
+            vocab_size=vocabulary_size,
+            special_tokens=special,
+            unk_token="<unk>",
+            show_progress=False,
+        ),
+    )
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
     )
-    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
 
 
 def make_flan_t5(folder: Path, size: str = "micro") -> Path:

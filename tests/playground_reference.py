@@ -12,8 +12,13 @@ PLANTS = "cactus carnivorous flower tree bush grass algae tea rose bonsai".split
 ANIMALS = "dog cat chameleon human fly parrot mouse lion pig cow".split()
 SUPPLIES = "food water".split()
 COLOURS = "red blue green".split()
-CATEGORIES = {"animal": ANIMALS, "plant": PLANTS, "furniture": FURNITURE, "supply": SUPPLIES}
-CATEGORIES["living_thing"] = ANIMALS + PLANTS
+CATEGORIES = {
+    "animal": ANIMALS,
+    "plant": PLANTS,
+    "furniture": FURNITURE,
+    "supply": SUPPLIES,
+    "living_thing": ANIMALS + PLANTS,
+}
 
 
 def is_held_out(goal):
@@ -73,8 +78,9 @@ def reaches(event, goal):
 def feeds(supply, living):
     """Whether an object makes another one grow."""
     kind = living.split()[1]
-    eaters = {"water": ANIMALS + PLANTS, "food": ANIMALS}
-    return kind in eaters.get(supply.split()[1], [])
+    return (supply.endswith(" water") and kind in ANIMALS + PLANTS) or (
+        supply.endswith(" food") and kind in ANIMALS
+    )
 
 
 class State(NamedTuple):

@@ -20,8 +20,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 _on_card: dict[int, StorageWeakRef] = {}
 aten = torch.ops.aten
 # Operations that take an index, which CUDA brings to the tensor.
-INDEXED = {aten.index.Tensor, aten._index_put_impl_.default}
-INDEXED |= {aten.index_put.default, aten.index_put_.default}
+INDEXED = {
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+}
 COPIES = {aten.copy_.default, aten._foreach_copy_.default}  # between both devices, too
 # These are made anew each time they are looked up, and are equal.
 DEVICE, IS_CUDA = torch.Tensor.device.__get__, torch.Tensor.is_cuda.__get__

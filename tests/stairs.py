@@ -64,8 +64,15 @@ def floors(steps):
     return [f"Reach floor {steps[-1].observation.split()[-1]}"]
 
 
-KEYS = {"actions": "ways", "goal": "goal", "success": "won"}
-wrap = partial(TextEnvWrapper, max_actions=4, hindsight=floors, max_hindsight=2, **KEYS)
+wrap = partial(
+    TextEnvWrapper,
+    max_actions=4,
+    actions="ways",
+    goal="goal",
+    success="won",
+    hindsight=floors,
+    max_hindsight=2,
+)
 
 
 def make(num_envs=3, **kwargs):

@@ -123,8 +123,13 @@ def train_ppo(total_steps=768, own_loss=False):
         estimate = loss.prepare
     optimizer = torch.optim.Adam(loss.parameters(), lr=1e-3)
     rewards = []
-    size = {"frames_per_batch": 96, "total_frames": total_steps}
-    collector = Collector(env, policy, auto_register_policy_transforms=False, **size)
+    collector = Collector(
+        env,
+        policy,
+        frames_per_batch=96,
+        total_frames=total_steps,
+        auto_register_policy_transforms=False,
+    )
     for steps in collector:
         rewards += steps["next", "reward"].flatten().tolist()
         with torch.no_grad():

@@ -10,7 +10,11 @@ import pytest
 import torchrl_glam
 
 FOLDERS = ["goals", "models", "objectives", "replay", "text"]
-EXPORTED = [(f, n) for f in FOLDERS for n in importlib.import_module(f"torchrl_glam.{f}").__all__]
+EXPORTED = [
+    (folder, name)
+    for folder in FOLDERS
+    for name in importlib.import_module(f"torchrl_glam.{folder}").__all__
+]
 
 
 def members(module):

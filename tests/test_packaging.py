@@ -21,8 +21,9 @@ def test_every_package_is_listed():
     settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     listed = re.findall(r'"([^"]+)"', re.search(r"^packages = \[(.*?)\]", settings, re.S | re.M)[1])
     folders = [init.parent.relative_to(ROOT) for init in ROOT.glob("torchrl_glam/**/__init__.py")]
-    own = [init.parent.relative_to(ROOT) for init in ROOT.glob("envs/**/__init__.py")]
-    folders += ["torchrl_glam" / folder for folder in own]
+    folders += [
+        "torchrl_glam" / init.parent.relative_to(ROOT) for init in ROOT.glob("envs/**/__init__.py")
+    ]
     assert sorted(listed) == sorted(".".join(folder.parts) for folder in folders)
 
 
@@ -33,8 +34,9 @@ def test_version_is_the_newest_of_the_changelog():
 
 def run(*arguments, cwd, **environment):
     command = [sys.executable, *map(str, arguments)]
-    how = {"cwd": cwd, "env": os.environ | environment, "capture_output": True, "text": True}
-    return subprocess.run(command, **how)
+    return subprocess.run(
+        command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True
+    )
 
 
 def build(kind, source, target):

@@ -27,7 +27,7 @@ from torchrl.data import LazyTensorStorage
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl.envs import EnvBase, PendulumEnv
-from torchrl.envs.transforms import MultiStepTransform, Transform
+from torchrl.envs.transforms import Transform
 from torchrl.modules import ProbabilisticActor
 from torchrl.objectives import ClipPPOLoss, DiscreteSACLoss, LossModule
 from transformers import PreTrainedModel, T5Config
@@ -39,8 +39,9 @@ import torchrl_glam.envs
 
 def sac_loss():
     module = TensorDictModule(nn.Linear(2, 3), ["observation"], ["logits"])
-    kind = torch.distributions.Categorical
-    actor = ProbabilisticActor(module, ["logits"], distribution_class=kind)
+    actor = ProbabilisticActor(
+        module, ["logits"], distribution_class=torch.distributions.Categorical
+    )
     value = TensorDictModule(nn.Linear(2, 3), ["observation"], ["action_value"])
     return DiscreteSACLoss(actor, value, action_space="categorical", num_actions=3)
 
@@ -74,7 +75,6 @@ OWNERS = [
     # torchrl: what its documentation asks to override
     (Transform, "_call _inv_call _reset"),
     (EnvBase, "_reset _set_seed _step"),
-    (MultiStepTransform, "_validate"),
     # torch, tensordict, transformers
     (torch, "_foreach_copy_ _foreach_div_ _subclasses"),
     (torch.utils, "_python_dispatch _pytree"),
@@ -86,13 +86,16 @@ OWNERS = [
     (PreTrainedModel, "_is_stateful _keep_in_fp32_modules"),
     (T5Attention, "_relative_position_bucket"),
 ]
-GAMES = {"textworld_express": "TextWorldExpressEnv", "scienceworld": "ScienceWorldEnv"}
-for module, kind in GAMES.items():
+for module, kind in (
+    ("textworld_express", "TextWorldExpressEnv"),
+    ("scienceworld", "ScienceWorldEnv"),
+):
     if find_spec(module):  # the extra of that name
         OWNERS.append((made_by(module, kind), "_gateway"))
 if find_spec("jericho"):
-    jericho = importlib.import_module("jericho")
-    OWNERS.append((jericho.FrotzEnv, "_filter_candidate_actions"))
+    OWNERS.append(
+        (lambda: importlib.import_module("jericho").FrotzEnv, "_filter_candidate_actions")
+    )
 NAMES = [(name, owner) for owner, names in OWNERS for name in names.split()]
 
 

@@ -29,9 +29,8 @@ class Describer:
     """Writes states as text tensors.
 
     Tables turn a state into phrase numbers, one or none for each object seen, stood on, held and
-    grown; the phrases' bytes are laid end to end. ``longest_texts`` has an
-    observation for each object, in which it stands wherever any can: the text with the most tokens
-    is one of these.
+    grown; the phrases' bytes are laid end to end. ``longest_texts`` has an observation for each
+    object, in which it stands wherever any can: the text with the most tokens is one of these.
     """
 
     def __init__(self, dynamics: Dynamics, device: torch.device | None = None) -> None:

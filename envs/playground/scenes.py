@@ -17,8 +17,8 @@ class SceneSampler:
 
     A scene holds an object for each part of the goal, a supply that works for each ``Grow``, and
     random objects; all differ, in random order. One supply serves both parts: water if one of them
-    grows a plant, else water or food. Scenes of impossible goals are drawn the same way,
-    without the objects that they must lack.
+    grows a plant, else water or food. Scenes of impossible goals are drawn the same
+    way, without the objects that they must lack.
 
     Examples:
         >>> goals = GoalSpace("train", sequential=False)
@@ -32,11 +32,19 @@ class SceneSampler:
     def __init__(
         self, goals: GoalSpace, num_objects: int, device: torch.device | None = None
     ) -> None:
-        least = 3 if goals.sequential else 2
-        if not least <= num_objects <= len(OBJECTS):
+        need, living, otherwise = 2, "a living thing", ""
+        if goals.sequential:
+            need, living = 3, "two living things"
+            otherwise = ", or sequential=False for simple goals only"
+        if num_objects < need:
             raise ValueError(
-                f"num_objects ({num_objects}) must be from {least} to {len(OBJECTS)}, all of which "
-                f"differ: a goal can need {least} objects, or 2 with sequential=False"
+                f"num_objects ({num_objects}) is too small: a goal can need {need} objects "
+                f"({living} and a supply). Pass num_objects >= {need}{otherwise}."
+            )
+        if num_objects > len(OBJECTS):
+            raise ValueError(
+                f"num_objects ({num_objects}) must be at most {len(OBJECTS)}: the objects of a "
+                "scene all differ."
             )
         self.num_objects = num_objects
         self._lack = Lack(goals, num_objects, device) if goals.impossible else None

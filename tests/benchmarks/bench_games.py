@@ -57,7 +57,9 @@ def read(words: list[str]) -> list[list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     all_games = [name for name in GAMES if name != "jericho"]  # whose files are the user's
     parser.add_argument("games", nargs="*", default=all_games, help=f"of {GAMES}, keys after each")
     parser.add_argument("--num-envs", type=int, default=32, help="side by side (default: 32)")
@@ -68,8 +70,9 @@ def main() -> None:
     for name, *keys in read(arguments.games):
         file = OmegaConf.load(FOLDER / f"{name}.yaml")
         settings = OmegaConf.to_object(OmegaConf.merge(file, OmegaConf.from_dotlist(keys)))
-        config = PretrainConfig(**settings)
-        played, mean, most = measure(config, arguments.num_envs, arguments.steps)
+        played, mean, most = measure(
+            PretrainConfig(**settings), arguments.num_envs, arguments.steps
+        )
         print(f"{played:9.0f} {mean:10.1f} {most:5}  {' '.join([name, *keys])}", flush=True)
 
 

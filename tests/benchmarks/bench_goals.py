@@ -33,7 +33,9 @@ def milliseconds(call, calls: int = CALLS) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--goals", type=int, default=1_000_000)
     parser.add_argument("--out", type=Path, help="CSV to write")
     arguments = parser.parse_args()

@@ -102,8 +102,9 @@ def compare_prompts(arguments: argparse.Namespace, name: str) -> None:
         with open(arguments.out, "a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             if not file.tell():
-                heads = ["model", "tokens", "mode", "naive_seconds", "trie_seconds", "ratio"]
-                writer.writerow(heads)
+                writer.writerow(
+                    ["model", "tokens", "mode", "naive_seconds", "trie_seconds", "ratio"]
+                )
             for tokens, seconds in found.items():
                 for mode, (naive, trie) in seconds.items():
                     numbers = (f"{number:.4g}" for number in (naive, trie, naive / trie))

@@ -59,22 +59,67 @@ def hindsight(width=None, kind=0, text="Grasp"):
 
 CUT = encode_text("É")[:1]  # half of a character
 FAULTS = {
-    "none": (put_row("action_mask", 1, False), r"mask\[1\] of the reset has no .* needs one"),
-    "repeated": (repeat_an_action, r"\[1, 2\] of the reset is 'Go to .*\[1, 0\] .* must differ"),
-    "empty": (put_row("actions", (2, 3), 0), r"actions\[2, 3\] of the reset is .*: mask it out"),
-    "int8 mask": (put("action_mask", torch.Tensor.char), r"of the reset is torch.int8: .* write"),
-    "no mask": (lambda x: x.exclude("action_mask"), r"mask is missing from the reset: .*bool"),
-    "str": (put("observation", "nothing"), r"observation of the reset is str: .* encode_text"),
-    "shape": (put("observation", lambda x: x[:, None]), r"of the reset has .*\[3, 1, \d+\]"),
-    "mask": (put("action_mask", lambda x: x[:, :4]), "of the reset has 5 .* 4: pad both"),
+    "no admissible action": (
+        put_row("action_mask", 1, False),
+        r"action_mask\[1\] of the reset has no admissible action: each state needs one",
+    ),
+    "repeated": (
+        repeat_an_action,
+        r"actions\[1, 2\] of the reset is 'Go to .*', and so is actions\[1, 0\] .* must differ",
+    ),
+    "empty": (
+        put_row("actions", (2, 3), 0),
+        r"actions\[2, 3\] of the reset is empty and admissible: mask it out",
+    ),
+    "int8 mask": (
+        put("action_mask", lambda mask: mask.to(torch.int8)),
+        r"action_mask of the reset is torch.int8: it must be bool; write it so",
+    ),
+    "no mask": (
+        lambda state: state.exclude("action_mask"),
+        r"action_mask is missing from the reset: the text contract wants it, bool \[\*B, A\]",
+    ),
+    "str": (
+        put("observation", "You see: nothing"),
+        r"observation of the reset is str: it must be a uint8 tensor \[\*B, bytes\].*encode_text",
+    ),
+    "a dimension too many": (
+        put("observation", lambda text: text.unsqueeze(1)),
+        r"observation of the reset has the shape \[3, 1, \d+\]: it must be \[\*B, bytes\], B being",
+    ),
+    "candidates without mask": (
+        put("action_mask", lambda mask: mask[:, :4]),
+        "actions of the reset has 5 candidates and action_mask 4: pad both",
+    ),
     "not UTF-8": (put_row("goal", (1, 0), CUT), r"goal\[1\] of the reset: text is not UTF-8"),
-    "zero inside": (put_row("observation", (2, 4), 0), r"\[2\] of the reset .* after a zero byte"),
-    "wide hindsight": (hindsight(width=9), r"of the reset is 9 bytes wide and goal \d\d: .* width"),
-    "no kind": (hindsight(kind=-1), r"goal\[2, 0\] of the reset names a goal and its kind is -1"),
-    "no goal": (hindsight(text=""), r"goal\[2, 0\] of the reset is empty and its kind is 0"),
-    "unknown kind": (hindsight(kind=9), r"kind\[2, 0\] of the reset is 9, .* 4 goal_kinds"),
-    "no such": (put_row(("hindsight", "goal_id"), (0, 1), 182), r"\[0, 1\] of the reset names"),
-    "slots": (put(("hindsight", "kind"), lambda x: x[:, 1:]), r"of the reset has \d+ .*kind \d+"),
+    "zero inside": (
+        put_row("observation", (2, 4), 0),
+        r"observation\[2\] of the reset continues after a zero byte: zeros are padding",
+    ),
+    "wide hindsight": (
+        hindsight(width=9),
+        r"hindsight.goal of the reset is 9 bytes wide and goal \d\d: .* to the same width",
+    ),
+    "hindsight without kind": (
+        hindsight(kind=-1),
+        r"hindsight.goal\[2, 0\] of the reset names a goal and its kind is -1",
+    ),
+    "kind without hindsight": (
+        hindsight(text=""),
+        r"hindsight.goal\[2, 0\] of the reset is empty and its kind is 0",
+    ),
+    "unknown kind": (
+        hindsight(kind=9),
+        r"hindsight.kind\[2, 0\] of the reset is 9, and there are 4 goal_kinds \('grasp'",
+    ),
+    "unknown goal": (
+        put_row(("hindsight", "goal_id"), (0, 1), 182),
+        r"hindsight.goal_id\[0, 1\] of the reset names a goal and its kind is -1",
+    ),
+    "slots": (
+        put(("hindsight", "kind"), lambda kind: kind[:, 1:]),
+        r"hindsight.goal_id of the reset has \d+ slots and hindsight.kind \d+: a kind for each",
+    ),
 }
 
 

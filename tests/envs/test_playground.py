@@ -166,11 +166,25 @@ def test_outputs_do_not_change_later():
     assert all((data == copy).all() for data, copy in copies)
 
 
+def test_goal_sampler():
+    asked = []
+
+    def sampler(generator, n):
+        asked.append(n)
+        return torch.randint(0, 3, (n,), generator=generator)
+
+    env = make(goal_sampler=sampler, max_steps=1)
+    state = env.reset()
+    assert state["goal_id"].max() < 3
+    env.step_and_maybe_reset(env.rand_action(state))
+    assert asked[0] == 6 and sum(asked) == 12
+
+
 @pytest.mark.parametrize(
     "kwargs, message",
     [
-        ({"num_objects": 2}, r"num_objects \(2\) must be from 3 to 96, .* or 2 with sequential=F"),
-        ({"num_objects": 97}, r"num_objects \(97\) must be from 3 to 96"),
+        ({"num_objects": 2}, r"num_objects \(2\) .* can need 3 objects .*two living things"),
+        ({"num_objects": 97}, r"num_objects \(97\) must be at most 96"),
         ({"num_envs": 0}, "num_envs must be at least 1, got 0"),
         ({"max_steps": 0}, r"max_steps must be in \[1, 32767\], got 0"),
         ({"split": "validation"}, "split must be 'train' or 'test', got 'validation'"),

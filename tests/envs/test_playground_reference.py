@@ -69,8 +69,9 @@ def rows(state):
     def plain(value):
         if isinstance(value, dict):
             columns = {key: plain(part) for key, part in value.items()}
-            found = zip(*columns.values(), strict=True)
-            return [dict(zip(columns, row, strict=True)) for row in found]
+            return [
+                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+            ]
         return decode_text(value) if value.dtype == torch.uint8 else value.tolist()
 
     return plain(state.to_dict())

@@ -22,8 +22,9 @@ def texts(state, key):
 def play(env, *actions):
     state = env.reset()
     for action in actions:
-        step = env.step(state.set("action", torch.as_tensor(action)))
-        state = step_mdp(step, exclude_reward=False)
+        state = step_mdp(
+            env.step(state.set("action", torch.as_tensor(action))), exclude_reward=False
+        )
     return state
 
 
@@ -283,7 +284,10 @@ class Odd(stairs.Stairs):
 GAME = stairs.Stairs()
 REFUSED = {
     "no goal": (lambda: of(goal=None), r"goal \(None\), goal_text \(None\) and .*: give one"),
-    "two goals": (lambda: of(goal_text="Go"), r"goal \('goal'\), goal_text \('Go'\) and"),
+    "two goals": (
+        lambda: of(goal_text="Go"),
+        r"goal \('goal'\), goal_text \('Go'\) and .*: give one",
+    ),
     "overflow": (lambda: of(overflow="last"), r"overflow \('last'\) must be"),
     "max_steps": (lambda: of(max_steps=0), r"max_steps \(0\) must be at least 1"),
     "history": (lambda: of(history=-1), r"history \(-1\) must be 0, for none, or more"),
@@ -293,20 +297,44 @@ REFUSED = {
     "no action": (lambda: of(Odd(ways=())), r"actions\[0\] is empty: .* 'You are here'"),
     "no text": (lambda: of(Odd(shown=7)), r"observation\[0\] is int, 7: it must be a string"),
     "three values": (lambda: of(Odd(values=3)), r"step of game 0 \(Odd\) returns 3 values"),
-    "many goals": (lambda: of(hindsight=lambda _: [*"abc"]), r"\[0\] has 3 entries, and max"),
+    "many goals": (
+        lambda: of(hindsight=lambda steps: ["a", "b", "c"]),
+        r"hindsight\[0\] has 3 entries, and max_hindsight is 2",
+    ),
     "empty goal": (lambda: of(hindsight=lambda steps: [""]), r"hindsight\[0, 0\] is empty"),
-    "text of actions": (lambda: of(actions=lambda *_: "up"), r"\[0\] is the string 'up': .* list"),
-    "text of goals": (lambda: of(hindsight=lambda _: "Win"), r"\[0\] is the string 'Win': .*list"),
+    "a string of actions": (
+        lambda: of(actions=lambda observation, info: "wait"),
+        r"actions\[0\] is the string 'wait': it must be a list",
+    ),
+    "a string of goals": (
+        lambda: of(hindsight=lambda steps: "Win"),
+        r"hindsight\[0\] is the string 'Win': it must be a list",
+    ),
     "a string of kinds": (lambda: of(goal_kinds="go"), r"goal_kinds is the string 'go'"),
-    "one game twice": (lambda: stairs.wrap([GAME, Turned(), GAME]), r"games\[2\] is games\[0\]"),
-    "success in words": (lambda: of(success=lambda *_: "False"), r"success\[0\] is str, 'False'"),
+    "one game twice": (
+        lambda: stairs.wrap([GAME, stairs.Stairs(), GAME]),
+        r"games\[2\] is games\[0\], and one game cannot play two episodes",
+    ),
+    "success in words": (
+        lambda: of(success=lambda observation, info: "False"),
+        r"success\[0\] is str, 'False': it must be True or False",
+    ),
     "end in words": (lambda: of(Odd(ended="False")), r"terminated\[0\] is str, 'False'"),
     "a number for an end": (lambda: of(Odd(ended=0.5)), r"terminated\[0\] is float, 0.5"),
-    "a zero inside": (lambda: of(actions=lambda *_: ["up", "go\0 up"]), r"'go\\x00 up': leave"),
+    "a zero in an action": (
+        lambda: of(actions=lambda observation, info: ["up", "go\0 up"]),
+        r"actions\[0\] holds 'go\\x00 up': leave the zero byte out",
+    ),
     "no number": (lambda: of(Odd(paid=float("nan"))), r"reward\[0\] is nan: it must be a finite"),
     "a large number": (lambda: of(Odd(paid=1e300)), r"reward\[0\] is 1e\+300: .* float32 holds"),
-    "unknown key": (lambda: of(actions="moves"), r"actions='moves': .* \['goal', 'ways', 'won'\]"),
-    "masked out": (lambda: play(stairs.make(2), [0, 3]), r"\[1\] = 3 is not admissible, .* 0: up"),
+    "unknown key": (
+        lambda: of(actions="moves"),
+        r"actions='moves': .* \['goal', 'ways', 'won'\]",
+    ),
+    "masked action": (
+        lambda: play(stairs.make(2), [0, 3]),
+        r"action\[1\] = 3 is not admissible, .* 0: up, 1: down",
+    ),
     "kind": (lambda: of(kind_of=lambda goal: 1), r"kind_of gives 1 for the goal 'Reach floor"),
 }
 
@@ -364,8 +392,14 @@ def test_games_pursue_what_a_sampler_draws_and_go_on_with_it():
         ({"goal_texts": None}, r"goal \(None\), goal_text \(None\) and goal_texts \(None\)"),
         ({"goal_texts": ["a", "a"]}, r"goal_texts \(\['a', 'a'\]\) must be .* none empty or twice"),
         ({"goal_texts": []}, r"goal_texts \(\[\]\) must be a list of goals"),
-        ({"goal_sampler": lambda _, n: torch.tensor([4])}, r"return 1 goal id in \[0, 4\), got t"),
-        ({"goal_sampler": lambda _, n: torch.tensor([0, 1])}, r"sampler must return 1 goal id"),
+        (
+            {"goal_sampler": lambda _, n: torch.tensor([4])},
+            r"return 1 goal id in \[0, 4\), got ten",
+        ),
+        (
+            {"goal_sampler": lambda _, n: torch.tensor([0, 1])},
+            r"goal_sampler must return 1 goal id",
+        ),
         ({"goal_sampler": lambda _, n: torch.tensor([0.5])}, r"goal_sampler must return 1 goal id"),
     ],
 )
@@ -379,7 +413,9 @@ def test_a_game_that_takes_no_goal_and_a_sampler_without_a_table_are_named():
         stairs.make(2, goal=None, goal_texts=stairs.FLOORS).reset()
     judge = partial(stairs.floors)
     judge.goals = ["Reach floor 1", "Reach floor 7", "Fly"]
-    with pytest.raises(ValueError, match=r"names 2 goals .* not in goal_texts, such as 'Fly'"):
+    with pytest.raises(
+        ValueError, match=r"names 2 goals that are not in goal_texts, such as 'Fly'"
+    ):
         stairs.make_chosen(2, hindsight=judge)
     with pytest.raises(ValueError, match="goal_sampler needs goal_texts, the table of goals"):
         stairs.make(2, goal_sampler=lambda _, n: torch.zeros(n).long())

@@ -117,8 +117,9 @@ def test_the_judge_ends_an_imagined_episode_and_nothing_else_does():
         for row in zip(decode_text(steps["actions"]), steps["action"].tolist(), strict=True)
     ]
     said = torch.tensor([["rose" in a for a in row] for row in played])
-    trees = torch.tensor([["tree" in a for a in row] for row in played])
-    said = torch.where(steps["goal_id"] == 182, said, trees)
+    said = torch.where(
+        steps["goal_id"] == 182, said, torch.tensor([["tree" in a for a in row] for row in played])
+    )
     done, reward = after["done"].squeeze(-1), after["reward"].squeeze(-1)
     assert torch.equal(reward[rows] > 0, said[rows]) and said[rows].any() and not said[rows].all()
     assert torch.equal(after["terminated"].squeeze(-1)[rows], said[rows])
@@ -135,12 +136,17 @@ def test_the_judge_ends_an_imagined_episode_and_nothing_else_does():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match=r"num_known \(2\) must be from 1 to 1: sampler has 2"):
+    with pytest.raises(
+        ValueError, match=r"num_known \(2\) must be from 1 to 1: sampler has 2 goals"
+    ):
         ImaginedGoals(UniformGoals(["Grasp", "Grow"]), 2, None)
-    table = (*GoalSpace("train", sequential=False).texts, "Grasp a rose of any colour there may be")
+    table = (
+        *GoalSpace("train", sequential=False).texts,
+        "Grasp a rose of any colour that there is",
+    )
     goals = ImaginedGoals(UniformGoals(table), 182, None)
     env = PlaygroundTextEnv(2, **SIMPLE, goal_sampler=goals.draw)
-    with pytest.raises(ValueError, match=r"up to 39 bytes, and 'goal' .* has room for 24"):
+    with pytest.raises(ValueError, match=r"up to 40 bytes, and 'goal' .* has room for 24"):
         TransformedEnv(env, goals).reset()
     with pytest.raises(ValueError, match="2 episodes begin, and goals were drawn for 0: give the"):
         TransformedEnv(PlaygroundTextEnv(2, **SIMPLE), goals.clone()).reset()

@@ -14,8 +14,10 @@ WORDS = "take any red lamp now blue cup drop".split()
 
 def test_words_are_counted_where_they_stand():
     judge = WordJudge(GOALS, buckets=4)
-    seen = "You see: red cup, red LAMP.\nYou hold: nothing"
-    then = "You see: red lamp.\nYou hold: cup"
+    seen, then = (
+        "You see: red cup, red LAMP.\nYou hold: nothing",
+        "You see: red lamp.\nYou hold: cup",
+    )
     [step] = judge.read([seen], ["Take cup"], [then])
     texts = [
         "take cup",
@@ -51,8 +53,9 @@ def test_odds_are_the_sum_of_what_words_add():
             at, early = WORDS.index(word), place < len(words) - 4
             values = [role[at].item() for role in roles] + [1.0]
             row = at + 10 * early
-            own = zip(values, weights["roles"][int(early)], strict=True)
-            expected += sum(v * w for v, w in own)
+            expected += sum(
+                v * w for v, w in zip(values, weights["roles"][int(early)], strict=True)
+            )
             expected += weights["alone"][row].item()
             others = weights["others"].view(4, 10, -1).double()
             for role, table in zip(roles[:4], others, strict=True):

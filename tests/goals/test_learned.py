@@ -101,8 +101,9 @@ def test_of_a_large_table_some_goals_have_progress_and_these_change():
         heads = [*heads, deepcopy(sampler.head)][-3:]
         told = [predict(SimpleNamespace(head=h), table, table[asked[-1]])[0] for h in heads]
         (some,) = sampler.progress.nonzero(as_tuple=True)
-        change = abs(told[-1] - told[0])[some]
-        assert sampler.progress[some].tolist() == pytest.approx(change, abs=1e-5)
+        assert sampler.progress[some].tolist() == pytest.approx(
+            abs(told[-1] - told[0])[some], abs=1e-5
+        )
         assert len(asked[-1]) == len(asked[-1].unique()) <= 16 + 4
         assert 10 <= len(some) <= 16  # some are drawn twice
         met |= {*some.tolist()}

@@ -83,8 +83,9 @@ def test_an_agent_read_back_scores_and_values_as_before(settings, lora, kind, st
     read = agent.read(states)
     mask = states["action_mask"]
     torch.testing.assert_close(read["probability"], probability, atol=1e-4, rtol=1e-3)
-    near = 2e-3 * float(value.abs().max())
-    torch.testing.assert_close(read["action_value"][mask], value[mask], atol=near, rtol=0)
+    torch.testing.assert_close(
+        read["action_value"][mask], value[mask], atol=2e-3 * float(value.abs().max()), rtol=0
+    )
     plain = load_agent(tmp_path / "model", device="cpu").policy(states.copy())["action"]
     assert mask.gather(-1, plain.unsqueeze(-1)).all()
 
@@ -133,7 +134,9 @@ def test_what_is_missing_is_named_with_the_remedy(export, tmp_path):
     (export / CARD).unlink()
     with pytest.raises(FileNotFoundError, match=r"holds no agent.json.* resume its run.*AgentCard"):
         load_agent(export)
-    with pytest.raises(FileNotFoundError, match=r"is not there; an agent is in the folder of a r"):
+    with pytest.raises(
+        FileNotFoundError, match=r"is not there; an agent is in the folder of a run"
+    ):
         load_agent(tmp_path / "nowhere")
     (export.parent / "run.lock").touch()  # which a run holds as long as it goes
     for folder in (export.parent, export):

@@ -74,7 +74,10 @@ QUICK = ("gpt2", "gpt_neo", "llama", "mistral", "gemma2", "phi3-longrope", "umt5
 
 @pytest.mark.parametrize(
     "name",
-    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in ARCHITECTURES],
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in ARCHITECTURES
+    ],
 )
 def test_every_architecture_is_exact_or_refused(name, tokenizer):
     """Past its window and its rotary switch, in batches of prompts of unequal length."""

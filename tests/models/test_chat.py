@@ -78,8 +78,9 @@ def test_scores_are_those_of_the_answer(family, chat_template):
     states["action_mask"] = mask = (states["actions"] != 0).any(-1)
     out = trunk(tokenize(states))
     for state, action in mask.nonzero().tolist():
-        texts = (GOALS[state], OBSERVATIONS[state], ACTIONS[state][action])
-        before, answer = chat_tokens(tokenizer, *texts)
+        before, answer = chat_tokens(
+            tokenizer, GOALS[state], OBSERVATIONS[state], ACTIONS[state][action]
+        )
         assert before.count(tokenizer.bos_token_id) == (chat_template == INST)
         prompt, read = trunk.prompt(out["goal_tokens"], out["observation_tokens"])
         assert prompt[state, read[state]].tolist() == before
@@ -107,7 +108,10 @@ def test_an_answer_that_melts_into_the_chat_is_refused():
             "{% for m in messages %}{{ m.content | replace('lion', 'cat') }}{% endfor %}",
             "as they stand|changes the text",
         ),
-        ("{% for m in messages %}{{ m.content | length }} {{ m.content }}{% endfor %}", "changes"),
+        (
+            "{% for m in messages %}{{ m.content | length }} {{ m.content }}{% endfor %}",
+            "changes the text",
+        ),
     ],
 )
 def test_templates_that_are_no_frame_are_refused(chat_template, message):

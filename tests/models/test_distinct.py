@@ -38,8 +38,9 @@ def test_rows_of_one_fingerprint_that_differ_are_kept_apart(monkeypatch):
     monkeypatch.setattr("torchrl_glam.models.trunks.trie.fingerprint", poor)
     assert distinct_rows(torch.tensor([[1, 2], [2, 1], [1, 2]])) is None
     mask = torch.ones(1, 2, dtype=torch.bool)
-    trie = build_trie(torch.tensor([[[5, 6], [6, 5]]]), mask, 1, 0)
-    assert trie.tokens.tolist() == [[1, 5, 6, 6, 5]]
+    assert build_trie(torch.tensor([[[5, 6], [6, 5]]]), mask, 1, 0).tokens.tolist() == [
+        [1, 5, 6, 6, 5]
+    ]
 
 
 def rows_read(trunk):

@@ -51,8 +51,12 @@ def folders(flan_t5, tmp_path_factory):
 
 
 def load(folder, family, in_4bit=False, trained=True):
-    own = {"target_modules": TARGETS[family], "fan_in_fan_out": family == "gpt2"}
-    lora = LoraConfig(r=2, init_lora_weights=False, **own)
+    lora = LoraConfig(
+        r=2,
+        target_modules=TARGETS[family],
+        init_lora_weights=False,
+        fan_in_fan_out=family == "gpt2",
+    )
     torch.manual_seed(3)
     model, tokenizer = load_language_model(
         folder, lora=lora if trained else None, load_in_4bit=in_4bit, compute_dtype=torch.float32
@@ -69,8 +73,9 @@ def kind_of(family):
 
 @torch.no_grad()
 def logits(model, tokenizer):
-    texts = ["Goal: Grasp red lion", "Goal: Grow any rose"]
-    inputs = tokenizer(texts, return_tensors="pt", padding=True)
+    inputs = tokenizer(
+        ["Goal: Grasp red lion", "Goal: Grow any rose"], return_tensors="pt", padding=True
+    )
     inputs = {"input_ids": inputs.input_ids, "attention_mask": inputs.attention_mask}
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.tensor([[0, 5, 6], [0, 7, 8]])
@@ -78,7 +83,7 @@ def logits(model, tokenizer):
 
 
 def assert_equal_logits(read, expected):
-    """To 1e-4 of the largest: random weights make logits of some tens."""
+    """To 1e-5 of the largest: random weights make logits of some tens."""
     torch.testing.assert_close(read, expected, atol=1e-4 * float(expected.abs().max()), rtol=0)
 
 

@@ -13,8 +13,9 @@ from torchrl_glam.models import CandidateActor, CandidateCritic, ObservationCrit
 
 def state(scores, mask, **entries):
     scores, mask = torch.tensor(scores), torch.tensor(mask)
-    given = {"log_likelihood": scores, "action_mask": mask, **entries}
-    return TensorDict(given, batch_size=scores.shape[:1])
+    return TensorDict(
+        log_likelihood=scores, action_mask=mask, **entries, batch_size=scores.shape[:1]
+    )
 
 
 def test_divergences_are_finite_where_probabilities_round_to_zero():
@@ -52,8 +53,9 @@ def test_masked_candidates_stay_out_of_values_and_gradients(offset):
     scores[0, 2] = torch.nan  # whatever a trunk leaves in an empty slot
     scores.requires_grad_()
     mask = torch.tensor([[True, True, False]])
-    inputs = TensorDict(log_likelihood=scores, action_mask=mask, batch_size=[1])
-    dist = CandidateActor().get_dist(inputs)
+    dist = CandidateActor().get_dist(
+        TensorDict(log_likelihood=scores, action_mask=mask, batch_size=[1])
+    )
     assert dist.probs[0, 2] == 0.0
     assert dist.logits.isfinite().all()
     (dist.probs * (50.0 * dist.logits - 3.0)).sum().backward()
@@ -107,7 +109,9 @@ def test_bad_scores_are_named():
     with pytest.raises(FloatingPointError, match=r"'score' is NaN or infinite .* \[0\]"):
         actor.get_dist(broken)
     short = good.clone().set("action_mask", torch.ones(2, 3, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"'score' has shape \(2, 2\) and 'action_mask' .*2, 3"):
+    with pytest.raises(
+        ValueError, match=r"'score' has shape \(2, 2\) and 'action_mask' .* \(2, 3\)"
+    ):
         actor.get_dist(short)
     with pytest.raises(KeyError, match="score"):
         actor.get_dist(good.exclude("score"))

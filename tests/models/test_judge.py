@@ -152,9 +152,12 @@ def test_odds_are_those_of_the_model_itself(family, tokenizer):
         odds = judge.log_odds([STEP], [GOALS])
         for goal, found in zip(GOALS, odds, strict=True):
             texts = ("Go to red lion", "Grasp", "Go")
-            yes, *no = (plain_score(model, tokenizer, goal, STEP[0][0], t)[0] for t in texts)
-            expected = (yes - torch.stack(no).logsumexp(0)).item()
-            assert found.item() == pytest.approx(expected, abs=1e-4)
+            yes, *no = (
+                plain_score(model, tokenizer, goal, "You see: red lion", t)[0] for t in texts
+            )
+            assert found.item() == pytest.approx(
+                (yes - torch.stack(no).logsumexp(0)).item(), abs=1e-4
+            )
 
 
 def test_a_decoder_only_model_reads_goals_in_answers_as_at_the_end_of_the_prompt(tokenizer):
@@ -168,8 +171,9 @@ def test_a_decoder_only_model_reads_goals_in_answers_as_at_the_end_of_the_prompt
 
 def test_a_chat_model_answers_the_question():
     tokenizer = load_tokenizer("tiny")
-    template = "{% for turn in messages %}[{{ turn.role }}] {{ turn.content }}\n{% endfor %}"
-    tokenizer.chat_template = template
+    tokenizer.chat_template = (
+        "{% for turn in messages %}[{{ turn.role }}] {{ turn.content }}\n{% endfor %}"
+    )
     model = make_model("gpt2", tokenizer)
     judge = GoalJudge(model, tokenizer, GOALS, chat_template=True, **SHORT)
     text = "[user] Goal: Grasp red lion\nYou see: red lion\nAction:\n[assistant]"
@@ -208,8 +212,10 @@ def test_rows_of_a_wrapped_game_are_relabelled_with_what_it_names():
     env = TransformedEnv(env, TokenizeText(load_tokenizer("tiny")))
     state = env.reset()
     step = env.step(state.set("action", torch.tensor([0, 1])))
-    named = decode_text(step["next", "hindsight", "goal"])
-    assert named == [["Grasp red lion", ""], ["Grasp blue cat", ""]]
+    assert decode_text(step["next", "hindsight", "goal"]) == [
+        ["Grasp red lion", ""],
+        ["Grasp blue cat", ""],
+    ]
     rows = HindsightTransform().inv(step.unsqueeze(1))
     # The goal pursued is no hindsight: of the two episodes one has a copy.
     assert decode_text(rows["goal"]) == ["Grasp blue cat", "Grasp blue cat", "Grasp red lion"]

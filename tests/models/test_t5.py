@@ -15,16 +15,21 @@ def outputs(trunk, states):
     """What actor and critic read, and the gradient of a number that hangs on all of it."""
     out = trunk(states.clone())
     mask = states["action_mask"]
-    read = [out["log_likelihood"][mask], out["action_embedding"][mask].flatten()]
-    read.append(out["prompt_embedding"].flatten())
+    read = (
+        out["log_likelihood"][mask],
+        out["action_embedding"][mask].flatten(),
+        out["prompt_embedding"].flatten(),
+    )
     gradients = torch.autograd.grad(sum(part.sin().sum() for part in read), trunk.parameters())
     return torch.cat(read).detach(), torch.cat([g.flatten() for g in gradients])
 
 
 @pytest.mark.parametrize("family", ["t5", "flan-t5"])
 def test_gradients_are_those_of_the_models_own_forward(family, tokenizer, monkeypatch):
-    states = make_nine_states(tokenizer)
-    trunk = make_trunk(make_model(family, tokenizer), tokenizer)
+    trunk, states = (
+        make_trunk(make_model(family, tokenizer), tokenizer),
+        make_nine_states(tokenizer),
+    )
     theirs = outputs(trunk, states)
     monkeypatch.setattr(encoder_decoder, "can_read", lambda *_: True)
     for one, other in zip(outputs(trunk, states), theirs, strict=True):

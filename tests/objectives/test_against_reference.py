@@ -1,6 +1,7 @@
 """Values and gradients of the loss against the one-candidate-at-a-time reference."""
 
 import copy
+import itertools
 import math
 
 import pytest
@@ -72,8 +73,9 @@ class Case:
 def gradients(loss, parameters):
     if not loss.requires_grad:
         return {}
-    leaves = list(parameters.values())
-    values = torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True)
+    values = torch.autograd.grad(
+        loss, list(parameters.values()), retain_graph=True, allow_unused=True
+    )
     return {name: v for name, v in zip(parameters, values, strict=True) if v is not None}
 
 
@@ -100,8 +102,9 @@ def test_trunks(trunk, critic_backprop):
     check(Case(trunk, critic_backprop=critic_backprop))
 
 
-@pytest.mark.parametrize("critic", ["candidate", "observation"])
-@pytest.mark.parametrize("critics", [1, 2])
+@pytest.mark.parametrize(
+    "critic, critics", list(itertools.product(["candidate", "observation"], [1, 2]))
+)
 def test_critics(critic, critics):
     check(Case("tied", critic, critics))
 

@@ -67,8 +67,9 @@ def by_hand(loss, adams, batch, update_actor, max_norm, separate):
     terms = loss(batch)
 
     def gradients(term, group):
-        leaves = list(group.values())
-        values = torch.autograd.grad(term, leaves, retain_graph=True, allow_unused=True)
+        values = torch.autograd.grad(
+            term, list(group.values()), retain_graph=True, allow_unused=True
+        )
         return {n: v for n, v in zip(group, values, strict=True) if v is not None}
 
     wanted = {"critic": gradients(terms["loss_qvalue"], critic)}
@@ -142,8 +143,9 @@ def test_a_gradient_that_is_not_finite_changes_nothing():
     terms = loss(toy.make_batch())
     bias = loss.trunk.module.mix.bias
     terms["loss_actor"] = terms["loss_actor"] + (bias.sum() * 0.0).sqrt()  # 0, of slope infinity
-    message = "group 'trunk_actor' .*first in 'trunk_params.module.mix.bias', 1"
-    with pytest.raises(FloatingPointError, match=message):
+    with pytest.raises(
+        FloatingPointError, match="group 'trunk_actor' .*first in 'trunk_params.module.mix.bias', 1"
+    ):
         optimizer.backward(terms)
         optimizer.step()
     assert not moved(loss, before)

@@ -59,8 +59,10 @@ def test_words_that_follow():
         assert any(
             words[at : at + 2 + len(after)] == [first, second, *after] for at in range(len(words))
         )
-    little = MOVE._replace(observation="")
-    assert [pieces[1] for _, pieces in ask("follow", little)] == [(" nothing", True)]
+    (_, answer_to_little), *_ = [
+        pieces for _, pieces in ask("follow", MOVE._replace(observation=""))
+    ]
+    assert answer_to_little == (" nothing", True)
 
 
 def test_admissible_are_those_of_the_state_and_others_are_asked_about():
@@ -75,8 +77,9 @@ def test_admissible_are_those_of_the_state_and_others_are_asked_about():
             assert (read, predicted) == (False, True)
             seen[action.strip(), told] += 1
     # Both states look alike, so each action is admissible in one of them.
-    every = ("turn left", "go forward", "drop")
-    assert seen.keys() == {(action, told) for action in every for told in (" yes", " no")}
+    assert seen.keys() == {
+        (action, told) for action in ("turn left", "go forward", "drop") for told in (" yes", " no")
+    }
     assert seen["drop", " yes"] > seen["drop", " no"]
 
 

@@ -177,8 +177,9 @@ def _without_docstrings(source):
 
 def test_no_text_is_spelled_in_letters():
     tokenizer = make_tokenizer()
-    played = record_play(PlaygroundTextEnv(num_envs=8), 64)
-    transcripts = GameExercises(played, weights={"outcome": 1.0}, questions=1)
+    transcripts = GameExercises(
+        record_play(PlaygroundTextEnv(num_envs=8), 64), weights={"outcome": 1.0}, questions=1
+    )
     for reading in PlaygroundExercises()(200) + transcripts(100):
         for text in [reading.prompt, *(piece for each in reading.answers for piece, _ in each)]:
             tokens = tokenizer.tokenize(text)

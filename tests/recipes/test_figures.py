@@ -108,8 +108,10 @@ def test_shares_of_the_kinds_of_goals(said, tmp_path):
     kinds = ("kinds/pursued/", "kinds/named/", "kinds/buffer/", "kinds/batch/")
     head = [kind + name for kind in kinds for name in ("grasp", "grow")]
     head += ["hindsight_in_buffer", "hindsight_in_batch", "step"]
-    runs = {"a": "1,,1,0,0.75,0.25,0.5,0.5,0.5,0.5", "b": "1,0,0,1,0.25,0.75,0,1,1,0.5"}
-    for run, cells in runs.items():
+    for run, cells in (
+        ("a", "1,,1,0,0.75,0.25,0.5,0.5,0.5,0.5"),
+        ("b", "1,0,0,1,0.25,0.75,0,1,1,0.5"),
+    ):
         (tmp_path / run).mkdir()
         text = ",".join(head) + f"\n{cells},32\n{',' * 10}48\n{cells},64\n"
         (tmp_path / run / "metrics.csv").write_text(text)

@@ -112,8 +112,9 @@ def test_a_table_of_games_by_four_commands(here, tmp_path):
     run("sac_glam", *sweep, *SHORT)
     run("ppo_glam", *sweep, *SHORT)
     runs = sorted(str(path.parent.relative_to(folder)) for path in folder.glob("*/*/metrics.csv"))
-    arms = ("hindsight", "no_hindsight", "ppo")
-    assert runs == [f"{arm}/{seed}" for arm in arms for seed in "01"]
+    assert runs == [
+        f"{arm}/{seed}" for arm in ("hindsight", "no_hindsight", "ppo") for seed in "01"
+    ]
     made = [json.loads((folder / "model" / s / "report.json").read_text()) for s in "01"]
     assert made[0]["settings"]["seed"] == 0 and made[1]["settings"]["seed"] == 1
     assert run("sac_glam", *sweep, *SHORT).count(" is done") == 4

@@ -109,8 +109,11 @@ def test_a_resumed_run_chooses_the_goals_of_an_unbroken_one(recipe, tmp_path):
     half, total = STEPS[recipe.name]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     chosen = [f"goals={GOALS[recipe.name]}", "env.impossible=0.5", *NAMED_BY[recipe.name]]
-    stages = [(total, "output", whole), (half, "output", parts), (total, "resume", parts)]
-    for steps, where, run in stages:
+    for steps, where, run in (
+        (total, "output", whole),
+        (half, "output", parts),
+        (total, "resume", parts),
+    ):
         options = [*recipe.small, *chosen, f"total_steps={steps}", f"{where}={run}"]
         recipe.succeed(*options, log=tmp_path / "log")
     assert metrics(parts) == metrics(whole)
@@ -249,7 +252,10 @@ def test_what_a_run_stored_can_be_learned_from_again(recipe, unbroken, succeeds,
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"env_class": "os:system", "env": {"command": "touch a"}}, r"env_class \(os:system\)"),
+        (
+            {"env_class": "os:system", "env": {"command": "touch called"}},
+            r"env_class \(os:system\)",
+        ),
         ({"language_model": "${oc.env:HOME}"}, "has an interpolation"),
     ],
 )

@@ -28,8 +28,9 @@ def test_environment_and_hindsight(capsys):
     names = run("environment_and_hindsight")
     rows, returns = names["rows"], names["returns"].tolist()
     assert len(rows) == 28 and rows["next", "reward"].sum() == 10
-    expected = [0.0] * 3 + [0.81] * 5 + [0.9] * 10 + [1.0] * 10
-    assert sorted(round(value, 2) for value in returns) == expected
+    assert sorted(round(value, 2) for value in returns) == (
+        [0.0] * 3 + [0.81] * 5 + [0.9] * 10 + [1.0] * 10
+    )
     assert names["batch"]["is_hindsight"].sum() == 4
     assert "Grasp any living_thing step reward 1.0 the end" in capsys.readouterr().out
 

@@ -149,11 +149,14 @@ def chances(stored, hindsight_share, prior):
     return torch.tensor(result)
 
 
-CALL = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=12)
-
-
 @settings(deadline=None, max_examples=25)
-@given(calls=st.lists(CALL, min_size=1, max_size=6))
+@given(
+    calls=st.lists(
+        st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=12),
+        min_size=1,
+        max_size=6,
+    )
+)
 @pytest.mark.filterwarnings("ignore:The replay buffer holds no")
 def test_chances_are_those_of_the_definition(calls):
     """Also where rows were overwritten, and goals have lost all of theirs."""

@@ -42,8 +42,9 @@ def test_rows_of_two_processes_and_the_successor_of_a_killed_one(pool, caplog):
     caplog.set_level(logging.INFO, logger="torchrl_glam")
     hindsight = HindsightTransform()
     transform = Compose(SegmentMultiStepTransform(N_STEPS, GAMMA), hindsight)
-    limits = {"updates_per_batch": 1, "max_policy_lag": 4, "timeout": 120}
-    collectors = AsyncCollectors(pool, forget=hindsight.forget, **limits)
+    collectors = AsyncCollectors(
+        pool, updates_per_batch=1, max_policy_lag=4, timeout=120, forget=hindsight.forget
+    )
     policy, data, rows, numbers = make_policy(-1), [], [], set()
     with collectors:
         while len(data) < BATCHES or 2 not in numbers:

@@ -16,11 +16,13 @@ from torchrl.data import (
 from torchrl_glam.replay import GoalBalancedSampler, GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.replay._row_groups import RowGroups
 
-WRITE = st.dictionaries(st.integers(0, 19), st.integers(-1, 9), min_size=1)
-
 
 @settings(deadline=None, max_examples=60)
-@given(writes=st.lists(WRITE, min_size=1, max_size=12))
+@given(
+    writes=st.lists(
+        st.dictionaries(st.integers(0, 19), st.integers(-1, 9), min_size=1), min_size=1, max_size=12
+    )
+)
 def test_row_groups_equal_plain_sets(writes):
     """Of three groups at first; others are met on the way, and -1 is none."""
     groups, reference = RowGroups(3, capacity=20), {}

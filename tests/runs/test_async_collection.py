@@ -76,8 +76,13 @@ class Simulation:
 
     def collectors(self, max_policy_lag=None, timeout=100.0):
         lag = 2 * UPDATES * self.num_collectors if max_policy_lag is None else max_policy_lag
-        given = {"max_policy_lag": lag, "timeout": timeout, "forget": self.forget}
-        return AsyncCollectors(self, updates_per_batch=UPDATES, **given)
+        return AsyncCollectors(
+            self,
+            updates_per_batch=UPDATES,
+            max_policy_lag=lag,
+            timeout=timeout,
+            forget=self.forget,
+        )
 
     def learn(self, collectors, rounds):
         with mock.patch.object(async_collection.time, "monotonic", lambda: self.now), collectors:

@@ -62,13 +62,21 @@ def test_a_name_that_makes_no_environment_is_refused(path, message):
     ("env_class", "env", "message"),
     [
         ("corridor:Corridor", {"names_goals": "maybe"}, r"env.names_goals \(maybe\) must be true"),
-        ("torchrl_glam.envs:PlaygroundTextEnv", {"sequential": "no"}, r"env.sequential \(no\) m"),
+        (
+            "torchrl_glam.envs:PlaygroundTextEnv",
+            {"sequential": "no"},
+            r"env.sequential \(no\) must",
+        ),
         ("corridor:Corridor", {"length": 3}, r"unexpected keyword .*'length'; .* \['num_envs', 'n"),
         ("corridor:Corridor", {"num_envs": 3}, r"env.num_envs cannot be given"),
         ("corridor:needs", {}, r"corridor:needs\): missing a required argument: 'length'"),
         ("corridor:needs", {"length": 2}, r"env \(corridor:needs\) made a int, expected a torchrl"),
         ("corridor:alone", {"num_envs": 2}, r"env.num_envs cannot be given"),
-        ("corridor:pair", {}, r"batch size \[3, 2\], expected \[3\]: take an argument num_envs,"),
+        (
+            "corridor:pair",
+            {},
+            r"batch size \[3, 2\], expected \[3\]: take an argument num_envs, or",
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(env_class, env, message, monkeypatch):
@@ -105,8 +113,10 @@ def test_a_split_changes_the_arguments_that_it_names():
 def test_only_entries_that_are_read_are_kept():
     env = make_env(config_of("corridor:Corridor"), load_tokenizer("tiny"))
     tokens = {"goal_tokens", "observation_tokens", "action_tokens"}
-    others = {"action_mask", "goal_kind", "reached"}
-    assert set(env.observation_spec.keys(True, True)) == tokens | others
+    assert set(env.observation_spec.keys(True, True)) == {
+        *tokens,
+        *("action_mask", "goal_kind", "reached"),
+    }
 
 
 def test_lengths_are_the_configurations_then_the_environments_then_the_usual(tokenizer):
@@ -155,5 +165,7 @@ def test_a_memory_beyond_what_the_model_reads_is_refused(tmp_path, tokenizer):
         if memory < 64:
             setting.load_model()
             continue
-        with pytest.raises(ValueError, match=r"memory \(64\) must be below 64, as the model h"):
+        with pytest.raises(
+            ValueError, match=r"memory \(64\) must be below 64, as the model has 64"
+        ):
             setting.load_model()

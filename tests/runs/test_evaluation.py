@@ -66,8 +66,9 @@ def test_only_episodes_under_way_are_played_and_count_once(monkeypatch, make):
     floors = [int(text.split()[-1]) for text in np.ravel(decode_text(env.reset()["goal"]))]
     assert {*floors} > {1, 2} and min(floors) < 0
     steps = [floor if floor > 0 else 8 for floor in floors]
-    first = lambda mask: torch.zeros(mask.shape[:-1]).long()  # noqa: E731
-    up = TensorDictModule(first, ["action_mask"], ["action"])
+    up = TensorDictModule(
+        lambda mask: torch.zeros(mask.shape[:-1]).long(), ["action_mask"], ["action"]
+    )
     played.clear()
     results = evaluate(up, env, seed=3)
     assert results["length"] == pytest.approx(sum(steps) / 6)
@@ -230,5 +231,7 @@ def test_different_goals_that_were_reached_are_counted():
 
 def test_kinds_that_nobody_named_are_refused():
     steps = make_env(16, seed=0).rollout(40, break_when_any_done=False)
-    with pytest.raises(ValueError, match=r"'goal_kind' is from 0 to 1, and must count in the 1"):
+    with pytest.raises(
+        ValueError, match=r"'goal_kind' is from 0 to 1, and must count in the 1 goal"
+    ):
         EpisodeStatistics().add(steps)

@@ -1,7 +1,6 @@
 """The goals that training pursues, by the key `goals` of a configuration."""
 
 import math
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -29,8 +28,9 @@ SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
 @pytest.fixture(scope="module")
 def language():
     model, tokenizer = load_language_model("tiny")
-    trunk = make_trunk(model, tokenizer).eval()
-    return SimpleNamespace(model=model, tokenizer=tokenizer, trunk=trunk)
+    return SimpleNamespace(
+        model=model, tokenizer=tokenizer, trunk=make_trunk(model, tokenizer).eval()
+    )
 
 
 def configured(goals="uniform", impossible=0.5, **settings):
@@ -97,8 +97,11 @@ def test_samplers_fit_the_length_of_a_run_and_its_rollouts(language):
 def test_predictions_are_made_from_a_first_state_of_every_goal(language, monkeypatch):
     """Imagined goals begin where the goals do that they were composed from."""
     given = []
-    fake = lambda _, states: given.append(states) or torch.zeros(len(states), 2)  # noqa: E731
-    monkeypatch.setattr(runs_goals, "state_embeddings", fake)
+    monkeypatch.setattr(
+        runs_goals,
+        "state_embeddings",
+        lambda _, states: given.append(states) or torch.zeros(len(states), 2),
+    )
     settings = {"imagined": 40, "hindsight_by": "judge"}
     chosen = made(language, "learned_progress", 0.8, **settings)
     (states,), texts = given, chosen.sampler.goal_texts
@@ -183,8 +186,9 @@ def test_predictions_are_compared_with_episodes_of_each_kind(language, monkeypat
 def test_evaluations_have_no_impossible_goals_unless_they_are_asked_for(language):
     config = configured("progress", eval_episodes=3)
     config.eval_splits = {"train": {"split": "train"}, "all": {"split": "train", "impossible": 0.5}}
-    envs = make_eval_envs(config, language.tokenizer)
-    kinds = {name: describe_env(env).goal_kinds for name, env in envs.items()}
+    kinds = {
+        n: describe_env(e).goal_kinds for n, e in make_eval_envs(config, language.tokenizer).items()
+    }
     assert "impossible" not in kinds["train"] and kinds["all"][-1] == "impossible"
     assert "impossible" not in make_reference_env(config).goal_kinds
     assert config.env["impossible"] == 0.5
@@ -195,7 +199,9 @@ def test_bad_goals_are_refused_by_name(language):
         if name in WAYS:
             configured(name).check()
             continue
-        with pytest.raises(ValueError, match=rf"goals \({re.escape(name)}\) must be one of"):
+        with pytest.raises(
+            ValueError, match=rf"goals \({name}\) must be one of".replace("+", r"\+")
+        ):
             configured(name).check()
     given = SACGLAMConfig(env={**SIMPLE, "goal_sampler": "progress"})
     with pytest.raises(ValueError, match=r"env.goal_sampler cannot be given"):
@@ -254,7 +260,9 @@ class Told(PlaygroundTextEnv):
 def test_an_environment_that_cannot_be_chosen_for_is_named(language, goals, lacks, message):
     config = configured(goals, 0.0, env_class=f"{__name__}:Told")
     config.env = {**SIMPLE, "lacks": lacks}
-    with pytest.raises(ValueError, match=rf"goals \({re.escape(goals)}\) needs .*{message}"):
+    with pytest.raises(
+        ValueError, match=rf"goals \({goals}\) needs .*".replace("+", r"\+") + message
+    ):
         PursuedGoals(config, language.tokenizer, language.trunk)
 
 

@@ -86,9 +86,12 @@ def whole_checkpoint(step, trap):
     link_instead(step, elsewhere)
 
 
-def pipe(step, trap):
-    (step / "checksums.json").unlink(missing_ok=True)
-    os.mkfifo(step / "checksums.json")
+def pipe(name):
+    def damage(step, trap):
+        (step / name).unlink(missing_ok=True)
+        os.mkfifo(step / name)
+
+    return damage
 
 
 def leaves(path):
@@ -103,9 +106,16 @@ def leaves(path):
 
 LINK, AWAY = "is a symbolic link", "manifest.json is damaged"
 CHECKPOINTS = {
+    "state of the model": (lambda s, t: link_instead(component(s, "model") / "state", t), LINK),
     "rows of the buffer": (lambda s, t: link_instead(component(s, "buffer") / "rows.tdc", t), LINK),
     "the checkpoint": (whole_checkpoint, LINK),
-    "a pipe of sums": (pipe, "pipe"),
+    "a file": (
+        lambda s, t: link_instead(component(s, "model") / "state.json", t / "meta.json"),
+        LINK,
+    ),
+    "an unknown name": (lambda s, t: (s / "more").symlink_to(t), LINK),
+    "another pipe": (pipe("components/pipe"), "pipe"),
+    "a pipe of sums": (pipe("checksums.json"), "pipe"),
     "a hole": (
         lambda s, t: os.truncate(component(s, "buffer") / "rows.tdc", 2**40),
         "rows.tdc of 1,099,511,627,776 bytes is all but emp",

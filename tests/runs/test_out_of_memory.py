@@ -161,10 +161,12 @@ print(max(faults() for _ in range(50)) - before)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc's allocator")
-@pytest.mark.parametrize("trim, kept", [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "0"}, False)])
-def test_freed_memory_is_kept_unless_the_user_says_otherwise(trim, kept):
+@pytest.mark.parametrize(
+    ("setting", "kept"), [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "0"}, False)]
+)
+def test_freed_memory_is_kept_unless_the_user_says_otherwise(setting, kept):
     env = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
     done = subprocess.run(
-        [sys.executable, "-c", FAULTS], env={**env, **trim}, capture_output=True, text=True
+        [sys.executable, "-c", FAULTS], env={**env, **setting}, capture_output=True, text=True
     )
     assert (int(done.stdout) < 20_000) is kept, done.stderr

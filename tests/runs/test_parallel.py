@@ -64,8 +64,9 @@ def agree(ranks):
     model = Model(rank)
     out["drifted"] = caught(lambda: ranks.require_alike(model))
     ranks.align(model, seed=rank)
-    kept = model.state_dict().items()
-    out["aligned"] = {name: value.item() for name, value in kept if "w" not in name}
+    out["aligned"] = {
+        name: value.item() for name, value in model.state_dict().items() if "w" not in name
+    }
     out["weight"] = model.trunk.weight.tolist()
     out["drawn"] = torch.rand(()).item()
     model.trunk.bias.data.fill_(float(rank))
@@ -180,8 +181,11 @@ def test_what_does_not_divide_is_refused(key):
 
 
 def test_goals_that_are_chosen_or_judged_are_refused_with_several_processes():
-    for key, value, own in (("goals", "progress", "uniform"), ("hindsight_by", "judge", "partner")):
-        with pytest.raises(ValueError, match=rf"{key} \({value}\) must be {own} with 2 processes"):
+    for key, value, only in (
+        ("goals", "progress", "uniform"),
+        ("hindsight_by", "judge", "partner"),
+    ):
+        with pytest.raises(ValueError, match=rf"{key} \({value}\) must be {only} with 2 processes"):
             Ranks(0, 2).share(SACGLAMConfig(**{key: value}))
 
 

@@ -46,8 +46,10 @@ def test_a_critic_that_is_right_is_calibrated_in_every_fifth(env, oracle):
         return best.float(), GAMMA ** (left[:, None] - best.float())
 
     results = PlanProbe(env, oracle, 9, gamma=GAMMA, seed=5)(oracle, heads)
-    parts = [f"probe/calibration/{fifth}" for fifth in range(1, 6)]
-    q, returns = ([results[f"{part}/{name}"] for part in parts] for name in ("q", "return"))
+    q, returns = (
+        [results[f"probe/calibration/{fifth}/{name}"] for fifth in range(1, 6)]
+        for name in ("q", "return")
+    )
     assert q == pytest.approx(returns) and q == sorted(q) and q[0] < 0.5 < 0.9 < q[-1]
 
 

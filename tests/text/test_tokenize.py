@@ -103,8 +103,9 @@ def longest_part(tokenizer, text, length, keep):
     """The longest head or tail of whole words, found by trying all of them."""
     gaps = [i for i, letter in enumerate(text) if letter.isspace()]
     parts = [text[:i] for i in gaps] if keep == "head" else [text[i + 1 :] for i in gaps]
-    fitting = [part for part in parts if len(ids_of(tokenizer, "\n" + part, 0)) <= length]
-    return max(fitting, key=len)
+    return max(
+        (part for part in parts if len(ids_of(tokenizer, "\n" + part, 0)) <= length), key=len
+    )
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0")), st.integers(0, 12))

@@ -19,7 +19,9 @@ class Reader:
         return self.run(f"return document.querySelector({selector!r}).textContent")
 
     def texts(self, selector):
-        return self.run(f"return [...document.querySelectorAll({selector!r})].map(e=>e.innerText)")
+        return self.run(
+            f"return [...document.querySelectorAll({selector!r})].map(e => e.innerText)"
+        )
 
     def click(self, selector):
         self.driver.find_element("css selector", selector).click()

@@ -70,5 +70,8 @@ class Dabbler:
     def read(self, states):
         mask = states["action_mask"].float()
         value = torch.rand_like(mask)
-        own = {"probability": mask / mask.sum(-1, keepdim=True), "action_value": value}
-        return TensorDict(own, batch_size=mask.shape[:-1])
+        return TensorDict(
+            probability=mask / mask.sum(-1, keepdim=True),
+            action_value=value,
+            batch_size=mask.shape[:-1],
+        )

@@ -51,14 +51,18 @@ def test_unusual_settings_are_those_of_few_games():
 
 
 def test_cells_that_are_not_known_are_dashes():
-    columns = {"game": "{game}", "rate": "{mean:.2f} ({low:.2f} to {high:.2f})", "n": "{n:,.0f}"}
+    columns = {
+        "game": "{game}",
+        "rate": "{mean:.2f} ({low:.2f} to {high:.2f})",
+        "steps": "{n:,.0f}",
+    }
     rows = [
         {"game": "a", "mean": 0.5, "low": 0.25, "high": 0.75, "n": 1234.0},
         {"game": "b", "mean": 0.5, "low": math.nan, "high": math.nan, "n": math.inf},
         {"game": "c"},
     ]
     assert markdown_table(columns, rows).splitlines() == [
-        "| game | rate | n |",
+        "| game | rate | steps |",
         "|---|---|---|",
         "| a | 0.50 (0.25 to 0.75) | 1,234 |",
         "| b | 0.50 | – |",
@@ -87,7 +91,9 @@ def test_the_table_names_what_a_game_has_of_its_own(tmp_path, succeeds, refused)
             (model / "report.json").write_text(json.dumps(report))
     said = succeeds("compare", "--out", "out", "games")
     assert (tmp_path / "out" / "games.md").read_text() in said
-    assert "| chess | sac | 2 | 0.600 (0.600 to 0.600) | 0.300 (0.300 to 0.300) | 100 | 10" in said
+    assert (
+        "| chess | sac | 2 | 0.600 (0.600 to 0.600) | 0.300 (0.300 to 0.300) | 100 | 10 |" in said
+    )
     rows = [row for row in read_csv(tmp_path / "out" / "games.csv") if row["agent"] == "sac"]
     assert [row["changed"] for row in rows] == ["", "lr=2.0", "gamma=0.95"]
     (tmp_path / "games" / "chess" / "model" / "0" / "report.json").unlink()

@@ -64,15 +64,18 @@ def test_a_step_tells_what_was_read_considered_and_done(browser, page):
     ]
     cells = "[...row.children].map(cell => cell.firstChild ? cell.firstChild.textContent : '')"
     rows = reader.run(f"return [...document.querySelectorAll('tbody tr')].map(row => {cells})")
-    texts = [row[0].removeprefix("▸ ") for row in rows]
-    assert texts == ["Go to blue water", "Go to red lion", "Grasp"]
+    assert [row[0].removeprefix("▸ ") for row in rows] == [
+        *("Go to blue water", "Go to red lion", "Grasp")
+    ]
     assert [row[1] for row in rows] == ["60.0 %", "25.0 %", "15.0 %"]
     assert [float(row[3]) for row in rows] == [0.5, 0.1, -0.2]
-    assert "Go to blue water" in reader.text("tr.chosen th")
-    assert "chosen" in reader.text("tr.chosen")
+    assert "Go to blue water" in reader.text("tr.chosen th") and "chosen" in reader.text(
+        "tr.chosen"
+    )
     # Q runs from -0.2 to 0.9 in this episode: 0.5 stands for 0.5 / 1.1 of the bar, from zero on.
-    bars = "[...document.querySelectorAll('.fill.value')]"
-    widths = reader.run(f"return {bars}.map(e => parseFloat(e.style.width))")
+    widths = reader.run(
+        "return [...document.querySelectorAll('.fill.value')].map(e => parseFloat(e.style.width))"
+    )
     assert widths == pytest.approx([100 * 0.5 / 1.1, 100 * 0.1 / 1.1, 100 * 0.2 / 1.1], abs=0.01)
     reader.click("#forward")
     assert "named 1" in reader.text("#runs") and reader.texts(".named li") == ["Grasp blue water"]
@@ -162,8 +165,9 @@ def test_two_agents_stand_side_by_side(browser, tmp_path):
     runs = {"one": (READER, mine), "two": (READER, other)}
     write_page(tmp_path / "page.html", runs, KINDS)
     reader = Reader(browser, tmp_path / "page.html")
-    found = "[...document.querySelectorAll('.run')]"
-    boxes = reader.run(f"return {found}.map(e => e.getBoundingClientRect().left)")
+    boxes = reader.run(
+        "return [...document.querySelectorAll('.run')].map(e => e.getBoundingClientRect().left)"
+    )
     assert len(boxes) == 2 and boxes[0] < boxes[1]
     reader.click("#forward")
     assert "two ended after 1 steps" in reader.text(".run:nth-child(2) h3")

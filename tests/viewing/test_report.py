@@ -79,9 +79,17 @@ def test_charts_have_the_lines_that_belong_together():
 
 
 def test_the_page_shows_which_kinds_were_pursued_and_what_was_predicted_of_them():
-    first = {"kinds/pursued/grasp": 0.25, "kinds/pursued/impossible": 0.75, "goals/error": 0.5}
-    then = {"kinds/pursued/grasp": 1.0, "goals/predicted/grasp": 0.5, "goals/reached": 3}
-    rows = [{"step": 32, **first}, {"step": 64, **then}]
+    rows = [
+        {
+            "step": 32,
+            "kinds/pursued/grasp": 0.25,
+            "kinds/pursued/impossible": 0.75,
+            "goals/error": 0.5,
+        }
+    ]
+    rows += [
+        {"step": 64, "kinds/pursued/grasp": 1.0, "goals/predicted/grasp": 0.5, "goals/reached": 3}
+    ]
     found = charts(rows)
     pursued = {line.label: (line.x, line.y) for line in found["Goal kinds: pursued"].lines}
     assert pursued == {"grasp": ([32, 64], [0.25, 1.0]), "impossible": ([32], [0.75])}
@@ -191,8 +199,9 @@ def test_the_page_opens_without_errors_and_fits_the_screen(browser, page, width)
     assert reader.run("return performance.getEntriesByType('resource').length") == 0
     assert reader.run("return document.documentElement.scrollWidth <= innerWidth")
     assert reader.text("h1") == "my run"
-    figures = "[...document.querySelectorAll('figure')]"
-    columns = reader.run(f"return new Set({figures}.map(e => e.offsetLeft)).size")
+    columns = reader.run(
+        "return new Set([...document.querySelectorAll('figure')].map(e => e.offsetLeft)).size"
+    )
     assert columns == (1 if width == 390 else 3)
 
 
@@ -236,8 +245,9 @@ def test_the_pointer_reads_the_values_under_it(browser, page):
     """
     said = reader.driver.execute_script(over, 0.55)
     assert said[0] == "at 800" and "while training 0.125" in said
-    said = reader.driver.execute_script(over, 0.95)
-    assert said == ["at 1,600", "train 0.5", "test 0.25", "while training 0.125"]
+    assert reader.driver.execute_script(over, 0.95) == [
+        *("at 1,600", "train 0.5", "test 0.25", "while training 0.125")
+    ]
     reader.run("document.querySelector('svg.chart').dispatchEvent(new Event('pointerleave'))")
     assert reader.run("return document.querySelector('.values').hidden")
 

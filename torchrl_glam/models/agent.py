@@ -92,8 +92,8 @@ def load_agent(folder: str | Path, *, device: torch.device | str = "cpu", **kwar
     """Loads a trained agent: language model, trunk, actor and value heads.
 
     The agent scores as it did when it was exported, in full precision: give ``autocast`` again if
-    it was trained with it. Nothing is unpickled: weights are read from
-    safetensors, the rest from JSON.
+    it was trained with it. Nothing is unpickled: weights are read from safetensors, the rest from
+    JSON.
 
     Args:
         folder: a folder that :func:`~torchrl_glam.models.export_agent` wrote with a card, or the

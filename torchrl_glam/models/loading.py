@@ -184,9 +184,8 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
 def is_embedded(name: str | Path) -> bool:
     """Whether a model that comes with the package is meant; a path may lead to one's own."""
-    return (
-        name in EMBEDDED if isinstance(name, str) else str(name) in EMBEDDED and not name.is_dir()
-    )
+    own = isinstance(name, Path) and name.is_dir()
+    return str(name) in EMBEDDED and not own
 
 
 def _choose_kind(name: str | Path) -> type:

@@ -21,8 +21,8 @@ def check_arguments(
     _require(num_actions >= 1, "num_actions", num_actions, "be at least 1: the candidate slots")
     for name, alpha in zip(("alpha_init", "alpha_end"), alphas, strict=True):
         _require(0.0 < alpha < math.inf, name, alpha, "be positive and finite")
-    if not isinstance(target_entropy, (int, float)):  # such as TorchRL's "auto"
-        raise ValueError(f"target_entropy ({target_entropy!r}) must be a number of nats")
+    is_number = isinstance(target_entropy, (int, float))  # which TorchRL's "auto" is not
+    _require(is_number, "target_entropy", target_entropy, "be a number of nats")
     most = math.log(num_actions)
     bounds = f"lie in [0, log(num_actions)] = [0, {most:.4g}] nats"
     _require(0.0 <= target_entropy <= most, "target_entropy", target_entropy, bounds)

@@ -20,8 +20,8 @@ class GatheringOptimizer(ABC):
     """Base of optimizers that take the losses of a batch in parts.
 
     :meth:`backward` adds the gradients of a part to those of the parts before it, and :meth:`step`
-    moves the parameters once. Nothing has moved if ``backward`` raises, or if
-    ``step`` raises because losses failed or a number is not finite.
+    moves the parameters once. Nothing has moved if ``backward`` raises, or if ``step``
+    raises because losses failed or a number is not finite.
 
     Args:
         optimizers: one for each group of parameters, by name; kept as ``self.optimizers``, for

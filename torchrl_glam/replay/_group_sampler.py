@@ -79,13 +79,16 @@ class GroupSampler(Sampler):
 
     def mark_update(self, index: int | torch.Tensor, *, storage: Storage | None = None) -> None:
         """Takes note of rows that were written; the replay buffer calls it on every write."""
+        if storage is None:
+            return
         if self._missed(storage, writes=1):
             self._read_all(storage)
         else:
             rows = torch.as_tensor(index).reshape(-1).cpu()
             rows = rows[rows >= 0]  # -1 where a writer kept a row out
-            once = rows.unique()
-            self._note(storage, rows if len(once) == len(rows) else once)
+            if rows.shape[0] > storage.max_size:  # some were written twice in one call
+                rows = rows.unique()
+            self._note(storage, rows)
         self._revision = storage._mutation_revision
 
     def _missed(self, storage: Storage, writes: int) -> bool:

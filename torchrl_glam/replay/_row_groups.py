@@ -74,6 +74,8 @@ class RowGroups:
 
     def _remove(self, rows: np.ndarray, groups: np.ndarray) -> None:
         """Takes rows out of their groups, filling the holes from the ends of the lines."""
+        if not len(rows):  # every call until the storage is full
+            return
         rows, found, counts = _by_group(rows, groups)
         self._group[rows] = -1
         left = self._counts[found] - counts

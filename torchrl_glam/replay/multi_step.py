@@ -107,7 +107,11 @@ class SegmentMultiStepTransform(MultiStepTransform):
         self.is_context_key = is_context_key
 
     def _inv_call(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
-        self._validate()
+        if self.parent is not None:
+            raise ValueError(
+                "SegmentMultiStepTransform looks ahead in time, so it works in replay buffers "
+                "only: pass it to ReplayBuffer(transform=...) instead of an environment."
+            )
         if tensordict is None:  # what the hindsight transform says while no episode has ended
             return None
         if tensordict.ndim != 1:

@@ -122,9 +122,11 @@ def named_goals(
     wide = torch.float64 if goals.is_floating_point() else torch.int64  # each holds all of its kind
     goals = goals.reshape(goals.shape[0], goals.shape[1:].numel())
     rows = torch.cat([episode.unsqueeze(1).to(wide), goals.to(wide)], 1)
-    goal = rows.unique(dim=0, return_inverse=True)[1]
+    different, goal = rows.unique(dim=0, return_inverse=True)
     source = torch.arange(goal.shape[0], device=goal.device)
     before = episodes.first[episode] - 1
+    if different.shape[0] == goal.shape[0]:
+        return NamedGoals(episode, place, goal, before, source)
     order = goal.argsort(stable=True)  # by goal, then by place, then by slot
     first = torch.ones_like(goal, dtype=torch.bool)
     first[1:] = (goal[order].diff() != 0) | (place[order].diff() != 0)

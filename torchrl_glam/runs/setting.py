@@ -123,8 +123,7 @@ class Setting:
         """TorchRL's collector of this process's share of ``update_every`` steps a round.
 
         It never ends by itself: TorchRL's would then close the environments, whose state is still
-        to be saved. ``name`` may write the
-        goals that its steps reached, in hindsight.
+        to be saved. ``name`` may write the goals that its steps reached, in hindsight.
         """
         return Collector(
             env,

@@ -142,7 +142,9 @@ def test_the_state_of_what_is_carried_is_told():
     game = make_game("train", CLEAN, 5)
     played = ALFWorldGame([game])
     start, _ = played.reset(seed=7)
-    assert start.startswith("You are in the mid") and start.endswith("You are carrying: nothing.")
+    assert start.endswith("You are carrying: nothing.") and start.startswith(
+        "You are in the middle"
+    )
     told = [played.step(action)[0].split("\n")[-1] for action in plan_of(game)[:-1]]
     said = ["nothing", "a tomato 1", "a clean tomato 1"]
     assert list(dict.fromkeys(told)) == [f"You are carrying: {words}." for words in said]
@@ -214,5 +216,7 @@ def test_the_extra_to_install_is_named(monkeypatch):
     for name in [name for name in sys.modules if re.match(r"(\w+\.)*alfworld", name)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "alfworld", None)
-    with pytest.raises(ImportError, match=r"needs alfworld.*: pip install 'torchrl_glam\[al"):
+    with pytest.raises(
+        ImportError, match=r"ALFWorld needs alfworld.*: pip install 'torchrl_glam\[al"
+    ):
         import_env("torchrl_glam.envs.games.alfworld:make_alfworld")

@@ -8,8 +8,10 @@ import torch
 from torchrl_glam.envs import check_text_env
 from torchrl_glam.text import decode_text
 
-no_java = pytest.mark.skipif(shutil.which("java") is None, reason="java is not installed")
-pytestmark = [pytest.mark.slow, no_java]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("java") is None, reason="java is not installed"),
+]
 
 
 def choose(env, state, text):
