@@ -86,8 +86,8 @@ class PlayedGame:
         self.reward, self.terminated, self.truncated, self.success = 0.0, False, False, False
         self._read()
 
-    def choose(self, action: int, max_steps: int | None) -> None:
-        """Takes a candidate action by its index."""
+    def candidate(self, action: int) -> str:
+        """The text of a candidate action, by its index."""
         if self.is_over:
             raise ValueError(f"the episode of environment {self.index} is over: reset it first")
         if not 0 <= action < len(self.actions):
@@ -95,7 +95,35 @@ class PlayedGame:
             raise ValueError(
                 f"action[{self.index}] = {action} is not admissible, these are: {listed}"
             )
-        self._take(self.actions[action], max_steps)
+        return self.actions[action]
+
+    def take(self, action: str, max_steps: int | None) -> None:
+        """Plays an action."""
+        result = self.game.step(action if self.rules.act is None else self.rules.act(action))
+        if len(result) not in (4, 5):
+            raise ValueError(
+                f"step of game {self.index} ({self.name}) returns {len(result)} values: they must "
+                "be (observation, reward, terminated, truncated, info) or (observation, reward, "
+                "done, info)"
+            )
+        observation, reward, terminated, *more, info = result
+        terminated = self._flag("terminated", terminated)
+        truncated = more[0] if more else info.get("TimeLimit.truncated", False)
+        truncated = self._flag("truncated", truncated)
+        if not more:  # where done means either
+            terminated, truncated = terminated and not truncated, terminated and truncated
+        self.steps.append(GameStep(observation, info, action, float(reward)))
+        out_of_time = max_steps is not None and len(self.steps) > max_steps
+        self.terminated = terminated
+        self.truncated = (truncated or out_of_time) and not terminated
+        own = self.rules.reward
+        self.reward = float(reward if own is None else own(self.steps[-1]))
+        if not abs(self.reward) <= _LARGEST_REWARD:  # which NaN is not either
+            raise ValueError(
+                f"reward[{self.index}] is {self.reward}: it must be a finite number that float32 "
+                "holds; reward=... of the wrapper gives others"
+            )
+        self._read()
 
     def stand_still(self) -> None:
         """Leaves the episode where it is while other games of the batch move."""
@@ -122,7 +150,7 @@ class PlayedGame:
             return
         self.begin(saved["seed"], saved["goal"])
         for action in saved["chosen"]:
-            self._take(action, max_steps)
+            self.take(action, max_steps)
         same_actions = self.is_over or set(saved["actions"]) <= set(self._listed)
         if self.observation != saved["observation"] or not same_actions:
             raise ValueError(
@@ -130,33 +158,6 @@ class PlayedGame:
                 "before: give it a reset(seed=...) that determines it"
             )
         self.actions = list(saved["actions"])
-
-    def _take(self, action: str, max_steps: int | None) -> None:
-        result = self.game.step(action if self.rules.act is None else self.rules.act(action))
-        if len(result) not in (4, 5):
-            raise ValueError(
-                f"step of game {self.index} ({self.name}) returns {len(result)} values: they must "
-                "be (observation, reward, terminated, truncated, info) or (observation, reward, "
-                "done, info)"
-            )
-        observation, reward, terminated, *more, info = result
-        terminated = self._flag("terminated", terminated)
-        truncated = more[0] if more else info.get("TimeLimit.truncated", False)
-        truncated = self._flag("truncated", truncated)
-        if not more:  # where done means either
-            terminated, truncated = terminated and not truncated, terminated and truncated
-        self.steps.append(GameStep(observation, info, action, float(reward)))
-        out_of_time = max_steps is not None and len(self.steps) > max_steps
-        self.terminated = terminated
-        self.truncated = (truncated or out_of_time) and not terminated
-        own = self.rules.reward
-        self.reward = float(reward if own is None else own(self.steps[-1]))
-        if not abs(self.reward) <= _LARGEST_REWARD:  # which NaN is not either
-            raise ValueError(
-                f"reward[{self.index}] is {self.reward}: it must be a finite number that float32 "
-                "holds; reward=... of the wrapper gives others"
-            )
-        self._read()
 
     def _read(self) -> None:
         """Takes what is to be written from the last step."""

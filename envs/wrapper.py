@@ -228,11 +228,14 @@ class TextEnvWrapper(EnvBase):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         chosen, moves = tensordict["action"].view(-1).tolist(), tensordict.get("_step", None)
         moving = [True] * len(chosen) if moves is None else moves.view(-1).tolist()
-        for played, action, moves in zip(self._played, chosen, moving, strict=True):
-            if moves:
-                played.choose(action, self.max_steps)
-            else:
+        turns = list(zip(self._played, chosen, moving, strict=True))
+        # All are looked up before any is played: a refused action moves no game.
+        texts = [played.candidate(action) if moves else None for played, action, moves in turns]
+        for played, text in zip(self._played, texts, strict=True):
+            if text is None:
                 played.stand_still()
+            else:
+                played.take(text, self.max_steps)
         return self._pack("reward", "terminated", "truncated", "success")
 
     def _pack(self, *ends: str) -> TensorDict:

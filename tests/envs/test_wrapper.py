@@ -346,6 +346,18 @@ def test_what_is_refused_is_named(case):
         call()
 
 
+def test_a_refused_action_moves_no_game():
+    env = stairs.make(2, seed=0)
+    state = env.reset()
+    with pytest.raises(ValueError, match=r"action\[1\] = 3 is not admissible"):
+        env.step(state.clone().set("action", torch.tensor([0, 3])))
+    assert [game.floor for game in env.games] == [0, 0]
+    assert texts(env.step(state.set("action", torch.tensor([0, 1])))["next"], "observation") == [
+        "You are on floor 1",
+        "You are on floor -1",
+    ]
+
+
 @pytest.mark.parametrize("number", [None, 3])
 def test_games_pursue_goals_of_a_table(number):
     """Uniformly, by the stream of each game; and their ids are written with the texts."""

@@ -25,6 +25,7 @@ from torchrl_glam.models import (
     CandidateActor,
     CandidateCritic,
     DecoderOnlyTrunk,
+    EncodedActionsTrunk,
     EncoderDecoderTrunk,
     ScoresOnly,
     load_language_model,
@@ -363,6 +364,26 @@ def test_states_of_any_number_have_few_shapes(trunks, played, monkeypatch):
         monkeypatch.undo()
     assert len(shapes[1]) > 10
     assert len(shapes[4]) <= 2
+
+
+def test_prompts_that_end_in_an_action_are_rounded_up_too(trunks, played, monkeypatch):
+    lengths, inner = {1: set(), 4: set()}, EncoderDecoderTrunk._read
+
+    def watched(self, prompt, *rest):
+        lengths[self.pad_to_multiple_of].add(prompt.shape[1] % 4)
+        return inner(self, prompt, *rest)
+
+    monkeypatch.setattr(EncoderDecoderTrunk, "_read", watched)
+    for number in (1, 2, 13, 75):
+        plain, rounded = (
+            EncodedActionsTrunk(trunk)(played[:number, -1].clone(), only="embeddings")
+            for trunk in trunks
+        )
+        torch.testing.assert_close(
+            rounded["action_embedding"], plain["action_embedding"], rtol=1e-4, atol=1e-4
+        )
+    assert lengths[1] != {0}
+    assert lengths[4] == {0}
 
 
 def test_some_outputs_can_be_chosen_and_misspelt_parts_are_refused(tokenizer):

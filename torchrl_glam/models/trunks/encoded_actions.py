@@ -6,6 +6,7 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from torchrl_glam.models.protocol import Part
 from torchrl_glam.models.trunks.passes import distinct_rows, in_passes
@@ -98,4 +99,7 @@ class EncodedActionsTrunk(TensorDictModuleBase):
 
     def _read_trimmed(self, prompt: Tensor, read: Tensor) -> tuple[Tensor]:
         longest = max(read.sum(-1).tolist(), default=0)
-        return (self.trunk.read_prompts(prompt[:, :longest], read[:, :longest]),)
+        longest += -longest % self.trunk.pad_to_multiple_of
+        fit = (0, longest - prompt.shape[1])
+        prompt = pad(prompt, fit, value=self.trunk.prompt.pad_id)
+        return (self.trunk.read_prompts(prompt, pad(read, fit)),)
