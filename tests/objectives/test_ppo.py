@@ -1,5 +1,6 @@
 """PPOGLAMLoss against PPO written by hand, and as a TorchRL loss: keys, passes, refusals."""
 
+import copy
 import functools
 
 import pytest
@@ -263,6 +264,16 @@ def test_parameters_are_trunk_and_head_each_once(kind):
     owned = [*trainable, *loss.value.parameters()]
     assert sorted(map(id, loss.parameters())) == sorted(map(id, owned))
     assert {id(p) for p in loss.trunk_parameters()} == set(map(id, trainable))
+
+
+@pytest.mark.parametrize("kind", ["plain", "tied", "partly frozen"])
+def test_a_copy_trains_a_trunk_of_its_own(kind):
+    loss = make_loss(toy.make_trunk(kind))
+    copied = copy.deepcopy(loss)
+    trainable = {id(p) for p in copied.trunk.parameters() if p.requires_grad}
+    assert {id(p) for p in copied.trunk_parameters()} == trainable
+    assert not trainable & {id(p) for p in loss.parameters()}
+    assert [*copied.state_dict()] == [*loss.state_dict()]
 
 
 def test_a_state_is_restored_and_holds_no_frozen_weight():

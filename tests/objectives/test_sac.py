@@ -1,5 +1,6 @@
 """SACGLAMLoss as a TorchRL loss: passes, keys, targets, states, devices and refusals."""
 
+import copy
 import io
 import math
 
@@ -73,6 +74,16 @@ def test_registered_parameters_are_the_trunks_own(kind):
     assert {id(p) for p in loss.trunk_parameters()} == trainable
     owned = trainable | {id(p) for p in loss.critic_parameters()} | {id(loss.log_alpha)}
     assert {id(p) for p in loss.parameters()} == owned
+
+
+@pytest.mark.parametrize("kind", ["plain", "tied", "partly frozen"])
+def test_a_copy_trains_a_trunk_of_its_own(kind):
+    loss = toy.make_loss(toy.make_trunk(kind))
+    copied = copy.deepcopy(loss)
+    trainable = {id(p) for p in copied.trunk.parameters() if p.requires_grad}
+    assert {id(p) for p in copied.trunk_parameters()} == trainable
+    assert not trainable & {id(p) for p in loss.parameters()}
+    assert [*copied.state_dict()] == [*loss.state_dict()]
 
 
 @pytest.mark.parametrize("kind", ["plain", "tied", "partly frozen"])

@@ -7,12 +7,12 @@ policy that made the rollout. All entropies and divergences are in nats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from tensordict import NestedKey, TensorDictBase, TensorDictParams, unravel_key
+from tensordict import NestedKey, TensorDictBase, unravel_key
 from tensordict.nn import (
     ProbabilisticTensorDictSequential,
     TensorDictModule,
@@ -26,13 +26,13 @@ from torchrl.objectives.value import GAE
 
 from torchrl_glam.objectives._checks import check_action, check_finite, check_ppo_arguments
 from torchrl_glam.objectives.functional import log_clip_bounds, ratio_center
-from torchrl_glam.objectives.trunk import state_keys, trainable_leaves
+from torchrl_glam.objectives.trunk import SharedTrunk, state_keys
 
 # Where the heads find what the trunk writes in this pass.
 _NOW = "now"
 
 
-class PPOGLAMLoss(LossModule):
+class PPOGLAMLoss(SharedTrunk, LossModule):
     """PPO with a language model as the trunk of policy and value, with or without hindsight.
 
     The trunk runs once a call; TorchRL's :class:`~torchrl.objectives.ClipPPOLoss` or
@@ -124,9 +124,7 @@ class PPOGLAMLoss(LossModule):
         check_ppo_arguments(actor, objective, clip_center, clip_epsilon, kl_coeff)
         super().__init__()
         self.objective, self.clip_center = objective, clip_center
-        # Not a submodule: its frozen weights are no business of the loss's state_dict.
-        self.__dict__["trunk"] = trunk
-        self.trunk_params = TensorDictParams(trainable_leaves(trunk), no_convert=True)
+        self.share_trunk(trunk)
         self.actor = actor
         self._scores = [unravel_key(k) for k in actor.in_keys if k in trunk.out_keys]
         own = {"clip": {"clip_epsilon": clip_epsilon}, "kl": {"beta": kl_coeff}}[objective]
@@ -162,10 +160,6 @@ class PPOGLAMLoss(LossModule):
     def value(self) -> TensorDictModule:
         """The value head."""
         return self.heads.critic_network
-
-    def trunk_parameters(self) -> Iterator[nn.Parameter]:
-        """The trainable parameters of the trunk, each once."""
-        return self.trunk_params.parameters()
 
     def critic_parameters(self) -> Iterator[nn.Parameter]:
         """The parameters of the value head."""
@@ -293,10 +287,6 @@ class PPOGLAMLoss(LossModule):
         if self._value_estimator is not None:
             del keys["action"]
             self._value_estimator.set_keys(**keys)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor]) -> PPOGLAMLoss:
-        self.trunk._apply(fn)  # frozen weights too; the trained ones do not move twice
-        return super()._apply(fn)
 
 
 class _CentredClipPPOLoss(ClipPPOLoss):

@@ -8,7 +8,7 @@ later if ``"steps_to_next_obs"`` says so. All entropies are in nats.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, TensorDictParams, unravel_key
@@ -26,10 +26,10 @@ from torchrl.objectives.utils import ValueEstimators, distance_loss
 
 from torchrl_glam.objectives import functional
 from torchrl_glam.objectives._checks import check_action, check_arguments, check_finite
-from torchrl_glam.objectives.trunk import enough, state_keys, trainable_leaves
+from torchrl_glam.objectives.trunk import SharedTrunk, enough, state_keys
 
 
-class SACGLAMLoss(DiscreteSACLoss):
+class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
     """Discrete SAC with a language model as the trunk of actor and critic.
 
     SAC-GLAM (Gaven et al., 2024), sections 2.1 and 2.2, Appendices B and C. The trunk runs three
@@ -142,10 +142,7 @@ class SACGLAMLoss(DiscreteSACLoss):
         self.num_actions = num_actions
         self.munchausen = munchausen
         self.critic_backprop = critic_backprop
-        # Not a submodule: its frozen weights are no business of the loss's state_dict, and
-        # convert_to_functional would copy and re-initialise pretrained ones.
-        self.__dict__["trunk"] = trunk
-        self.trunk_params = TensorDictParams(trainable_leaves(trunk), no_convert=True)
+        self.share_trunk(trunk)
         self.target_trunk_params = TensorDictParams(self.trunk_params.data.clone(), no_convert=True)
         self._has_update_associated["trunk"] = False
 
@@ -158,10 +155,6 @@ class SACGLAMLoss(DiscreteSACLoss):
         start, end = self._alphas
         if end is not None:
             self.log_alpha.data.fill_(math.log(start + done * (end - start)))
-
-    def trunk_parameters(self) -> Iterator[nn.Parameter]:
-        """The trainable parameters of the trunk: the live ones, each once."""
-        return self.trunk_params.parameters()
 
     def critic_parameters(self) -> Iterator[nn.Parameter]:
         """The parameters of the critics: copies owned by the loss, stacked, ``[N, ...]`` each."""
@@ -337,10 +330,6 @@ class SACGLAMLoss(DiscreteSACLoss):
             *state_keys,
             *(unravel_key(("next", key)) for key in [*next_keys, *state_keys]),
         ]
-
-    def _apply(self, fn: Callable[[Tensor], Tensor]) -> SACGLAMLoss:
-        self.trunk._apply(fn)  # frozen weights too; the trained ones do not move twice
-        return super()._apply(fn)
 
     def reset_parameters_recursive(self) -> None:
         """Re-initialises the critics and their targets. The trunk keeps its pretrained weights."""

@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from tensordict import NestedKey, TensorDict, unravel_key
+from tensordict import NestedKey, TensorDict, TensorDictParams, unravel_key
 from tensordict.nn import TensorDictModuleBase
-from torch import nn
+from torch import Tensor, nn
 
 from torchrl_glam.models.protocol import Part, Trunk
+
+
+class SharedTrunk:
+    """A loss whose trunk belongs to the policy too."""
+
+    trunk: TensorDictModuleBase
+    trunk_params: TensorDictParams
+
+    def share_trunk(self, trunk: TensorDictModuleBase) -> None:
+        """Makes the trunk's trainable parameters those of the loss."""
+        # Not a submodule: its frozen weights are no business of the loss's state_dict, and
+        # convert_to_functional would copy and re-initialise pretrained ones.
+        self.__dict__["trunk"] = trunk
+        self.trunk_params = TensorDictParams(trainable_leaves(trunk), no_convert=True)
+
+    def trunk_parameters(self) -> Iterator[nn.Parameter]:
+        """The trainable parameters of the trunk: the live ones, each once."""
+        return self.trunk_params.parameters()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor]) -> SharedTrunk:
+        self.trunk._apply(fn)  # frozen weights too; the trained ones do not move twice
+        return super()._apply(fn)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SharedTrunk:
+        memo[id(self)] = copied = object.__new__(type(self))
+        copied.__dict__ = copy.deepcopy(self.__dict__, memo)
+        # TensorDictParams copies its parameters again, so they would not be the copied trunk's.
+        copied.share_trunk(copied.trunk)
+        return copied
 
 
 def trainable_leaves(trunk: nn.Module) -> TensorDict:
