@@ -270,6 +270,12 @@ def test_values_out_of_range_are_named(kind, key, value, message):
         kind(**{key: value}).check()
 
 
+def test_collectors_of_several_learners_are_refused(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    with pytest.raises(ValueError, match="start the recipe without it; num_collectors says"):
+        SACGLAMRayConfig().check()
+
+
 @pytest.mark.parametrize(
     ("overrides", "kind", "settings"),
     [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch.distributed as dist
+
 from torchrl_glam.runs.config.sac_glam import SACGLAMConfig
 
 
@@ -48,6 +50,11 @@ class SACGLAMRayConfig(SACGLAMConfig):
     def check(self) -> None:
         """Fills in what depends on other keys; see ``RecipeConfig.check``."""
         super().check()
+        if dist.is_torchelastic_launched():
+            raise ValueError(
+                "torchrun starts several learners, and there is one here: start the recipe without "
+                "it; num_collectors says how many processes play"
+            )
         expected = "be uniform: collectors end episodes that no sampler here is told of"
         self.require("goals", self.goals == "uniform", expected)
         self.require("goal_words", not self.goal_words, expected.replace("uniform", "[]"))
