@@ -1,7 +1,5 @@
 """Random play by TorchRL's own means where admissible actions differ from state to state."""
 
-from __future__ import annotations
-
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -53,13 +51,13 @@ class CandidateActions(Categorical):
         mask = None if mask is None else mask.to(self.device)
         return Categorical(self.n, self.shape, self.device, self.dtype, mask=mask).rand(shape)
 
-    def clone(self) -> CandidateActions:
+    def clone(self) -> "CandidateActions":
         """Returns a copy that shares the mask."""
         copy = super().clone()
         copy._current = self._current
         return copy
 
-    def to(self, dest: torch.dtype | torch.device | str) -> CandidateActions:
+    def to(self, dest: torch.dtype | torch.device | str) -> "CandidateActions":
         """Returns a copy of another device or dtype that shares the mask."""
         copy = super().to(dest)
         copy._current = self._current

@@ -1,7 +1,5 @@
 """Whether an environment keeps the text contract, said in its terms."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -105,7 +103,7 @@ class _Rows:
         return value
 
     def first_difference(
-        self, other: _Rows, keys: Iterable[NestedKey] | None = None
+        self, other: "_Rows", keys: Iterable[NestedKey] | None = None
     ) -> NestedKey | None:
         """The first of the keys, by default all, whose values differ; None if none does."""
         for key in self.state.keys(True, True) if keys is None else keys:

@@ -1,7 +1,5 @@
 """A game in words as it is played: its episode, and the texts of its last step."""
 
-from __future__ import annotations
-
 import inspect
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -181,7 +179,7 @@ class PlayedGame:
             if rules.success is not None:
                 self.success = self._flag("success", self._find("success"))
             if rules.hindsight is not None:
-                self.hindsight = _texts(rules.hindsight(self.steps), f"hindsight[{index}]")
+                self.hindsight = _texts(rules.hindsight(self.steps) or (), f"hindsight[{index}]")
 
     def _limited(self) -> list[str]:
         limit, listed = self.rules.max_actions, self._listed

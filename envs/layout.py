@@ -1,7 +1,5 @@
 """From strings to the entries of the text contract, for environments that hold Python strings."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Text games that others wrote, as environments of the text contract."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal

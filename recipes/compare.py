@@ -22,10 +22,7 @@ play, the pretrained model and every arm. Otherwise, to --out go
 and the table is printed, with when each run first reached the highest threshold.
 """
 
-from __future__ import annotations
-
 import argparse
-import csv
 import json
 import math
 import sys
@@ -35,6 +32,7 @@ from itertools import combinations, groupby, pairwise
 from pathlib import Path
 
 import numpy as np
+from results.tables import write
 
 from torchrl_glam.report import read_run
 from torchrl_glam.report.comparison import (
@@ -153,16 +151,6 @@ def references(run: Path) -> list[Result]:
     return results
 
 
-def write_table(path: Path, rows: list[dict]) -> None:
-    """Writes a CSV, with numbers rounded to six decimals."""
-    names = dict.fromkeys(name for row in reversed(rows) for name in row)
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names, restval=math.nan, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()})
-
-
 def columns(rates: dict[str, str], thresholds: list[float]) -> dict[str, str]:
     """Columns of a table: rates with their intervals, and when runs came to each threshold."""
     rate = "{NAME:.3f} ({NAME_low:.3f} to {NAME_high:.3f})"
@@ -192,6 +180,10 @@ def main() -> None:
         groups = runs = arms_of(figure)
     if not games and not (all(runs.values()) and 0 < len(groups) <= len(runs)):
         parser.error("every group needs a label of its own and runs")
+    for label, paths in runs.items():
+        own = {path.resolve() for path in paths}
+        if (Path(label) / METRICS).exists() and Path(label).resolve() not in own:
+            parser.error(f"{label!r} is a run where a label should stand: give one before it")
     try:
         if games:
             with reserved(arguments.out, "games.csv", "games.md", key="--out"):
@@ -219,11 +211,11 @@ def compare(out: Path, groups: dict[str, tuple[list[Path], list[Run]]], threshol
     for label, (paths, runs) in groups.items():
         for path, run, summary in zip(paths, runs, summaries[label], strict=True):
             steps, seconds = summary.reached[thresholds[-1]]
-            when = f"{steps:.0f} steps, {seconds:.0f} s" if math.isfinite(steps) else "not"
+            when = f"after {steps:.0f} steps, {seconds:.0f} s" if math.isfinite(steps) else "never"
             held_out = run[-1][HELD_OUT]
             also = "" if math.isnan(held_out) else f", held-out goals {held_out:.3f}"
             print(
-                f"{label}, {path.name}: reached {thresholds[-1]:.0%} after {when}; at the end "
+                f"{label}, {path.name}: reached {thresholds[-1]:.0%} {when}; at the end "
                 f"{run[-1][METRIC]:.3f}{also}"
             )
         before = sorted({read(path).pretraining for path in paths})
@@ -246,8 +238,8 @@ def compare(out: Path, groups: dict[str, tuple[list[Path], list[Run]]], threshol
         for index, run in enumerate(runs)
         for row in run
     ]
-    write_table(out / "success.csv", measured)
-    write_table(out / "comparison.csv", table)
+    write(out / "success.csv", measured)
+    write(out / "comparison.csv", table)
     (out / "comparison.md").write_text(shown, encoding="utf-8")
     lines = references(paths[0])
     write_results(lines, out / "references.csv")
@@ -289,7 +281,7 @@ def compare_games(out: Path, games: list[Path], thresholds: list[float]) -> None
     for name, keys in unusual({name: settings for name, (_, settings) in found.items()}).items():
         changed = ", ".join(dict.fromkeys(key.split(".", 1)[1] for key in keys))
         table += [{"game": name, **row, "changed": changed} for row in found[name][0]]
-    write_table(out / "games.csv", table)
+    write(out / "games.csv", table)
     head = {"game": "{game}", "agent": "{agent}", "runs": "{runs}"}
     head |= columns({"training games": "success", "new games": "new"}, thresholds)
     head |= {"steps of random play": "{pretraining_steps:,}", "steps": "{steps:,.0f}"}

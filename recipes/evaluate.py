@@ -12,8 +12,6 @@ writes results.csv and results.png to `output`. The keys are explained in
 recipes/config/evaluate.yaml.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hydra.core.config_store import ConfigStore

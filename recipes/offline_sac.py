@@ -9,8 +9,6 @@ any key that did not decide what was stored can be given another value. Evaluati
 are those of sac_glam.py, in metrics.csv and report.html by number of updates.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace

@@ -7,8 +7,6 @@
 The keys are explained in recipes/config/play.yaml.
 """
 
-from __future__ import annotations
-
 import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
@@ -16,14 +14,7 @@ from omegaconf import DictConfig
 from torchrl_glam.runs.config import PlayConfig, read_config
 from torchrl_glam.runs.program import program
 from torchrl_glam.text import describe_env
-from torchrl_glam.viewing import (
-    choose_game,
-    make_game,
-    nearest_goals,
-    open_agent,
-    play,
-    tokenize,
-)
+from torchrl_glam.viewing import choose_game, make_game, nearest_goals, open_agent, play, tokenize
 
 ConfigStore.instance().store(name="play_schema", node=PlayConfig)
 

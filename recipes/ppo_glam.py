@@ -14,8 +14,6 @@ PPO-GLAM: Carta et al., 2023, https://arxiv.org/abs/2302.02662, and, with hindsi
 Appendix G: Gaven et al., 2024, https://arxiv.org/abs/2410.12481
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from statistics import fmean
 

@@ -14,8 +14,6 @@ throw-away copy learns from demonstrations of them, which measures what the mode
 The keys are explained in the files of recipes/config/pretrain.
 """
 
-from __future__ import annotations
-
 import copy
 import csv
 import json
@@ -195,7 +193,7 @@ def main(cfg: DictConfig) -> None:
             made.get("settings", {}), asdict(config), ("overwrite",), results / REPORT
         )
         raise RunIsDone(f"{output} is done")
-    check_no_export(output, models=False)  # a trained agent is not overwritten
+    check_no_export(output, models=not (results / REPORT).exists())  # made elsewhere
     with (
         reserved(output, "config.json", overwrite=True),
         reserved(results, *RESULTS, key="results", overwrite=True),

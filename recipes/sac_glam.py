@@ -15,8 +15,6 @@ checkpoints and the trained model to its folder. Ctrl-C saves a checkpoint.
 SAC-GLAM: Gaven et al., 2024, https://arxiv.org/abs/2410.12481
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

@@ -10,8 +10,6 @@ batch of update_every steps; the collectors play on, with weights at most max_po
 old. A run leaves what one of sac_glam.py does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path

@@ -12,19 +12,18 @@ shares of each are means over its runs. To --out go
 Shares of goals pursued and named are those of the steps since the row before.
 """
 
-from __future__ import annotations
-
 import argparse
-import csv
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 from compare import arms_of
 from matplotlib.figure import Figure
+from results.tables import write
 
 from torchrl_glam.report import read_run
 from torchrl_glam.runs.files import reserved
+from torchrl_glam.runs.run_folder import METRICS
 
 PANELS = {"pursued": "pursued", "named": "named in hindsight"}
 PANELS |= {"buffer": "in the replay buffer", "batch": "in batches"}
@@ -84,20 +83,20 @@ def main() -> None:
     label, *paths = arguments.runs
     runs = {label: [Path(path) for path in paths]} if paths else arms_of(Path(label))
     try:
+        if (Path(label) / METRICS).exists() and label not in paths:
+            raise ValueError(f"{label!r} is a run where a label should stand: give one before it")
         if not runs:
             raise ValueError(f"no run in {label!r}: give a label and runs, or a figure's folder")
         groups = {label: shares(paths) for label, paths in runs.items()}
         with reserved(arguments.out, *FILES, key="--out"):
-            with open(arguments.out / FILES[0], "w", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerow(["label", "of", "kind", "step", "share", "smallest", "largest"])
-                for label, found in groups.items():
-                    for place, by_step in found.items():
-                        for step, some in by_step.items():
-                            told = (np.mean(some), min(some), max(some))
-                            writer.writerow(
-                                [label, *place, f"{step:g}", *(f"{x:.4f}" for x in told)]
-                            )
+            rows = []
+            for label, found in groups.items():
+                for (of, kind), by_step in found.items():
+                    for step, some in by_step.items():
+                        told = {"share": np.mean(some), "smallest": min(some), "largest": max(some)}
+                        row = {"label": label, "of": of, "kind": kind, "step": f"{step:g}"}
+                        rows.append({**row, **{name: f"{x:.4f}" for name, x in told.items()}})
+            write(arguments.out / FILES[0], rows)
             draw(groups, arguments.out / FILES[1])
     except (ValueError, OSError) as error:
         parser.error(str(error)[:2_000])

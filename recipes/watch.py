@@ -9,8 +9,6 @@ folder goes there, and the run's report links to it. The keys are explained in
 recipes/config/watch.yaml.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from pathlib import Path
 

@@ -10,8 +10,6 @@ A run with "ranks", further overrides of each of its processes, is what torchrun
 process id is that of torchrun's agent, and "rank <r> is process <id>" stands in the log.
 """
 
-from __future__ import annotations
-
 import atexit
 import copy
 import importlib

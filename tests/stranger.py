@@ -23,11 +23,7 @@ from torchrl_glam.models import (
     load_language_model,
     make_trunk,
 )
-from torchrl_glam.objectives import (
-    PPOGLAMLoss,
-    SACGLAMLoss,
-    SharedTrunkOptimizer,
-)
+from torchrl_glam.objectives import PPOGLAMLoss, SACGLAMLoss, SharedTrunkOptimizer
 from torchrl_glam.replay import HindsightTransform
 from torchrl_glam.text import TokenizeText
 

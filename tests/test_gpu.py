@@ -34,17 +34,8 @@ from torchrl_glam.models import (
     make_critic,
     make_trunk,
 )
-from torchrl_glam.objectives import (
-    PPOGLAMLoss,
-    SACGLAMLoss,
-    SharedTrunkOptimizer,
-    trainable_leaves,
-)
-from torchrl_glam.replay import (
-    HindsightRatioSampler,
-    HindsightTransform,
-    SegmentMultiStepTransform,
-)
+from torchrl_glam.objectives import PPOGLAMLoss, SACGLAMLoss, SharedTrunkOptimizer, trainable_leaves
+from torchrl_glam.replay import HindsightRatioSampler, HindsightTransform, SegmentMultiStepTransform
 from torchrl_glam.runs.checkpoints.adapters import CollectorState
 from torchrl_glam.runs.config import SACGLAMRayConfig
 from torchrl_glam.runs.processes.ray_pool import CollectorWorker

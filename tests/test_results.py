@@ -37,6 +37,7 @@ ARMS = (
     "figure_6_ppo_why",
     "figure_7",
     "goals",
+    "goals_ppo",
     "knowledge",
 )
 

@@ -1,7 +1,5 @@
 """What to install where an optional package is missing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

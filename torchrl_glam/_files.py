@@ -1,7 +1,5 @@
 """Files that may come from elsewhere: what they are, how they are read, where one writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """ALFWorld: chores in rooms, of its data or of games made on the spot."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Games of ALFWorld: files of its data, and games made here by its rules and in its words."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """BabyAI's levels in words: a room seen from where the agent stands."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout

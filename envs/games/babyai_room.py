@@ -1,7 +1,5 @@
 """The room of BabyAI-Text, with a task of one of several kinds in every episode."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from minigrid.envs.babyai.core.roomgrid_level import RejectSampling, RoomGridLevel

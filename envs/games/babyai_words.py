@@ -1,7 +1,5 @@
 """What an agent of BabyAI sees, in the words of BabyAI-Text (Carta et al., 2023)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT

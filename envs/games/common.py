@@ -1,7 +1,5 @@
 """What the games have in common: how they are read, and simulators that run on Java."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal, TypeVar

@@ -1,7 +1,5 @@
 """Jericho: text games in files of the z-machine, such as Zork, which the user brings."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ScienceWorld: school experiments with a hundred admissible actions and more; it runs on Java."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -9,7 +7,7 @@ from typing import Any, Literal, get_args
 import torch
 from scienceworld import ScienceWorldEnv
 
-from torchrl_glam.envs.games.common import SOURCES, Fold, check_known, side_by_side, tidy
+from torchrl_glam.envs.games.common import ROOMS, Fold, check_known, side_by_side, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 GOAL_KINDS = ("task", "focus", "move", "go")
@@ -68,15 +66,8 @@ def make_scienceworld(
     first = ScienceWorldEnv("", envStepLimit=1_000_000)
     interface = first._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface
     simulators = side_by_side(first, interface, num_envs)
-    sizes = {
-        **SOURCES,
-        "max_actions": 256,
-        "overflow": "sample",
-        "keep": "head",
-        "max_hindsight": 2,
-    }
-    sizes |= {"observation_bytes": 2048, "goal_bytes": 512, "action_bytes": 192}
-    sizes |= {"goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
+    sizes = {**ROOMS, "max_actions": 256, "observation_bytes": 2048, "goal_bytes": 512}
+    sizes |= {"action_bytes": 192, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
     options = (task, fold, simplifications, reward, kinds)
     games = [ScienceWorldGame(one, *options) for one in simulators]
     return TextEnvWrapper(games, **sizes, max_steps=max_steps, seed=seed, device=device)

@@ -1,7 +1,5 @@
 """TextWorld's challenges, made on the spot."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Mapping

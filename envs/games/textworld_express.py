@@ -1,7 +1,5 @@
 """TextWorld-Express: coins, maps, chores and more, in a simulator that runs on Java."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import torch

@@ -1,7 +1,5 @@
 """Story files of the z-machine: which are whole, how they are played, and what can be done."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Text of states, put together on tensors (SAC-GLAM, Gaven et al., 2024, figure 3)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding

@@ -8,8 +8,6 @@ more than one. A *cell* is a place and an action: ``place * (N + 3) + action``, 
 ``N + 2`` is to stand still.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

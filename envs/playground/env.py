@@ -1,7 +1,5 @@
 """The vectorised text environment Playground-Text."""
 
-from __future__ import annotations
-
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -243,7 +241,7 @@ class PlaygroundTextEnv(EnvBase):
         self._generator.set_state(state.cpu())
         self._candidates.update_mask(self.dynamics.admissible.index_select(0, self._place))
 
-    def to(self, device: torch.device | str) -> PlaygroundTextEnv:
+    def to(self, device: torch.device | str) -> "PlaygroundTextEnv":
         """Moves the environment; a new device has a new random stream, seeded by the old one."""
         before, seed = self.device, torch.empty((), dtype=torch.int64, device=self.device)
         super().to(device)
@@ -285,8 +283,6 @@ class PlaygroundTextEnv(EnvBase):
             )
             empty = text.new_zeros((*self.batch_size, text.shape[1]))
             out["observation"] = empty.index_copy_(0, envs, text)
-        for end in ("done", "terminated", "truncated"):
-            out[end] = torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=self.device)
         return TensorDict._new_unsafe(out, batch_size=self.batch_size, device=self.device)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:

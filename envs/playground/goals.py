@@ -1,7 +1,5 @@
 """The goals of Playground-Text: their texts, kinds, splits, and which events reach them."""
 
-from __future__ import annotations
-
 from difflib import get_close_matches
 from typing import Literal, NamedTuple
 

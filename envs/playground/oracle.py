@@ -1,7 +1,5 @@
 """The shortest plan for every goal of Playground-Text: a yardstick for agents."""
 
-from __future__ import annotations
-
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase

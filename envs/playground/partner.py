@@ -1,7 +1,5 @@
 """The social partner of Playground-Text: names the goals that the agent's actions reach."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The start of an episode: its goal, and the scene, which objects are there."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

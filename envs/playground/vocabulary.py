@@ -4,8 +4,6 @@ An object is a colour and a type, numbered ``3 * type + colour``; its text is ``
 The vocabulary is that of the original Playground (Colas et al., 2020, IMAGINE).
 """
 
-from __future__ import annotations
-
 COLOURS = ("red", "blue", "green")
 FURNITURE = tuple("door chair desk lamp table cupboard sink window sofa carpet".split())
 PLANTS = tuple("cactus carnivorous flower tree bush grass algae tea rose bonsai".split())

@@ -67,21 +67,17 @@ napoleon_custom_sections = [
 # indices from the network.
 nitpicky = True
 nitpick_ignore_regex = [
-    (
-        "py:.*",
-        r"(abc|collections|matplotlib|minigrid|numpy|omegaconf|pathlib|peft|random|tensordict|torch)\..*",
-    ),
-    ("py:.*", r"(nn|os|scienceworld|textworld_express|torchrl|transformers|typing)\..*"),
+    ("py:.*", r"(abc|collections|matplotlib|minigrid|nn|numpy|omegaconf|os|pathlib|peft)\..*"),
+    ("py:.*", r"(random|scienceworld|tensordict|textworld_express|torch|torchrl)\..*"),
+    ("py:.*", r"(transformers|typing)\..*"),
+    # bases of exported ones
     (
         "py:class",
-        r"torchrl_glam\.(models\.trunks\..*|runs\.config\.rules\.Rules)",
-    ),  # bases of exported ones
+        r"torchrl_glam\.(models\.trunks\..*|objectives\.trunk\.SharedTrunk|runs\.config\.rules\.Rules)",
+    ),
     ("py:class", r"[^.]*"),  # the types of signatures, as they stand there
     ("py:.*", r"torchrl_glam\.(.*\.)?_.*"),  # private ones have no page
-    (
-        "py:class",
-        r"torchrl_glam\.runs\..*\.(Batch|Config|Given|Result|T)",
-    ),
+    ("py:class", r"torchrl_glam\.runs\..*\.(Batch|Config|Given|Result|T)"),
 ]
 
 # --- tutorials: run by the build, with what they print and draw

@@ -7,8 +7,6 @@ evaluation. Steps to a share of the goals are those of a run's first evaluation 
 has their median over its runs, where more than half of them have it.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import sys

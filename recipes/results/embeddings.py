@@ -3,8 +3,6 @@
 python recipes/results/embeddings.py
 """
 
-from __future__ import annotations
-
 from itertools import cycle, product
 
 import torch

@@ -13,8 +13,6 @@ shortest plans in which the critic's largest value is on such a plan, ``q_error`
 taken less the discounted return that followed, ``entropy`` in nats.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

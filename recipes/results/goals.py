@@ -1,13 +1,12 @@
-"""Of the runs of figure=goals and figure=exchange: what each measured on the way, and its sums.
+"""Of the runs of figure=goals, goals_ppo and exchange: what each measured on the way, and its sums.
 
     python recipes/results/goals.py goals multirun/figure_goals
+    python recipes/results/goals.py goals_ppo multirun/figure_goals_ppo
     python recipes/results/goals.py exchange multirun/figure_exchange
 
 Columns of metrics.csv become curves.csv, a row where at least one was measured. Of these, goals/
-gets families.csv, a row an arm, and exchange/ exchange.csv, a row a run.
+and goals_ppo/ get families.csv, a row an arm, and exchange/ exchange.csv, a row a run.
 """
-
-from __future__ import annotations
 
 import math
 import sys
@@ -32,6 +31,7 @@ COLUMNS = {
     },
 }
 """The names in curves.csv of the columns of metrics.csv."""
+COLUMNS["goals_ppo"] = COLUMNS["goals"]
 ENOUGH = 0.8  # share of the goals pursued
 HALVES = 6400  # steps before the exchange, and after it
 PART = 0.75  # of a run, before its last quarter
@@ -93,7 +93,8 @@ def families(lines: Rows) -> Rows:
     return rows
 
 
-SUMS = {"exchange": ("exchange.csv", exchange), "goals": ("families.csv", families)}
+SUMS = dict.fromkeys(("goals", "goals_ppo"), ("families.csv", families))
+SUMS["exchange"] = ("exchange.csv", exchange)
 
 
 if __name__ == "__main__":

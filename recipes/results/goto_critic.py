@@ -12,8 +12,6 @@ move's, and how far it is above the others'. Some ten minutes on one core; write
 games/goto_critic.csv.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 import sys

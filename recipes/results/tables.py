@@ -27,8 +27,6 @@ so that ``{success@3200}`` is the success at step 3200 of a label and run, and `
 that of its last row.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json
@@ -92,12 +90,13 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> None:
-    """A CSV with the columns of the row that has most; what another row lacks is ``nan``."""
+    """A CSV with the columns of the row that has most, rounded; ``nan`` is what a row lacks."""
     with path.open("w", newline="", encoding="utf-8") as file:
         columns = list(max(rows, key=len))
         writer = csv.DictWriter(file, columns, restval="nan", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        for row in rows:
+            writer.writerow({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()})
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -19,11 +19,7 @@ from torchrl.envs.transforms import Compose
 
 from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import load_tokenizer
-from torchrl_glam.replay import (
-    HindsightRatioSampler,
-    HindsightTransform,
-    SegmentMultiStepTransform,
-)
+from torchrl_glam.replay import HindsightRatioSampler, HindsightTransform, SegmentMultiStepTransform
 from torchrl_glam.text import TokenizeText, decode_text
 
 room = PlaygroundTextEnv(num_envs=1, num_objects=3, sequential=False, max_steps=3, seed=0)

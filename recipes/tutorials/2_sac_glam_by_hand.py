@@ -30,11 +30,7 @@ from torchrl_glam.models import (
     score_error,
 )
 from torchrl_glam.objectives import SACGLAMLoss, SharedTrunkOptimizer
-from torchrl_glam.replay import (
-    HindsightRatioSampler,
-    HindsightTransform,
-    SegmentMultiStepTransform,
-)
+from torchrl_glam.replay import HindsightRatioSampler, HindsightTransform, SegmentMultiStepTransform
 from torchrl_glam.text import TokenizeText, decode_text, token_lengths
 
 torch.manual_seed(0)

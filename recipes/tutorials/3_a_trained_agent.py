@@ -18,13 +18,7 @@ import torch
 from torchrl.envs import TransformedEnv
 
 from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
-from torchrl_glam.models import (
-    AgentCard,
-    export_agent,
-    load_agent,
-    load_language_model,
-    make_trunk,
-)
+from torchrl_glam.models import AgentCard, export_agent, load_agent, load_language_model, make_trunk
 from torchrl_glam.pretraining import imitate
 from torchrl_glam.text import TokenizeText, decode_text, token_lengths
 from torchrl_glam.viewing import format_results, measure, record, tokenize, write_page

@@ -11,8 +11,7 @@ of its pool have the progress that it predicts.
 
 import argparse
 import csv
-import statistics
-import time
+import timeit
 from pathlib import Path
 
 import torch
@@ -24,12 +23,7 @@ EPISODES, CALLS, KINDS = 32, 200, 5
 
 def milliseconds(call, calls: int = CALLS) -> float:
     """The mean time of some calls."""
-    times = []
-    for _ in range(calls):
-        start = time.perf_counter()
-        call()
-        times.append(1000 * (time.perf_counter() - start))
-    return statistics.fmean(times)
+    return 1000 * timeit.timeit(call, number=calls) / calls
 
 
 def main() -> None:

@@ -9,8 +9,6 @@ other. What it prints is written to ``<output>/<section>.txt``. The exit status 
 failed. Models have random weights on architectures of the named sizes; nothing is downloaded.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

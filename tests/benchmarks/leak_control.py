@@ -10,8 +10,6 @@ among equals. A model that was taught the task plays well this way; one that onl
 plays little better than at random.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

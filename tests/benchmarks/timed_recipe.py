@@ -6,8 +6,6 @@ After WARM steps of the optimizer, TIMED steps are timed, collection between the
 run ends. The recipe itself is unchanged.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import runpy

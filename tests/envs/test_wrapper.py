@@ -431,3 +431,8 @@ def test_a_game_that_takes_no_goal_and_a_sampler_without_a_table_are_named():
         stairs.make_chosen(2, hindsight=judge)
     with pytest.raises(ValueError, match="goal_sampler needs goal_texts, the table of goals"):
         stairs.make(2, goal_sampler=lambda _, n: torch.zeros(n).long())
+
+
+def test_a_step_may_name_no_goal():
+    env = stairs.make(2, hindsight=lambda steps: None)
+    assert texts(play(env, [0, 1]), ("hindsight", "goal")) == [[], []]

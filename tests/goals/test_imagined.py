@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensordict.nn import TensorDictModule
 from torchrl.envs import TransformedEnv, check_env_specs
 
 from torchrl_glam.envs import GoalSpace, PlaygroundTextEnv
@@ -106,11 +105,8 @@ def test_the_judge_ends_an_imagined_episode_and_nothing_else_does():
     """Steps side by side with the environment alone, under the hidden goals."""
     env, known, table = made(64, [*range(32), *[182, 183] * 16])
     env.set_seed(0)
-    first = TensorDictModule(
-        lambda mask: torch.multinomial(mask.float(), 1).squeeze(-1), ["action_mask"], ["action"]
-    )
     torch.manual_seed(0)
-    steps = env.rollout(30, first, break_when_any_done=False)
+    steps = env.rollout(30, break_when_any_done=False)
     after, rows = steps["next"], steps["goal_id"] >= known
     played = [
         [a[i] for a, i in zip(*row, strict=True)]

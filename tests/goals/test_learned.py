@@ -125,7 +125,8 @@ def test_goals_share_evidence_with_those_that_are_like_them():
     assert (drawn % 2 == 1).float().mean() > 0.9 and (drawn >= 100).float().mean() > 0.4
 
 
-def test_the_embeddings_and_the_global_generator_are_left_alone():
+def test_the_embeddings_and_the_global_generators_are_left_alone(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("seeds the GPU"))
     table, state = EMBEDDINGS.clone().requires_grad_(), torch.get_rng_state()
     for embeddings in (table, lambda ids: table[ids] * 1.0):
         sampler = LearnedProgressGoals(TEXTS, embeddings, every=1, lag=1)

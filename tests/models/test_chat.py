@@ -4,9 +4,8 @@ import pytest
 import torch
 from families import ACTIONS, GOALS, OBSERVATIONS, make_model
 from tensordict import TensorDict
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from tokenizers.trainers import BpeTrainer
-from transformers import PreTrainedTokenizerFast
+from tokenizers import processors
+from transformers import Qwen2Tokenizer
 
 from torchrl_glam.models import make_trunk
 from torchrl_glam.text import PromptTemplate, TokenizeText, check_composition, encode_text
@@ -25,30 +24,16 @@ GLUED = "{% for m in messages %}<|im_start|>{{ m.role }}{{ m.content }}{% endfor
 
 
 def make_tokenizer(chat_template):
-    """A byte-level tokenizer, as Qwen's and Llama 3's; it puts <s> before every text."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["<pad>", "<s>", "<|im_start|>", "<|im_end|>"]
-    tokenizer.train_from_iterator(
-        [*GOALS, *OBSERVATIONS, "user assistant [INST] [/INST] Goal: Action:", "assistantGrasp"],
-        BpeTrainer(
-            vocab_size=400,
-            special_tokens=special,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
+    """Of Qwen's kind, byte by byte; it puts <s> before every text."""
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "<|im_end|>"}
+    texts = [*GOALS, *OBSERVATIONS, "user assistant [INST] [/INST] Goal: Action:", "assistantGrasp"]
+    options = {"new_special_tokens": ["<|im_start|>"], "show_progress": False}
+    tokenizer = Qwen2Tokenizer(**special).train_new_from_iterator(texts, 400, **options)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.bos_token_id)]
     )
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 1)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        bos_token="<s>",
-        eos_token="<|im_end|>",
-        chat_template=chat_template,
-    )
+    tokenizer.chat_template = chat_template
+    return tokenizer
 
 
 def chat_tokens(tokenizer, goal, observation, action):

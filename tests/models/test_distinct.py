@@ -103,3 +103,10 @@ def test_texts_of_prompt_and_action_that_are_alike_are_read_once(tokenizer):
     out = trunk(states[ORDER], only="embeddings")["action_embedding"]
     torch.testing.assert_close(out, expected[ORDER], atol=1e-5, rtol=1e-5)
     assert sizes == [13]  # of 5, 5 and 3 candidates
+
+
+def test_a_batch_without_an_admissible_candidate_has_embeddings_of_zero(tokenizer):
+    trunk = EncodedActionsTrunk(make_trunk(make_model("t5", tokenizer), tokenizer))
+    states = make_states(tokenizer)
+    states["action_mask"][:] = False
+    assert not trunk(states)["action_embedding"].any()

@@ -7,12 +7,7 @@ import yaml
 from huggingface_hub import ModelCard
 from peft import LoraConfig
 
-from torchrl_glam.models import (
-    AgentCard,
-    export_agent,
-    load_language_model,
-    write_model_card,
-)
+from torchrl_glam.models import AgentCard, export_agent, load_language_model, write_model_card
 from torchrl_glam.runs.success import Result
 
 GAME = {"env_class": "torchrl_glam.envs:PlaygroundTextEnv", "env": {"num_objects": 3}}

@@ -222,3 +222,10 @@ def test_rates_are_scaled_from_those_at_the_start_and_restored():
     assert again.optimizers["all"].param_groups[0]["lr"] == pytest.approx(0.2)
     with pytest.raises(ValueError, match=r"factor \(-1\) must be finite"):
         optimizer.scale_rates(-1)
+
+
+def test_a_step_without_gradients_changes_nothing():
+    loss = toy.make_loss()
+    before = snapshot(loss)
+    assert SharedTrunkOptimizer(loss).step() == {}
+    assert not moved(loss, before)

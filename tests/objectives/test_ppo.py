@@ -256,19 +256,25 @@ def test_out_keys_are_what_a_call_returns():
         assert not any(terms[name].requires_grad for name in terms.keys() if name not in LOSSES)
 
 
+both_losses = pytest.mark.parametrize("make", [make_loss, toy.make_loss], ids=["PPO", "SAC"])
+
+
+@both_losses
 @pytest.mark.parametrize("kind", ["plain", "tied", "partly frozen", "frozen"])
-def test_parameters_are_trunk_and_head_each_once(kind):
+def test_parameters_are_trunk_and_head_each_once(kind, make):
     trunk = toy.make_trunk(kind)
-    loss = make_loss(trunk)
+    loss = make(trunk)
     trainable = [p for p in trunk.parameters() if p.requires_grad]
-    owned = [*trainable, *loss.value.parameters()]
-    assert sorted(map(id, loss.parameters())) == sorted(map(id, owned))
+    heads = loss.value.parameters() if make is make_loss else loss.critic_parameters()
+    alpha = [loss.log_alpha] if make is toy.make_loss else []
+    assert sorted(map(id, loss.parameters())) == sorted(map(id, [*trainable, *heads, *alpha]))
     assert {id(p) for p in loss.trunk_parameters()} == set(map(id, trainable))
 
 
+@both_losses
 @pytest.mark.parametrize("kind", ["plain", "tied", "partly frozen"])
-def test_a_copy_trains_a_trunk_of_its_own(kind):
-    loss = make_loss(toy.make_trunk(kind))
+def test_a_copy_trains_a_trunk_of_its_own(kind, make):
+    loss = make(toy.make_trunk(kind))
     copied = copy.deepcopy(loss)
     trainable = {id(p) for p in copied.trunk.parameters() if p.requires_grad}
     assert {id(p) for p in copied.trunk_parameters()} == trainable
@@ -313,3 +319,24 @@ def test_wrong_data_and_estimators():
         loss(infinite)
     with pytest.raises(NotImplementedError, match="must be ValueEstimators.GAE"):
         loss.make_value_estimator(ValueEstimators.TD0)
+
+
+def test_lines_of_several_environments_are_prepared_as_if_they_were_one():
+    loss = make_loss()
+    rows = make_rollout(loss, 8)
+    rows["next", "done"][3] = rows["next", "truncated"][3] = True
+    rows["next", "terminated"][3] = False
+    both, one = loss.prepare(rows.clone().reshape(2, 4)), loss.prepare(rows)
+    for key in ("advantage", "value_target"):
+        torch.testing.assert_close(both[key].flatten(), one[key].flatten())
+
+
+def test_some_entries_can_be_chosen():
+    loss = make_loss()
+    rows = loss.prepare(make_rollout(loss))
+    assert [*loss.select_out_keys("loss_objective")(rows).keys()] == ["loss_objective"]
+
+
+def test_a_clipped_loss_has_no_weight_of_the_divergence():
+    with pytest.raises(ValueError, match=r"objective \('clip'\) must be 'kl'"):
+        make_loss().adapt_kl_coeff(1.0, 0.1)

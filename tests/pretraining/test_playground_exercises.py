@@ -9,12 +9,7 @@ import pytest
 
 import torchrl_glam.pretraining
 from torchrl_glam.envs import GoalSpace, PlaygroundTextEnv
-from torchrl_glam.pretraining import (
-    GameExercises,
-    PlaygroundExercises,
-    make_tokenizer,
-    record_play,
-)
+from torchrl_glam.pretraining import GameExercises, PlaygroundExercises, make_tokenizer, record_play
 from torchrl_glam.text import decode_text
 
 

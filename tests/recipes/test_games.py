@@ -97,32 +97,28 @@ SHORT += ("eval_episodes=4", "device=cpu", "autocast=false")
 TINY = ("num_batches=4", "num_steps=64", "episodes=4", "d_model=16", "d_ff=16", "num_layers=1")
 
 
-def test_a_table_of_games_by_four_commands(here, tmp_path):
+def test_a_table_of_games_by_four_commands(here, succeeds, tmp_path):
     """Two seeds of a game of one's own; then the same commands again."""
-
-    def run(recipe, *arguments):
-        status, out, err = here(recipe, *arguments)
-        assert status == 0, out + err
-        return out + err
-
     sweep = ("--multirun", "+games=mine", "env=corridor:Corridor", "env.names_goals=true", *SMALL)
     folder = tmp_path / "multirun" / "games_mine" / "mine"
-    run("pretrain", *sweep, *TINY)
-    assert run("pretrain", *sweep, *TINY).count(" is done") == 2
-    run("sac_glam", *sweep, *SHORT)
-    run("ppo_glam", *sweep, *SHORT)
+    succeeds("pretrain", *sweep, *TINY)
+    assert succeeds("pretrain", *sweep, *TINY).count(" is done") == 2
+    succeeds("sac_glam", *sweep, *SHORT)
+    succeeds("ppo_glam", *sweep, *SHORT)
     runs = sorted(str(path.parent.relative_to(folder)) for path in folder.glob("*/*/metrics.csv"))
     assert runs == [
         f"{arm}/{seed}" for arm in ("hindsight", "no_hindsight", "ppo") for seed in "01"
     ]
     made = [json.loads((folder / "model" / s / "report.json").read_text()) for s in "01"]
     assert made[0]["settings"]["seed"] == 0 and made[1]["settings"]["seed"] == 1
-    assert run("sac_glam", *sweep, *SHORT).count(" is done") == 4
+    assert succeeds("sac_glam", *sweep, *SHORT).count(" is done") == 4
 
     status, out, err = here("pretrain", *sweep, *TINY, "lr=0.1")
     assert status == 1 and (out + err).count("lr was 0.005, is 0.1") == 2 + 1
 
-    assert "| mine | hindsight | 2 |" in run("compare", "--out", "table", "multirun/games_mine")
+    assert "| mine | hindsight | 2 |" in succeeds(
+        "compare", "--out", "table", "multirun/games_mine"
+    )
     rows = {row["agent"]: row for row in read_csv(tmp_path / "table" / "games.csv")}
     assert list(rows) == ["random play", "pretrained", "hindsight", "no_hindsight", "ppo"]
     assert float(rows["random play"]["success"]) == made[0]["train/random_success"]
@@ -131,7 +127,7 @@ def test_a_table_of_games_by_four_commands(here, tmp_path):
     assert float(rows["hindsight"]["success"]) == pytest.approx(mean)
     assert float(rows["hindsight"]["steps"]) == 128
     assert rows["hindsight"]["pretraining_steps"] == "64" and rows["hindsight"]["changed"] == ""
-    run("compare", "--out", "curves", folder)  # of one game, each arm a line
+    succeeds("compare", "--out", "curves", folder)  # of one game, each arm a line
 
 
 def test_a_game_without_its_model_says_how_to_make_it(here):

@@ -44,12 +44,13 @@ def test_random_play_of_a_game_becomes_a_model_that_reads_it(recipe, tmp_path):
     assert [row["batch"] for row in read_csv(tmp_path / "model" / "loss.csv")] == ["2", "4"]
 
 
-def test_a_trained_agent_is_not_overwritten(recipe, tmp_path):
+@pytest.mark.parametrize("file", ["agent.json", "config.json"])
+def test_what_something_else_made_is_not_overwritten(recipe, tmp_path, file):
     log = tmp_path / "log"
-    (tmp_path / "agent.json").write_text("{}")
+    (tmp_path / file).write_text("{}")
     assert recipe.run(*SMALL, f"output={tmp_path}", log=log) != 0
-    assert "holds a model or an agent (agent.json)" in log.read_text()
-    assert not (tmp_path / "config.json").exists()
+    assert f"holds a model or an agent ({file})" in log.read_text()
+    assert (tmp_path / file).read_text() == "{}"
 
 
 def test_the_embedded_model_is_one_of_its_configurations(recipe, tmp_path):

@@ -14,11 +14,7 @@ from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs.transforms import Compose
 
-from torchrl_glam.replay import (
-    HindsightRatioSampler,
-    HindsightTransform,
-    SegmentMultiStepTransform,
-)
+from torchrl_glam.replay import HindsightRatioSampler, HindsightTransform, SegmentMultiStepTransform
 
 STATES, GAMMA, TEMPERATURE, LIMIT = 5, 0.9, 0.2, 7
 NUM_ENVS, STEPS, UPDATES, BATCH = 64, 600, 1500, 512

@@ -5,11 +5,7 @@ import torch
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs.transforms import Compose
 
-from torchrl_glam.replay import (
-    HindsightRatioSampler,
-    HindsightTransform,
-    SegmentMultiStepTransform,
-)
+from torchrl_glam.replay import HindsightRatioSampler, HindsightTransform, SegmentMultiStepTransform
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 
 from . import toy

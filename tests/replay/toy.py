@@ -5,8 +5,6 @@ Replay (Andrychowicz et al., 2017, section 4.5) says with which goals a transiti
 SAC-GLAM (Gaven et al., 2024, section 2.3) what reward and end it then has.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 from dataclasses import dataclass
 

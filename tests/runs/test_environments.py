@@ -9,12 +9,7 @@ from torchrl.envs import SerialEnv
 from torchrl_glam.envs import GoalSpace
 from torchrl_glam.models import load_tokenizer
 from torchrl_glam.runs.config import RecipeConfig, SACGLAMConfig
-from torchrl_glam.runs.environments import (
-    import_env,
-    make_bare_env,
-    make_env,
-    make_eval_envs,
-)
+from torchrl_glam.runs.environments import import_env, make_bare_env, make_env, make_eval_envs
 from torchrl_glam.runs.setting import Setting
 
 
@@ -108,6 +103,16 @@ def test_a_split_changes_the_arguments_that_it_names():
     assert [env.base_env.step_reward for env in envs.values()] == [0.0, 0.5]
     assert [env.base_env.names_goals for env in envs.values()] == [True, True]
     assert [env.base_env.batch_size for env in envs.values()] == [(2,), (2,)]
+
+
+def test_what_a_split_says_of_training_is_not_said_again():
+    config = config_of(
+        "corridor:Corridor", {"step_reward": 0.0}, eval_splits={"train": {"step_reward": 1.0}}
+    )
+    with pytest.raises(
+        ValueError, match=r"env.step_reward \(0.0\) is 1.0 by .* eval_splits.train.step_"
+    ):
+        make_bare_env(config, 3, 0)
 
 
 def test_only_entries_that_are_read_are_kept():

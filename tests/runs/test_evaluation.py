@@ -235,3 +235,11 @@ def test_kinds_that_nobody_named_are_refused():
         ValueError, match=r"'goal_kind' is from 0 to 1, and must count in the 1 goal"
     ):
         EpisodeStatistics().add(steps)
+
+
+def test_an_episode_that_does_not_end_is_an_error(monkeypatch):
+    monkeypatch.setattr("torchrl_glam.runs.evaluation.LONGEST_EPISODE", 7)
+    with pytest.raises(
+        ValueError, match="of 7 steps that does not end: .* a limit, such as max_st"
+    ):
+        evaluate(None, stairs.make(16), seed=0)

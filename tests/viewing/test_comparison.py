@@ -111,6 +111,8 @@ def test_the_recipe_writes_curves_and_tables(tmp_path, succeeds, refused):
     chance, oracle = read_csv(out / "references.csv")
     assert int(chance["episodes"]) >= 2000 and float(oracle["success"]) == 1.0
     assert float(chance["low"]) < float(chance["success"]) < float(chance["high"])
+    last = refused("compare", "--out", "other", *first)
+    assert f"{first[0]!r} is a run where a label should stand" in last
     last = refused("compare", "--out", "out", "good", *first)
     assert "success.csv' is there, and would be overwritten: give another `--out`" in last
 

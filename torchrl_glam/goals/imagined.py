@@ -1,7 +1,5 @@
 """Goals that an agent composes itself from the words of those it knows."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Hindsight without a social partner: a judge that the episodes' own rewards teach."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Sequence

@@ -97,7 +97,7 @@ class LearnedProgressGoals(GoalSampler):
         self.lag, self.threshold = lag, threshold
         self.pool, self.width = pool, self._embed(torch.tensor([0])).shape[-1]
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._generator.initial_seed())
+            torch.default_generator.manual_seed(self._generator.initial_seed())
             self.head = nn.Sequential(nn.Linear(self.width, 128), nn.Tanh(), nn.Linear(128, 1))
         self.optimizer = torch.optim.Adam(self.head.parameters(), lr=lr)
         self._episodes = torch.zeros(0, 2, dtype=torch.int64)  # goals, and whether reached

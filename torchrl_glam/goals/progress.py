@@ -1,7 +1,5 @@
 """Goals drawn in proportion to the change of success, by goal or by kind of goal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What all goal samplers have in common, and the one that draws goals uniformly."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The actor head: from candidate log-likelihoods to a policy over admissible actions."""
 
-from __future__ import annotations
-
 import math
 
 import torch

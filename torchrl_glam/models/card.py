@@ -1,7 +1,5 @@
 """The agent card, a small JSON file beside an export's weights; and finding an export."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -121,7 +119,7 @@ class AgentCard:
             file.write(text + "\n")
 
     @classmethod
-    def read(cls, folder: str | Path) -> AgentCard:
+    def read(cls, folder: str | Path) -> "AgentCard":
         """Reads ``agent.json``.
 
         Raises:

@@ -3,8 +3,6 @@
 Whether their loss also trains the language model is the loss's choice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -26,7 +24,7 @@ def make_critic(
     num_actions: int,
     hidden_sizes: Sequence[int] = (1024, 1024),
     action_value_key: NestedKey = "action_value",
-) -> tuple[CandidateTrunk | EncodedActionsTrunk, CandidateCritic | ObservationCritic]:
+) -> tuple[CandidateTrunk | EncodedActionsTrunk, "CandidateCritic | ObservationCritic"]:
     """The critic with one of the inputs of SAC-GLAM, and the trunk that writes it.
 
     Args:

@@ -1,7 +1,5 @@
 """The protocol that losses, heads and tools expect of a trunk."""
 
-from __future__ import annotations
-
 from typing import Literal, Protocol, runtime_checkable
 
 from tensordict import NestedKey, TensorDictBase

@@ -1,7 +1,5 @@
 """Checks of the losses' arguments and inputs: what is wrong, where, and what to do."""
 
-from __future__ import annotations
-
 import math
 
 from tensordict import NestedKey

@@ -4,8 +4,6 @@ Conventions: ``*B`` any batch shape, ``A`` candidate slots. Entropies and log-pr
 nats; a masked candidate has probability 0 and a finite log-probability, so it adds exactly nothing.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

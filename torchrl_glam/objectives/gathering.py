@@ -1,7 +1,5 @@
 """Optimizers that gather gradients part by part, and over processes, before they step."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -93,6 +91,8 @@ class GatheringOptimizer(ABC):
         self._gradients = {}
         self._sum(gradients)
         gradients = {name: grads for name, grads in gradients.items() if grads}
+        if not gradients:
+            return {}
         norms = [get_total_norm(list(grads.values())) for grads in gradients.values()]
         measured = dict(zip(gradients, torch.stack(norms).tolist(), strict=True))
         for name, norm in measured.items():

@@ -1,7 +1,5 @@
 """Optimisation of a trunk that two losses share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -5,8 +5,6 @@ Conventions. ``*B`` is the batch, ``M`` the rows of a rollout, ``A`` the number 
 policy that made the rollout. All entropies and divergences are in nats.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -155,6 +153,7 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
             value=value.out_keys[0],
         )
         self.make_value_estimator()
+        self.out_keys = [*dict.fromkeys([*self.heads.out_keys, "kl_approx"]), "explained_variance"]
 
     @property
     def value(self) -> TensorDictModule:
@@ -172,7 +171,7 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
         gamma: float = 0.99,
         lmbda: float = 0.95,
         average_gae: bool = False,
-    ) -> PPOGLAMLoss:
+    ) -> "PPOGLAMLoss":
         """Sets the discount ``gamma`` and the ``lmbda`` of the generalised advantage estimator.
 
         With ``average_gae``, the advantages of a rollout are shifted and scaled to mean 0 and
@@ -196,10 +195,11 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
         ``max_tokens_per_pass`` bounds the memory.
 
         Args:
-            rows: transitions ``[M]``, in runs of consecutive steps that end with ``("next",
-                "done")``, as :class:`~torchrl_glam.replay.HindsightTransform` returns them: the
-                trunk's inputs at the root and under ``"next"``, action, mask, and the recorded
-                ``"log_likelihood"``, ``"action_log_prob"`` and ``"state_value"``. Changed in place.
+            rows: transitions ``[*B, M]``, in runs of consecutive steps along the last dimension
+                that end with ``("next", "done")``, as those of
+                :class:`~torchrl_glam.replay.HindsightTransform`, ``[M]``: the trunk's inputs at the
+                root and under ``"next"``, action, mask, and the recorded ``"log_likelihood"``,
+                ``"action_log_prob"`` and ``"state_value"``. Changed in place.
 
         Returns:
             The same rows.
@@ -211,7 +211,7 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
         if relabelled is not None and relabelled.any():
             self._fill_relabelled(rows, relabelled)
         value, following = rows[keys.value], rows["next"]
-        next_value = value.roll(-1, 0)  # of the next row, except at the end of a run
+        next_value = value.roll(-1, rows.ndim - 1)  # of the next row, except at the end of a run
         bootstraps = (following[keys.done] & ~following[keys.terminated]).squeeze(-1)
         if bootstraps.any():
             ends = following.select(*state_keys(self.trunk, [self.value]))[bootstraps]
@@ -251,7 +251,10 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
         """Doubles ``beta`` if ``kl`` exceeds 1.5 times its target, halves it below 2/3 of it.
 
         PPO (Schulman et al., 2017), section 4; once per rollout, by the mean of its last epoch.
+        Raises ValueError where there is no such weight.
         """
+        if self.objective != "kl":
+            raise ValueError(f"objective ({self.objective!r}) must be 'kl' for a weight to adapt")
         if kl > 1.5 * target:
             self.heads.beta *= 2
         elif kl < target / 1.5:
@@ -271,11 +274,6 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
     def in_keys(self) -> list[NestedKey]:
         """Entries that a call reads: a mini-batch needs no others."""
         return [*self._recorded(), *state_keys(self.trunk, [self.actor, self.value])]
-
-    @property
-    def out_keys(self) -> list[str]:
-        """Entries that a call returns."""
-        return [*dict.fromkeys([*self.heads.out_keys, "kl_approx"]), "explained_variance"]
 
     def _forward_value_estimator_keys(self, **kwargs) -> None:
         keys = dict(vars(self.tensor_keys))

@@ -1,7 +1,5 @@
 """Gradients of several processes as one: what each computed on its rows, summed in one message."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

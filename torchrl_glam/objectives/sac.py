@@ -5,8 +5,6 @@ The *state* is the root of the input tensordict, the *next state* its ``"next"``
 later if ``"steps_to_next_obs"`` says so. All entropies are in nats.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 
@@ -145,6 +143,7 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         self.share_trunk(trunk)
         self.target_trunk_params = TensorDictParams(self.trunk_params.data.clone(), no_convert=True)
         self._has_update_associated["trunk"] = False
+        self.make_value_estimator()  # lazily, the state_dict would change with the first call
 
     def schedule(self, done: float) -> None:
         """Sets a coefficient that is not learned, on a line from ``alpha_init`` to ``alpha_end``.
@@ -312,7 +311,7 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         if weights is not None:
             # TorchRL would divide by the sum of the weights, of each micro-batch by its own: these
             # would then not add up to the whole batch.
-            loss = loss * weights.to(loss.dtype)
+            loss = loss * weights.reshape(loss.shape).to(loss.dtype)
         return self._reduce_loss(loss, tensordict=tensordict)
 
     @property

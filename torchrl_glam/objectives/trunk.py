@@ -1,7 +1,5 @@
 """The trunk under several heads: its trainable weights, and the parts of it that heads read."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -30,11 +28,11 @@ class SharedTrunk:
         """The trainable parameters of the trunk: the live ones, each once."""
         return self.trunk_params.parameters()
 
-    def _apply(self, fn: Callable[[Tensor], Tensor]) -> SharedTrunk:
+    def _apply(self, fn: Callable[[Tensor], Tensor]) -> "SharedTrunk":
         self.trunk._apply(fn)  # frozen weights too; the trained ones do not move twice
         return super()._apply(fn)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> SharedTrunk:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "SharedTrunk":
         memo[id(self)] = copied = object.__new__(type(self))
         copied.__dict__ = copy.deepcopy(self.__dict__, memo)
         # TensorDictParams copies its parameters again, so they would not be the copied trunk's.

@@ -1,7 +1,5 @@
 """The unit of pretraining, a prompt with questions and answers; and batches of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

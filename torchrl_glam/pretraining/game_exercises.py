@@ -5,8 +5,6 @@ observation share, which actions there are, and what a played action changed. Th
 agent's prompt and nothing else.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Sequence

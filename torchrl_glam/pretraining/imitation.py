@@ -3,8 +3,6 @@
 It is free of the noise of reinforcement learning, and no way to train an agent.
 """
 
-from __future__ import annotations
-
 import torch
 from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase

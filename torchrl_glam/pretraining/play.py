@@ -1,7 +1,5 @@
 """Transcripts of random play of any text environment: texts, without rewards or goals reached."""
 
-from __future__ import annotations
-
 from itertools import compress
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ training split are drawn without regard to each other, so no exercise shows what
 which thing a goal wants, or how near it is. Questions are put to the decoder.
 """
 
-from __future__ import annotations
-
 import random
 from typing import NamedTuple
 

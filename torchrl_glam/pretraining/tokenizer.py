@@ -7,8 +7,6 @@ For Playground-Text, the fixed phrases of a prompt ("\\nYou are holding:"), a co
 ("red lion", "any animal"), and "then" with its verb are one token each; commas are left out.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable

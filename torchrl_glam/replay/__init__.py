@@ -35,11 +35,7 @@ partner.
 from torchrl_glam.replay.hindsight import HindsightTransform
 from torchrl_glam.replay.multi_step import SegmentMultiStepTransform
 from torchrl_glam.replay.rollout import SubgoalFilter, close_rollout
-from torchrl_glam.replay.samplers import (
-    GoalBalancedSampler,
-    GoalKindSampler,
-    HindsightRatioSampler,
-)
+from torchrl_glam.replay.samplers import GoalBalancedSampler, GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.replay.trajectories import number_trajectories, unfinished_trajectories
 
 __all__ = [

@@ -1,7 +1,5 @@
 """What the replay transforms refuse: settings out of range, and data that is not as it must be."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Mapping

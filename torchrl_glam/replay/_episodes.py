@@ -3,8 +3,6 @@
 Notation: K steps of one call, S slots of the log, R steps of finished episodes, E such episodes.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Sampling a given number of rows from each of several groups of a replay buffer's rows."""
 
-from __future__ import annotations
-
 import warnings
 from abc import abstractmethod
 from pathlib import Path

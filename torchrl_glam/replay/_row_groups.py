@@ -1,7 +1,5 @@
 """Which rows of a storage belong to which group, kept up to date as rows are overwritten."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -65,7 +63,7 @@ class RowGroups:
         return {"capacity": self.capacity, "sizes": self.counts.clone(), "lines": lines}
 
     @classmethod
-    def from_state_dict(cls, state: dict[str, Any]) -> RowGroups:
+    def from_state_dict(cls, state: dict[str, Any]) -> "RowGroups":
         """Builds what :meth:`state_dict` described."""
         sizes = state["sizes"].cpu().numpy()
         groups = cls(len(sizes), int(state["capacity"]))

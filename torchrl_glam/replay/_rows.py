@@ -1,7 +1,5 @@
 """What rows of a replay buffer hold of a collector's batch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -28,7 +26,7 @@ class Layout(NamedTuple):
         batch: TensorDictBase,
         left_out: Sequence[NestedKey],
         goals: Mapping[NestedKey, NestedKey],
-    ) -> Layout:
+    ) -> "Layout":
         """Decides it.
 
         ``left_out`` are entries, and groups of them, that rows do not hold. ``goals`` are entries

@@ -3,8 +3,6 @@
 Notation: *B batch size of a collector's tensordict, H slots for named goals, M rows emitted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -172,7 +170,7 @@ class HindsightTransform(Transform):
         """Drops the pending steps of trajectories that nobody continues; returns how many."""
         return self._log.drop(trajectories)
 
-    def clone(self) -> HindsightTransform:
+    def clone(self) -> "HindsightTransform":
         """A transform with the same settings and a copy of the pending steps and generator."""
         clone = super().clone()
         clone._log, clone._rng = StepLog(), torch.Generator()

@@ -5,8 +5,6 @@ episodes under another goal), each of which ends with ``done``. The window of ro
 i + steps[i] - 1; it never leaves the segment.
 """
 
-from __future__ import annotations
-
 import torch
 from tensordict import NestedKey, TensorDictBase
 from torchrl.envs.transforms import MultiStepTransform

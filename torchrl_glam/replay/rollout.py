@@ -4,8 +4,6 @@ With ``to_rows = Compose(HindsightTransform(), SubgoalFilter(is_subgoal))`` the 
 ``to_rows.inv(close_rollout(rollout))`` (SAC-GLAM, Gaven et al., 2024, Appendix G).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Samplers that balance hindsight, original transitions and goals (SAC-GLAM, Appendix E)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise

@@ -8,8 +8,6 @@ social partner names instead of goals read off states. To add one, write a funct
 Notation: E finished episodes, whose steps stand in one line; S goals named, C copies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -66,7 +64,7 @@ class Copies(NamedTuple):
     last: torch.Tensor
     goal: torch.Tensor
 
-    def where(self, chosen: torch.Tensor) -> Copies:
+    def where(self, chosen: torch.Tensor) -> "Copies":
         """The copies that are chosen, bool [C]."""
         return Copies(*(field[chosen] for field in self))
 

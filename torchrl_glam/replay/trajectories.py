@@ -3,8 +3,6 @@
 Notation: *B batch size of a collector's tensordict, K steps in it.
 """
 
-from __future__ import annotations
-
 import torch
 from tensordict import NestedKey, TensorDictBase
 

@@ -4,8 +4,6 @@ A page is drawn again with nearly every row of the metrics. A chart takes some t
 millisecond, where matplotlib's own SVG takes some tens.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The estimators are those of Agarwal et al., 2021, "Deep Reinforcement Learning a
 Statistical Precipice".
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The charts of a run's page: everything that was measured is in one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

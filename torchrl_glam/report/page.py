@@ -1,7 +1,5 @@
 """The page of a run: its newest figures, its charts, and where it comes from."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """The charts that a run's page may have, by the columns of ``metrics.csv`` that they draw."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

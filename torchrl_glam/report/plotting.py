@@ -1,7 +1,5 @@
 """Learning curves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where a run's figures come from: ``run.json``, and ``report.html``, kept up to date."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

@@ -1,7 +1,5 @@
 """A run's folder, read while it is written, and whoever wrote it."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Mapping, Sequence

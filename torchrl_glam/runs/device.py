@@ -1,7 +1,5 @@
 """The device of the language model, and what its arithmetic needs there."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -137,6 +137,11 @@ def make_bare_env(
             raise ValueError(f"env.{name} cannot be given: recipes choose it, see --help")
         if name == "memory" and name not in taken:
             raise ValueError(f"env.memory cannot be given: give memory={value} instead")
+        if split == "train" and config.env.get(name, value) != value:
+            raise ValueError(
+                f"env.{name} ({config.env[name]}) is {value} by eval_splits, which training plays "
+                f"too: give eval_splits.train.{name}"
+            )
         if name in taken and isinstance(taken[name].default, bool) and not isinstance(value, bool):
             raise ValueError(f"env.{name} ({value}) must be true or false")
     if goal_sampler is not None:

@@ -1,7 +1,5 @@
 """Success of a policy on one episode in each of an environment's instances."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 
@@ -19,6 +17,8 @@ from torchrl_glam.text import describe_env
 
 EVAL_SEED = 10_000
 """Seed of the recipes' evaluations: all of them play the same goals and scenes."""
+LONGEST_EPISODE = 10_000
+"""Steps after which an episode is taken for one that never ends."""
 
 
 def evaluate(
@@ -84,6 +84,11 @@ def play_episodes(
         running = torch.ones(env.batch_size, dtype=torch.bool, device=kind.device)
         reached, length = torch.zeros_like(running), torch.zeros_like(kind, dtype=torch.long)
         while running.any():
+            if length.max() >= LONGEST_EPISODE:
+                raise ValueError(
+                    f"env has an episode of {LONGEST_EPISODE:,} steps that does not end: give the "
+                    "environment a limit, such as max_steps of TextEnvWrapper"
+                )
             # Finished instances stand still, where whole workers of a batched environment are
             # finished; the others begin another episode, which does not count.
             moves = (

@@ -1,7 +1,5 @@
 """Files of a run: replaced as a whole, and never through a link to somewhere else."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -146,8 +146,8 @@ class PursuedGoals:
         found = {text: of for (text, of), fit in zip(found.items(), fits, strict=True) if fit}
         if not found:
             raise ValueError(
-                f"imagined ({self._config.imagined}) must be 0 here: no goal of the table differs "
-                "from another in one word, so none can be composed"
+                f"imagined ({self._config.imagined}) must be 0 here: exchanging words of the "
+                "goals of the table composes no goal that is new and as short"
             )
         kinds = torch.as_tensor(
             [0] * len(known) if game.goal_kind_ids is None else game.goal_kind_ids

@@ -1,7 +1,5 @@
 """Ending a run between two of its rounds, so that what it has computed can be saved whole."""
 
-from __future__ import annotations
-
 import os
 import signal
 from types import FrameType
@@ -27,7 +25,7 @@ class StopSignal:
         self.requested = False
         self._earlier: dict[int, object] = {}
 
-    def __enter__(self) -> StopSignal:
+    def __enter__(self) -> "StopSignal":
         for name in _SIGNALS:
             number = getattr(signal, name, None)
             if number is None or (name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN):

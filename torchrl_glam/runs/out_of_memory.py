@@ -1,7 +1,5 @@
 """Updates that go on where a device's memory ends: once more, in passes of half the size."""
 
-from __future__ import annotations
-
 import gc
 import logging
 from collections.abc import Callable

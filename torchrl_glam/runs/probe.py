@@ -1,7 +1,5 @@
 """Instruments for an agent that does not learn yet: success alone hides what it has learned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Recipes as programs: they end by a line that says what was wrong."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import os
@@ -17,6 +15,7 @@ import torch.distributed as dist
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torchrl.checkpoint import CheckpointError
 
@@ -110,6 +109,7 @@ def _job(main: Callable[[Any], None]) -> Callable[[Any], None]:
 
     @functools.wraps(main)
     def job(cfg: Any) -> None:
+        OmegaConf.clear_cache(cfg)  # of the time, which all runs of a sweep would share
         try:
             main(cfg)
         except RunIsDone as done:

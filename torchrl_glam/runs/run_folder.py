@@ -1,7 +1,5 @@
 """One run, one folder: no other run writes there, and nothing in it is overwritten."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping

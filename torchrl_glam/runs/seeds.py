@@ -1,7 +1,5 @@
 """Seeds: of a process, of a block, and of what numbers name together."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager

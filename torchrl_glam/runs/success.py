@@ -1,7 +1,5 @@
 """Success rates and their intervals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

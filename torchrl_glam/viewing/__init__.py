@@ -10,13 +10,7 @@ with needs("recipes", "Viewing an agent"):
         pool,
         write_results,
     )
-    from torchrl_glam.viewing.games import (
-        choose_game,
-        make_game,
-        name_apart,
-        open_agent,
-        tokenize,
-    )
+    from torchrl_glam.viewing.games import choose_game, make_game, name_apart, open_agent, tokenize
     from torchrl_glam.viewing.page import write_page
     from torchrl_glam.viewing.play import nearest_goals, play
     from torchrl_glam.viewing.recording import record

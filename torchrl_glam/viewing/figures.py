@@ -1,7 +1,5 @@
 """Success of policies by goal kind, split and number of objects: measured, and as tables."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import fields

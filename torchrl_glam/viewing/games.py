@@ -1,7 +1,5 @@
 """The agents that a configuration names, and the environments that they were trained in."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,9 +52,9 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
     """Chooses the environment's settings: the agent's own, unless the configuration overrides them.
 
     Args:
-        config: its ``env`` overrides entries of the agent's, its ``eval_splits`` replace those of
-            the agent; if its ``env_class`` differs from the agent's, the agent's settings are
-            ignored. Impossible goals are played only where it asks for them.
+        config: its ``env`` overrides entries of the agent's, so do its ``eval_splits``;
+            if its ``env_class`` differs from the agent's, of the agent's settings only ``memory``
+            and ``long_texts`` count. Impossible goals are played only where it asks for them.
         card: the agent card. None, or a card without an environment: Playground-Text.
 
     Returns:
@@ -82,14 +80,14 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
     if config.env_class is None:
         refuse_named_env(named, "the agent's card", "env")
     if config.env_class not in (None, named):
-        own = {}
+        own = {key: own[key] for key in ("memory", "long_texts") if key in own}
     default = RecipeConfig()
     env = own.get("env", {} if config.env_class else default.env)
     env = of_evaluations(replace(default, env_class=named, env=env)).env
     given = {key: getattr(config, key) for key in (*LENGTHS, "memory", "long_texts")}
     texts = {key: value for key, value in given.items() if value is not None}
     own |= texts | {"env_class": config.env_class or named, "env": {**env, **config.env}}
-    own["eval_splits"] = config.eval_splits or own.get("eval_splits") or default.eval_splits
+    own["eval_splits"] = own.get("eval_splits", {}) | config.eval_splits or default.eval_splits
     return own
 
 

@@ -1,7 +1,5 @@
 """Episodes as one HTML page that needs nothing else, not even a network."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

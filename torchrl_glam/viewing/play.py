@@ -1,7 +1,5 @@
 """A person plays a text environment in the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 

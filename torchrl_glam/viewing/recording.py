@@ -1,7 +1,5 @@
 """Episodes recorded step by step: what the agent read, considered and did."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -8,8 +8,6 @@ Prompt and token trie stand in one sequence, ``[prompt | nodes]``, padded betwee
 - layers with a window see, of these, what lies within it by position.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

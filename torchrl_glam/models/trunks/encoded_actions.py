@@ -1,7 +1,5 @@
 """Action embeddings from prompts that end in the action: one encoder pass for each candidate."""
 
-from __future__ import annotations
-
 import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase, dispatch
@@ -86,6 +84,8 @@ class EncodedActionsTrunk(TensorDictModuleBase):
     ) -> Tensor:
         """``[B, A, D]``, one row of the language model for each admissible candidate."""
         state, _ = at = mask.nonzero(as_tuple=True)
+        if not len(state):
+            return torch.zeros(*mask.shape, self.embedding_dim, device=mask.device)
         prompt, read = self.trunk.prompt(goal[state], observation[state], actions[at])
         alike = distinct_rows(prompt)
         rows, back = (slice(None), slice(None)) if alike is None else alike

@@ -9,8 +9,6 @@ positions by index, so they are told otherwise:
 - a decoder that takes positions (T5Gemma) is given them.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from inspect import signature

@@ -1,7 +1,5 @@
 """Equation 1: from hidden states to log-likelihoods of the candidates, with no unneeded logits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

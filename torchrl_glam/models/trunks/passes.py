@@ -3,8 +3,6 @@
 Passes are cut by tokens, with long rows together, so that little is padded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 

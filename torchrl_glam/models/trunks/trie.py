@@ -6,8 +6,6 @@ a candidate of k tokens is the path of k nodes below it. Candidates that share a
 nodes, so the language model reads "Go to" once, however many objects there are to go to.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

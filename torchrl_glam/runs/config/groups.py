@@ -1,7 +1,5 @@
 """Configuration groups, such as ``model=...`` and ``env=...``, which all recipes share."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -65,8 +63,8 @@ def register(name: str, kind: type[RecipeConfig], folder: Path) -> None:
 
 def _register_figure(recipe: str, name: str, figure: DictConfig) -> None:
     """Makes ``+figure=<name>`` known: a sweep over arms and seeds, each run in its own folder."""
-    if figure.pop("recipe") != recipe:
-        return
+    if (owner := figure.pop("recipe")) != recipe:
+        raise ValueError(f"its runs are those of {owner}.py")
     folder, arms, seeds = f"multirun/figure_{name}", figure.pop("arms"), figure.pop("seeds")
     arms = {
         str(arm): {**settings, "output": f"{folder}/{arm}/${{seed}}", "resume": "auto"}

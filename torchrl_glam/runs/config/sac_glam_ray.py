@@ -1,7 +1,5 @@
 """Types and ranges of the configuration of SAC-GLAM with collectors apart from the learner."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The *version* of some weights is how many updates they have had, and the *lag* o
 more the learner has made when it takes it.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Hashable
@@ -74,7 +72,7 @@ class AsyncCollectors:
         self._started, self._lost = 0, 0  # collectors, over the whole run
         self._lags: list[int] = []  # of the batches since the last summary
 
-    def __enter__(self) -> AsyncCollectors:
+    def __enter__(self) -> "AsyncCollectors":
         """Starts the collectors, without waiting for them."""
         self._places = [self._start() for _ in range(self._pool.num_collectors)]
         return self

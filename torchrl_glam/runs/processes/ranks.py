@@ -4,8 +4,6 @@ Every process has a copy of the model and its share of environments, replay and 
 are summed, so all copies stay equal. The first process writes all but the others' checkpoints.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -59,7 +57,7 @@ class Ranks:
     group: dist.ProcessGroup | None = None
 
     @classmethod
-    def join(cls, config: RecipeConfig) -> Ranks:
+    def join(cls, config: RecipeConfig) -> "Ranks":
         """Meets the other processes that torchrun started, if there are any.
 
         The ``output`` of the configuration becomes that of the first process. A process takes the

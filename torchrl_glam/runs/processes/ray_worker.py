@@ -1,7 +1,5 @@
 """The collector of a worker process, made as a configuration asks for it."""
 
-from __future__ import annotations
-
 import torch
 from tensordict.nn import TensorDictSequential
 from torchrl.collectors import Collector

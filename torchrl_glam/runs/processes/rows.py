@@ -1,7 +1,5 @@
 """Rows that the processes of a run have together: put on one scale, and divided into batches."""
 
-from __future__ import annotations
-
 import torch
 from tensordict import TensorDict
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Metrics of a run: one table that resuming continues, and TorchRL's loggers."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """The process of a run: command, commit, versions and machine."""
 
-from __future__ import annotations
-
 import platform
 import shlex
 import subprocess

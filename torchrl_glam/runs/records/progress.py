@@ -1,7 +1,5 @@
 """How far a run has come: its counters, its bar, and the row of metrics of a round."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack

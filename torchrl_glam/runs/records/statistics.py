@@ -1,7 +1,5 @@
 """What a run counts of its episodes and goals, and how fast it is."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
