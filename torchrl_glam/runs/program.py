@@ -85,7 +85,7 @@ def program(main: Callable | None = None, **files: str) -> Callable:
             if full == "1":
                 raise
             why = error.__cause__ if isinstance(error, HydraException) else None  # a wrong type
-            also = unknown_key(str(error)) or shorten(why or "")
+            also = unknown_key(f"{error} {why}") or shorten(why or "")
             words = f"{shorten(error, 2_000)} {also}".strip()
             # in one piece: several processes may speak at once
             sys.stderr.write(

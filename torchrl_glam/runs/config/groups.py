@@ -162,12 +162,16 @@ def spell_out(arguments: Sequence[str]) -> list[str]:
 
 
 def unknown_key(message: str) -> str:
-    """What to add to Hydra's error about a key that there is not.
+    """What to add to Hydra's error about a key that there is not, or that takes a list.
 
     Examples:
         >>> unknown_key("Could not override 'algoritm'.")
         "there is no key 'algoritm'; did you mean algorithm?"
+        >>> unknown_key("str is not a ListConfig, list or tuple\\n    full_key: splits")
+        'it takes a list: splits=[...]'
     """
+    if "is not a ListConfig" in message and (key := re.search(r"full_key: (\S+)", message)):
+        return f"it takes a list: {key[1]}=[...]"
     found = re.search(r"Could not override '([^']+)'", message)
     if found is None:
         return ""
