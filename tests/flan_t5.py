@@ -3,7 +3,9 @@
 import random
 from pathlib import Path
 
-from transformers import T5Config, T5ForConditionalGeneration, T5Tokenizer
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers.trainers import UnigramTrainer
+from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from torchrl_glam.envs import GoalSpace
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
@@ -15,7 +17,7 @@ SIZES = {
 }
 
 
-def make_tokenizer(vocabulary_size: int = 200) -> T5Tokenizer:
+def make_tokenizer(vocabulary_size: int = 200) -> PreTrainedTokenizerFast:
     """A Unigram tokenizer that marks word starts and ends texts with ``</s>``, as T5's does.
 
     With few pieces it cuts words, so that prompts of six objects have about 90 tokens, which is
@@ -32,8 +34,28 @@ def make_tokenizer(vocabulary_size: int = 200) -> T5Tokenizer:
         )
         texts.append(PromptTemplate().fill(rng.choice(goals), observation))
         texts.append(f"Go to {items[1]} Grasp Release")
-    fresh = T5Tokenizer(extra_ids=0)
-    return fresh.train_new_from_iterator(texts, vocabulary_size, show_progress=False)
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Replace("\n", " "), normalizers.Strip(left=True, right=True)]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    special = ["<pad>", "</s>", "<unk>"]
+    tokenizer.train_from_iterator(
+        texts,
+        UnigramTrainer(
+            vocab_size=vocabulary_size,
+            special_tokens=special,
+            unk_token="<unk>",
+            show_progress=False,
+        ),
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
 
 
 def make_flan_t5(folder: Path, size: str = "micro") -> Path:

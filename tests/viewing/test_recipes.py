@@ -20,8 +20,10 @@ def export(tmp_path_factory):
     return export_agent(folder, *load_language_model("tiny"), card=card)
 
 
-def test_an_agent_is_evaluated(succeeds, export, tmp_path):
-    said = succeeds("evaluate", f"agent={export}", "objects=[3,5]", "episodes=8", "output=out")
+def test_an_agent_is_evaluated(here, export, tmp_path):
+    arguments = (f"agent={export}", "objects=[3,5]", "episodes=8", "output=out")
+    status, said, wrong = here("evaluate", *arguments)
+    assert status == 0, wrong
     assert "16/16" not in said  # the progress bar is no result
     rows = read_csv(tmp_path / "out" / "results.csv")
     whole = [row for row in rows if row["kind"] == "all"]
