@@ -113,6 +113,13 @@ def arms_of(figure: Path) -> dict[str, list[Path]]:
     return runs
 
 
+def require_label(label: str, runs: list[Path]) -> None:
+    """Refuses a run in the place of a label, unless the label is that of this very run."""
+    own = {path.resolve() for path in runs}
+    if (Path(label) / METRICS).exists() and Path(label).resolve() not in own:
+        raise ValueError(f"{label!r} is a run where a label should stand: give one before it")
+
+
 def own_settings(run: Path) -> dict:
     """What runs of one arm share: all but what each may have of its own, as a model of its seed."""
     settings = stored_settings(run)
@@ -180,11 +187,9 @@ def main() -> None:
         groups = runs = arms_of(figure)
     if not games and not (all(runs.values()) and 0 < len(groups) <= len(runs)):
         parser.error("every group needs a label of its own and runs")
-    for label, paths in runs.items():
-        own = {path.resolve() for path in paths}
-        if (Path(label) / METRICS).exists() and Path(label).resolve() not in own:
-            parser.error(f"{label!r} is a run where a label should stand: give one before it")
     try:
+        for label, paths in runs.items():
+            require_label(label, paths)
         if games:
             with reserved(arguments.out, "games.csv", "games.md", key="--out"):
                 return compare_games(arguments.out, games, thresholds)

@@ -17,13 +17,12 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from compare import arms_of
+from compare import arms_of, require_label
 from matplotlib.figure import Figure
 from results.tables import write
 
 from torchrl_glam.report import read_run
 from torchrl_glam.runs.files import reserved
-from torchrl_glam.runs.run_folder import METRICS
 
 PANELS = {"pursued": "pursued", "named": "named in hindsight"}
 PANELS |= {"buffer": "in the replay buffer", "batch": "in batches"}
@@ -83,8 +82,7 @@ def main() -> None:
     label, *paths = arguments.runs
     runs = {label: [Path(path) for path in paths]} if paths else arms_of(Path(label))
     try:
-        if (Path(label) / METRICS).exists() and label not in paths:
-            raise ValueError(f"{label!r} is a run where a label should stand: give one before it")
+        require_label(label, runs.get(label, []))
         if not runs:
             raise ValueError(f"no run in {label!r}: give a label and runs, or a figure's folder")
         groups = {label: shares(paths) for label, paths in runs.items()}

@@ -89,7 +89,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         return [folder | row for row in csv.DictReader(file)]
 
 
-def write(path: Path, rows: list[dict[str, str]]) -> None:
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
     """A CSV with the columns of the row that has most, rounded; ``nan`` is what a row lacks."""
     with path.open("w", newline="", encoding="utf-8") as file:
         columns = list(max(rows, key=len))

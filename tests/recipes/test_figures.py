@@ -72,6 +72,8 @@ def test_a_sweep_is_broken_off_resumed_and_drawn(here, succeeds, tmp_path):
     assert status == 1 and "".join(words).count("gamma was 0.8, is 0.5") == 4 + 1
     status, _, wrong = here("sac_glam", "--multirun", "+figure=99")
     assert status == 1 and "Available options in 'figure'" in wrong and "warmup" in wrong
+    status, _, wrong = here("sac_glam", "--multirun", "+figure=10")
+    assert status == 1 and "its runs are those of ppo_glam.py" in wrong
 
     succeeds("compare", "--out", "drawn", figure)
     assert "| n3_50k | 2 | " in (tmp_path / "drawn" / "comparison.md").read_text()
@@ -88,6 +90,11 @@ def test_a_run_that_diverges_ends_alone(here, succeeds, tmp_path):
         assert "at step" in words and "lr_heads=1e+30" in words
     figure = tmp_path / "multirun" / "figure_share"
     assert "share25 (1 diverged)" in succeeds("compare", "--out", "drawn", figure)
+
+
+def test_runs_of_a_plain_sweep_have_folders_of_their_own(succeeds, tmp_path):
+    succeeds("sac_glam", "--multirun", "seed=0,1", *SMALL)
+    assert len([*tmp_path.glob("runs/sac_glam/*/report.html")]) == 2
 
 
 def test_shares_of_the_kinds_of_goals(succeeds, refused, tmp_path):

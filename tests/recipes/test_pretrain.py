@@ -51,6 +51,7 @@ def test_what_something_else_made_is_not_overwritten(recipe, tmp_path, file):
     assert recipe.run(*SMALL, f"output={tmp_path}", log=log) != 0
     assert f"holds a model or an agent ({file})" in log.read_text()
     assert (tmp_path / file).read_text() == "{}"
+    assert {path.name for path in tmp_path.iterdir()} == {file, "log"}
 
 
 def test_the_embedded_model_is_one_of_its_configurations(recipe, tmp_path):

@@ -7,8 +7,9 @@ import pytest
 from run_metrics import read_csv
 
 from torchrl_glam.models import AgentCard, export_agent, load_language_model
+from torchrl_glam.runs.config.viewing import ViewConfig
 from torchrl_glam.runs.success import Result
-from torchrl_glam.viewing import pool
+from torchrl_glam.viewing import choose_game, pool
 
 SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
 
@@ -20,10 +21,8 @@ def export(tmp_path_factory):
     return export_agent(folder, *load_language_model("tiny"), card=card)
 
 
-def test_an_agent_is_evaluated(here, export, tmp_path):
-    arguments = (f"agent={export}", "objects=[3,5]", "episodes=8", "output=out")
-    status, said, wrong = here("evaluate", *arguments)
-    assert status == 0, wrong
+def test_an_agent_is_evaluated(succeeds, export, tmp_path):
+    said = succeeds("evaluate", f"agent={export}", "objects=[3,5]", "episodes=8", "output=out")
     assert "16/16" not in said  # the progress bar is no result
     rows = read_csv(tmp_path / "out" / "results.csv")
     whole = [row for row in rows if row["kind"] == "all"]
@@ -83,6 +82,16 @@ def test_the_mean_of_agents_has_the_interval_of_its_bootstrap():
     assert (whole.kind, whole.success, whole.length) == ("all", 0.7, 5.0)
     assert whole.interval == pytest.approx((0.5, 0.9))
     assert (grow.by_agent, grow.success) == ((1.0, 0.5), 0.75)
+
+
+def test_an_agent_keeps_its_memory_in_another_game_and_its_splits_in_its_own():
+    splits = {"train": {}, "test": {"first": 1000}}
+    own = {"env_class": "mine:one", "env": {"size": 3}, "memory": 64, "eval_splits": splits}
+    card = AgentCard(environment=own)
+    same = choose_game(ViewConfig(env_class="mine:one", eval_splits={"train": {}}), card)
+    assert (same["memory"], same["env"], same["eval_splits"]) == (64, {"size": 3}, splits)
+    other = choose_game(ViewConfig(env_class="mine:two", eval_splits={"train": {}}), card)
+    assert (other["memory"], other["env"], other["eval_splits"]) == (64, {}, {"train": {}})
 
 
 def test_a_language_model_alone_is_evaluated(succeeds, refused):

@@ -98,7 +98,7 @@ class EncodedActionsTrunk(TensorDictModuleBase):
         return read.sum(-1), torch.ones_like(prompt[:, 0])
 
     def _read_trimmed(self, prompt: Tensor, read: Tensor) -> tuple[Tensor]:
-        longest = max(read.sum(-1).tolist(), default=0)
+        longest = int(read.sum(-1).max())
         longest += -longest % self.trunk.pad_to_multiple_of
         fit = (0, longest - prompt.shape[1])
         prompt = pad(prompt, fit, value=self.trunk.prompt.pad_id)
