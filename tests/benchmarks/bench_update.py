@@ -129,9 +129,13 @@ def measure(arguments: argparse.Namespace, name: str, method: str, lora: bool) -
 
 
 def in_process(*arguments) -> dict:
-    """:func:`measure` in a process of its own, which cannot be forked where there is a GPU."""
-    how = "fork" if arguments[0].device == "cpu" else "spawn"
-    with multiprocessing.get_context(how).Pool(1) as pool:
+    """:func:`measure` in a process of its own, which cannot be forked where there is a GPU.
+
+    There it is forked from a server that has imported everything and has not met the GPU.
+    """
+    how = multiprocessing.get_context("fork" if arguments[0].device == "cpu" else "forkserver")
+    how.set_forkserver_preload(["__main__", "transformers.models.t5.modeling_t5"])
+    with how.Pool(1) as pool:
         return pool.apply(measure, arguments)
 
 
