@@ -5,14 +5,18 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import Any, Literal
 
-import gymnasium
 import torch
-from minigrid.core.constants import DIR_TO_VEC  # with the package, which registers the levels
 
-from torchrl_glam.envs.games.babyai_room import TaskRoom
-from torchrl_glam.envs.games.babyai_words import THINGS, describe
+from torchrl_glam._extras import needs
 from torchrl_glam.envs.games.common import SOURCES, check_known
 from torchrl_glam.envs.wrapper import TextEnvWrapper
+
+with needs("babyai", "BabyAI"):
+    import gymnasium
+    from minigrid.core.constants import DIR_TO_VEC  # with the package, which registers the levels
+
+    from torchrl_glam.envs.games.babyai_room import TaskRoom
+    from torchrl_glam.envs.games.babyai_words import THINGS, describe
 
 ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 GOAL_KINDS = ("go_to", "pick_up", "put", "open", "other")

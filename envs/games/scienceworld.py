@@ -5,10 +5,13 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from scienceworld import ScienceWorldEnv
 
+from torchrl_glam._extras import needs
 from torchrl_glam.envs.games.common import ROOMS, Fold, check_known, side_by_side, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
+
+with needs("scienceworld", "ScienceWorld"):
+    from scienceworld import ScienceWorldEnv
 
 GOAL_KINDS = ("task", "focus", "move", "go")
 # What the simulator says of an action that did something, and how goals say it.

@@ -9,13 +9,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import textworld
 import torch
-from textworld.challenges.tw_coin_collector import coin_collector
-from textworld.challenges.tw_cooking import cooking
 
+from torchrl_glam._extras import needs
 from torchrl_glam.envs.games.common import ROOMS, check_known, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
+
+with needs("textworld", "TextWorld"):
+    import textworld
+    from textworld.challenges.tw_coin_collector import coin_collector
+    from textworld.challenges.tw_cooking import cooking
 
 GOAL_KINDS = ("cook", "find", "take")
 # Sizes of the easiest games; see the challenges of TextWorld for what the keys mean.

@@ -3,10 +3,13 @@
 from typing import Any, get_args
 
 import torch
-from textworld_express import TextWorldExpressEnv
 
+from torchrl_glam._extras import needs
 from torchrl_glam.envs.games.common import ROOMS, Fold, check_known, side_by_side, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
+
+with needs("textworld-express", "TextWorld-Express"):
+    from textworld_express import TextWorldExpressEnv
 
 # What the text of every state tells anyway.
 _TOLD = ("inventory", "look around", "task")

@@ -1,5 +1,7 @@
 """Environments that a configuration names: how they are found, made, and told what they lack."""
 
+import sys
+
 import pytest
 import torch
 from corridor import Corridor
@@ -36,6 +38,27 @@ def test_a_game_that_needs_what_is_not_installed_says_so(tmp_path, monkeypatch):
         import_env("a_game_that_needs:Env")
     with pytest.raises(ImportError, match=r"there is no module 'no_such', neither installed nor"):
         import_env("no_such.game:Env")
+
+
+@pytest.mark.parametrize(
+    ("path", "package", "extra"),
+    [
+        ("babyai:make_babyai", "gymnasium", "babyai"),
+        ("babyai:make_babyai", "minigrid", "babyai"),
+        ("textworld:make_textworld", "textworld", "textworld"),
+        ("textworld_express:make_textworld_express", "textworld_express", "textworld-express"),
+        ("scienceworld:make_scienceworld", "scienceworld", "scienceworld"),
+        ("jericho:make_jericho", "jericho", "jericho"),
+        ("alfworld:make_alfworld", "alfworld", "alfworld"),
+    ],
+)
+def test_a_game_without_its_package_names_the_extra(path, package, extra, monkeypatch):
+    imported = ("torchrl_glam.envs.games.", f"{package}.")
+    for name in [name for name in sys.modules if name.startswith(imported)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    with pytest.raises(ImportError, match=rf"pip install 'torchrl_glam\[{extra}\]'"):
+        import_env(f"torchrl_glam.envs.games.{path}")
 
 
 @pytest.mark.parametrize(
