@@ -71,6 +71,11 @@ def read_run(options: argparse.Namespace) -> tuple[SACGLAMConfig, SACGLAMConfig]
     saved = OmegaConf.merge(schema, settings, {"resume": None})
     before = OmegaConf.to_object(saved)
     keys = [key.lstrip("+") for key in options.keys]
+    own = {"output": str(options.out), "total_steps": options.updates, "loggers": []}
+    own |= {"update_every": 1, "num_updates": 1, "checkpoint_every": 0}
+    own |= {"log_every": options.every, "eval_every": options.every}
+    for key in sorted({key.partition("=")[0] for key in keys} & own.keys()):
+        raise ValueError(f"{key} is not read here: give --updates, --every and --out")
     config = read_config(SACGLAMConfig, OmegaConf.merge(saved, OmegaConf.from_dotlist(keys)))
     if not any(key.startswith("env_class=") for key in keys):
         refuse_named_env(before.env_class, "the run's folder", "env_class")
@@ -80,16 +85,7 @@ def read_run(options: argparse.Namespace) -> tuple[SACGLAMConfig, SACGLAMConfig]
                 f"{key} ({getattr(config, key)}) must stay what it was ({getattr(before, key)}): "
                 "it decided what was stored"
             )
-    every = {"log_every": options.every, "eval_every": options.every, "checkpoint_every": 0}
-    return before, replace(
-        config,
-        output=str(options.out),
-        total_steps=options.updates,
-        update_every=1,
-        num_updates=1,
-        loggers=[],
-        **every,
-    )
+    return before, replace(config, **own)
 
 
 if __name__ == "__main__":
