@@ -110,7 +110,10 @@ class PlayedGame:
         truncated = self._flag("truncated", truncated)
         if not more:  # where done means either
             terminated, truncated = terminated and not truncated, terminated and truncated
-        self.steps.append(GameStep(observation, info, action, float(reward)))
+        try:
+            self.steps.append(GameStep(observation, info, action, float(reward)))
+        except TypeError:
+            raise ValueError(f"reward[{self.index}] is {reward!r}: it must be a number") from None
         out_of_time = max_steps is not None and len(self.steps) > max_steps
         self.terminated = terminated
         self.truncated = (truncated or out_of_time) and not terminated
@@ -204,7 +207,7 @@ class PlayedGame:
             if source in place:
                 return place[source]
         keys = sorted(str(key) for place in places for key in place)
-        raise KeyError(
+        raise ValueError(
             f"{what}={source!r}: the game writes no such key, it writes {keys}. Name one of them, "
             "or give a function of observation and info"
         )

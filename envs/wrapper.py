@@ -43,9 +43,9 @@ class TextEnvWrapper(EnvBase):
         goal_sampler: function of a generator and a number ``n`` that returns the ids of goals of
             the table for ``n`` new episodes, ``int64 [n]``; see :mod:`torchrl_glam.goals`. Default:
             uniform sampling, by the episode's seed.
-        success: source of whether the goal is reached (True or False), which ends the episode;
-            written as ``"success"``. Default: None, the reward tells it: it is positive on that
-            step alone.
+        success: source of whether the goal is reached (True or False), with which the game ends its
+            episode; written as ``"success"``. Default: None, the reward tells it: it is positive on
+            that step alone.
         reward: function of a step that gives its reward, for games whose rewards are not from 0
             to 1, such as ``lambda step: float(step.info["won"])``. Default: None, the game's own.
         act: function from an action's text to what the game's ``step`` takes. Default: None, the
@@ -71,8 +71,8 @@ class TextEnvWrapper(EnvBase):
     Raises:
         ValueError: if an argument is out of range or a game is listed twice; on a reset or step,
             if a game lists no action or more than A, if a text is not a string or is too long, if a
-            reward is not finite, or an action is not admissible.
-        KeyError: if a source is a key that a game does not write.
+            reward is not finite, a source is a key that a game does not write, or an action is not
+            admissible.
 
     Examples:
         >>> from torchrl_glam.text import decode_text
@@ -160,19 +160,8 @@ class TextEnvWrapper(EnvBase):
         if goal_texts is not None and goal_sampler is None:
             self.goal_kind_prior = [*map(self.goal_kind_ids.count, range(len(self.goal_kinds)))]
         self.num_cut = self.layout.num_cut
-        rules = Rules(
-            actions=actions,
-            observation=observation,
-            goal=goal,
-            goal_text=goal_text,
-            success=success,
-            reward=reward,
-            act=act,
-            history=history,
-            hindsight=hindsight,
-            max_actions=max_actions,
-            overflow=overflow,
-        )
+        sources = (actions, observation, goal, goal_text, success)
+        rules = Rules(*sources, reward, act, history, hindsight, max_actions, overflow)
         self._played = [PlayedGame(game, index, rules) for index, game in enumerate(self.games)]
         self.max_steps = max_steps
         self.set_seed(seed)

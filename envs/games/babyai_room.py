@@ -47,8 +47,8 @@ class TaskRoom(RoomGridLevel):
         most = (room_size - 2) ** 2 // 2 - 2  # half of the squares stay free
         if not 0 <= distractors <= most:
             raise ValueError(
-                f"distractors ({distractors}) must be at least 0 and at most {most}, as room_size "
-                f"is {room_size}"
+                f"distractors ({distractors}) must be at least 0 and at most {max(most, 0)}, as "
+                f"room_size ({room_size}, which must be at least 4) leaves"
             )
         self.tasks, self.distractors, self.fold = tuple(tasks), distractors, fold
         super().__init__(room_size=room_size, num_rows=1, num_cols=2)

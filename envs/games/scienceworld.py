@@ -94,7 +94,10 @@ class ScienceWorldGame:
         kinds: Sequence[str] | None = None,
     ) -> None:
         self.simulator, self._reward = simulator, reward
-        self._kinds = re.compile("|".join(kinds or ()))
+        try:
+            self._kinds = re.compile(kinds if isinstance(kinds, str) else "|".join(kinds or ()))
+        except re.error as error:
+            raise ValueError(f"kinds ({kinds}) must be regular expressions: {error}") from None
         self._task, self._simplifications = task, simplifications
         simulator.load(task, 0, simplifications)
         self._variations = list(getattr(simulator, f"get_variations_{fold}")())

@@ -235,6 +235,12 @@ def test_an_episode_past_its_time_is_not_played_on():
     assert all(torch.equal(value, before[key]) for key, value in env.state_dict().items())
 
 
+def test_a_step_before_the_first_reset_is_refused():
+    env = make()
+    with pytest.raises(ValueError, match="episode of environment 0 is over: reset it"):
+        env.step(env.rand_action())
+
+
 def test_actions_may_have_a_last_dimension():
     env, other = make(), make()
     state = env.rand_action(env.reset())

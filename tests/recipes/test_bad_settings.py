@@ -104,6 +104,9 @@ watch model=tiny episodes=0: episodes (0)
 watch model=tiny output=a.avi: output (a.avi) must end in .html
 watch model=tiny output=FILE/page.html: output
 watch model=tiny longest=0: longest
+watch long_texts=middle: long_texts (middle) must be one of
+watch goal_length=0: goal_length (0) must be in [1,
+watch env.num_objects=null: env.num_objects (None) must be a whole number
 watch agent=a beside=a: beside (a) must be another agent than the first
 watch agent=nowhere: folder ('nowhere') is not there
 watch agent=''

@@ -85,6 +85,21 @@ def test_a_name_that_makes_no_environment_is_refused(path, message):
             {"sequential": "no"},
             r"env.sequential \(no\) must",
         ),
+        (
+            "torchrl_glam.envs:PlaygroundTextEnv",
+            {"num_objects": 3.5},
+            r"env.num_objects \(3.5\) must be a whole number",
+        ),
+        (
+            "torchrl_glam.envs:PlaygroundTextEnv",
+            {"max_steps": True},
+            r"env.max_steps \(True\) must be a whole number",
+        ),
+        (
+            "torchrl_glam.envs:PlaygroundTextEnv",
+            {"impossible": "x"},
+            r"env.impossible \(x\) must be a number",
+        ),
         ("corridor:Corridor", {"length": 3}, r"unexpected keyword .*'length'; .* \['num_envs', 'n"),
         ("corridor:Corridor", {"num_envs": 3}, r"env.num_envs cannot be given"),
         ("corridor:needs", {}, r"corridor:needs\): missing a required argument: 'length'"),

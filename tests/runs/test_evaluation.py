@@ -169,9 +169,9 @@ def test_rewards_on_the_way_are_not_taken_for_success():
 
 
 def test_a_missing_entry_of_success_is_named():
-    with pytest.raises(KeyError, match=r"key 'solved' is missing: success_key must name"):
+    with pytest.raises(ValueError, match=r"key 'solved' is missing: success_key must name"):
         EpisodeStatistics(success_key="solved").add(lake(Lake()).rollout(1))
-    with pytest.raises(KeyError, match=r"key \('info', 'solved'\) is missing"):
+    with pytest.raises(ValueError, match=r"key \('info', 'solved'\) is missing"):
         EpisodeStatistics(success_key=("info", "solved")).add(lake(Lake()).rollout(1))
 
 

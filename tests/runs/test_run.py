@@ -241,8 +241,41 @@ def steps(*rewards):
 def test_rewards_that_are_not_finite_are_refused(value):
     check_rewards(steps(0.0, 1.0, -1e30, 0.5), {"steps": 8})
     where = rf"after step 8 are not finite: 2 of 6, the first is {value}, at \[0, 2\] of the batch"
-    with pytest.raises(FloatingPointError, match=where):
+    with pytest.raises(ValueError, match=where):
         check_rewards(steps(0.0, 1.0, value, 0.5, value, 0.5), {"steps": 8})
+
+
+def test_a_run_goes_on_after_its_environment_was_mended(tmp_path, monkeypatch):
+    """A faulty reward is no divergence, which would be passed over by a sweep."""
+    plain, rounds = Progress.begin_round, []
+
+    def faulty(progress, steps):
+        rounds.append(steps)
+        if len(rounds) == 5:
+            steps["next", "reward"][0, 0] = float("nan")
+        return plain(progress, steps)
+
+    monkeypatch.setattr(Progress, "begin_round", faulty)
+    with pytest.raises(ValueError, match="mend the environment"):
+        train(tmp_path, checkpoint_every=16)
+    assert not (tmp_path / "run" / "diverged.txt").exists()
+    train(tmp_path, resume=str(tmp_path / "run"), checkpoint_every=16)
+    assert read_csv(tmp_path / "run" / "metrics.csv")[-1]["step"] == "64"
+
+
+def test_a_run_resumed_at_its_end_is_evaluated(tmp_path):
+    """Its step may have a row already, of losses alone."""
+
+    def stop(run, agent):
+        if run.counters["steps"] == 32:
+            signal.raise_signal(signal.SIGTERM)
+
+    train(tmp_path, stop)
+    last = read_csv(tmp_path / "run" / "metrics.csv")[-1]
+    assert last["step"] == "32" and not last.get("eval/train/sampled/success")
+    train(tmp_path, resume=str(tmp_path / "run"), total_steps=32)
+    last = read_csv(tmp_path / "run" / "metrics.csv")[-1]
+    assert last["step"] == "32" and float(last["eval/train/sampled/success"]) >= 0
 
 
 @pytest.mark.parametrize("config", [SACGLAMConfig(), PPOGLAMConfig()])

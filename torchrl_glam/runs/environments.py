@@ -30,6 +30,7 @@ PROBE_EPISODES = 64
 """Episodes of the probe, or as many as an evaluation has, if that is fewer."""
 
 CPU = torch.device("cpu")
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}  # of arguments
 _READ = (  # by every recipe
     *("goal_tokens", "observation_tokens", "action_tokens", "action_mask", "goal_kind"),
     *(("hindsight", "goal_tokens"), ("hindsight", "kind")),
@@ -81,7 +82,7 @@ def import_env(path: str) -> Callable[..., EnvBase]:
         'PlayTextEnv'; the nearest is 'PlaygroundTextEnv'
     """
     module_name, _, name = path.partition(":")
-    if not (module_name and name):
+    if not (module_name and name) or path.startswith("."):
         raise ValueError(f"env_class ({path}) must be module:Name of what makes the environment")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # a script has its own folder there instead
@@ -142,8 +143,9 @@ def make_bare_env(
                 f"env.{name} ({config.env[name]}) is {value} by eval_splits, which training plays "
                 f"too: give eval_splits.train.{name}"
             )
-        if name in taken and isinstance(taken[name].default, bool) and not isinstance(value, bool):
-            raise ValueError(f"env.{name} ({value}) must be true or false")
+        kind = type(taken[name].default) if name in taken else None
+        if kind in _KINDS and type(value) not in (kind, int if kind is float else kind):
+            raise ValueError(f"env.{name} ({value}) must be {_KINDS[kind]}")
     if goal_sampler is not None:
         given["goal_sampler"] = goal_sampler
     whole = "num_envs" in taken

@@ -45,7 +45,7 @@ def evaluate(
         ``length`` (mean number of steps of an episode).
 
     Raises:
-        KeyError, ValueError: as ``goals_reached`` raises them.
+        ValueError: as ``goals_reached`` raises it.
 
     Examples:
         >>> from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv

@@ -143,6 +143,10 @@ def test_places_are_counted_from_the_agent():
             {"tasks": ["open"], "room_size": 4, "distractors": 1},
             r"distractors \(1\) must be .* most 0",
         ),
+        (
+            {"tasks": ["open"], "room_size": 3, "distractors": 0},
+            r"most 0, as room_size \(3, which must be at least 4\)",
+        ),
     ],
 )
 def test_what_there_is_not_is_named(options, message):

@@ -54,6 +54,12 @@ def test_scienceworld():
     for wrong in ({"fold": "valid"}, {"reward": "points"}):
         with pytest.raises(ValueError, match=r"\('(valid|points)'\) must be"):
             make_scienceworld(**wrong)
+    with pytest.raises(
+        ValueError, match=r"kinds \(\['\('\]\) must be regular expressions: missing"
+    ):
+        make_scienceworld(kinds=["("])
+    [game] = make_scienceworld(kinds="focus on", max_actions=1024).games
+    assert all(text.startswith("focus on") for text in game.reset(seed=0)[1]["actions"])
     # what was done is named, and some kinds of actions are left
     kinds = ["teleport to", "focus on", "pick up", "move .* box$"]
     env = make_scienceworld(num_envs=1, max_actions=1024, kinds=kinds)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchrl_glam.models.loading import EMBEDDED
+from torchrl_glam.runs.config.base import LENGTHS
 from torchrl_glam.runs.config.rules import Rules, Switch
 
 MODES = ("sampled", "greedy")
@@ -51,6 +52,9 @@ class ViewConfig(Rules):
         self.switches()
         self.within(0, 2**32 - 1, "seed")
         self.at_least(1, "max_tokens_per_pass")
+        self.within(1, 1_000_000, *LENGTHS)
+        self.within(0, 1_000_000, "memory")
+        self.choice("long_texts", (None, "error", "head", "tail"))
         self.filled("agent", "language_model")
 
 

@@ -75,12 +75,12 @@ class Progress:
 
 
 def check_rewards(steps: TensorDictBase, counters: Mapping[str, float]) -> None:
-    """Refuses rewards that are not finite, by FloatingPointError, before they are stored."""
+    """Refuses rewards that are not finite, before they are stored: mended, the run goes on."""
     reward = steps["next", "reward"].squeeze(-1)
     bad = (~reward.isfinite()).nonzero()
     if len(bad):
         first = bad[0].tolist()
-        raise FloatingPointError(
+        raise ValueError(
             f"the environment's rewards after step {counters['steps']} are not finite: {len(bad)} "
             f"of {reward.numel()}, the first is {reward[tuple(first)].item()}, at {first} of the "
             "batch. Nothing of it was stored; mend the environment"

@@ -22,8 +22,8 @@ def goals_reached(after: TensorDictBase, success_key: NestedKey = "reward") -> T
         success_key: the entry, ``[*B]`` or ``[*B, 1]``. Default ``"reward"``.
 
     Raises:
-        KeyError: if there is no such entry.
-        ValueError: if it is positive where no episode ends, as rewards are that reward progress.
+        ValueError: if there is no such entry, or it is positive where no episode ends, as rewards
+            are that reward progress.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -34,7 +34,7 @@ def goals_reached(after: TensorDictBase, success_key: NestedKey = "reward") -> T
     """
     value = after.get(success_key, None)
     if value is None:
-        raise KeyError(
+        raise ValueError(
             f"key {success_key!r} is missing: success_key must name an entry that is positive, or "
             "True, on the step that reaches the goal"
         )
@@ -43,8 +43,8 @@ def goals_reached(after: TensorDictBase, success_key: NestedKey = "reward") -> T
     if (reached & ~done).any():
         raise ValueError(
             f"{success_key!r} is positive on a step that does not end an episode, so it does not "
-            "say which episodes reach their goal: let the environment write a bool entry that "
-            "does, and name it in success_key"
+            "say which episodes reach their goal: end the episode there, or let the environment "
+            "write a bool entry that does, and name it in success_key"
         )
     return reached
 
