@@ -32,7 +32,7 @@ from itertools import combinations, groupby, pairwise
 from pathlib import Path
 
 import numpy as np
-from results.tables import write
+from results.tables import markdown, write
 
 from torchrl_glam.report import read_run
 from torchrl_glam.report.comparison import (
@@ -42,7 +42,6 @@ from torchrl_glam.report.comparison import (
     summarise,
 )
 from torchrl_glam.report.games import HELD_OUT, game_rows, unusual
-from torchrl_glam.report.markdown import markdown_table
 from torchrl_glam.report.plotting import plot_learning_curves
 from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.runs.environments import OWN_ENVS, make_reference_env
@@ -196,6 +195,9 @@ def main() -> None:
         rows = {label: [measurements(path) for path in paths] for label, paths in runs.items()}
         every = [path for paths in runs.values() for path in paths]
         require_alike(every, environment, "runs of different environments cannot be compared")
+        require_alike(every, lambda run: {"unit": read(run).unit}, "they count different steps")
+        if len({path.resolve() for path in every}) < len(every):
+            raise ValueError("a run is given twice, which would count it as two")
         for paths in runs.values() if figure else ():
             require_alike(paths, own_settings, "runs of an arm differ by their seed alone")
         groups = {told(label, runs[label]): (runs[label], rows[label]) for label in runs}
@@ -228,7 +230,7 @@ def compare(out: Path, groups: dict[str, tuple[list[Path], list[Run]]], threshol
     table = comparison_table(summaries, end)
     rates = {f"success at {end:,.0f} steps": "iqm", "area": "area"}
     head = {"": "{label}", "runs": "{runs}", **columns(rates, thresholds)}
-    shown = markdown_table(head, table)
+    shown = markdown(head, table)
     print(shown)
     final = {label: [run.final for run in runs] for label, runs in summaries.items()}
     for first, second in combinations(final, 2):
@@ -253,7 +255,7 @@ def compare(out: Path, groups: dict[str, tuple[list[Path], list[Run]]], threshol
     # 3. Curves
     heights = {line.policy: line.success for line in lines}
     for axis, name, x_label in (
-        ("step", "steps.png", "environment steps"),
+        ("step", "steps.png", read(paths[0]).unit),
         ("seconds", "seconds.png", "seconds"),
     ):
         curves = {
@@ -289,8 +291,8 @@ def compare_games(out: Path, games: list[Path], thresholds: list[float]) -> None
     write(out / "games.csv", table)
     head = {"game": "{game}", "agent": "{agent}", "runs": "{runs}"}
     head |= columns({"training games": "success", "new games": "new"}, thresholds)
-    head |= {"steps of random play": "{pretraining_steps:,}", "steps": "{steps:,.0f}"}
-    shown = markdown_table({**head, "minutes": "{minutes:.1f}", "changed": "{changed}"}, table)
+    head |= {"steps of random play": "{pretraining_steps:,.0f}", "steps": "{steps:,.0f}"}
+    shown = markdown({**head, "minutes": "{minutes:.1f}", "changed": "{changed}"}, table)
     (out / "games.md").write_text(shown, encoding="utf-8")
     print(shown)
 

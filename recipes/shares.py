@@ -15,9 +15,11 @@ Shares of goals pursued and named are those of the steps since the row before.
 import argparse
 from collections import defaultdict
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
-from compare import arms_of, require_label
+from compare import arms_of, environment, require_alike, require_label
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from results.tables import write
 
@@ -43,7 +45,13 @@ def shares(runs: list[Path]) -> dict[tuple[str, str], dict[float, list[float]]]:
         for row in rows:
             for place, column in columns.items():  # a kind that none pursued has no cell
                 found[place][row["step"]].append(row.get(column, 0.0))
-    return found
+    common = {
+        place: {step: some for step, some in sorted(by_step.items()) if len(some) == len(runs)}
+        for place, by_step in found.items()
+    }
+    if not all(common.values()):
+        raise ValueError(f"runs ({', '.join(map(str, runs))}) measured no step in common")
+    return common
 
 
 def draw(groups: dict[str, dict], path: Path) -> None:
@@ -65,7 +73,7 @@ def draw(groups: dict[str, dict], path: Path) -> None:
             if dashed:
                 axes.plot(*dashed, "k--", linewidth=1, label=HINDSIGHT)
             axes.set(ylim=(0, 1), xlim=(0, max(steps)))
-        panels[0].set_ylabel(label)
+        panels[0].set_ylabel(fill(label, 24))
     for axes in rows[-1]:
         axes.set_xlabel("environment steps")
     figure.legend(*rows[0][-1].get_legend_handles_labels(), loc="outside lower center", ncols=6)
@@ -85,6 +93,8 @@ def main() -> None:
         require_label(label, runs.get(label, []))
         if not runs:
             raise ValueError(f"no run in {label!r}: give a label and runs, or a figure's folder")
+        every = [path for paths in runs.values() for path in paths]
+        require_alike(every, environment, "runs of different environments cannot be compared")
         groups = {label: shares(paths) for label, paths in runs.items()}
         with reserved(arguments.out, *FILES, key="--out"):
             rows = []
@@ -94,8 +104,9 @@ def main() -> None:
                         told = {"share": np.mean(some), "smallest": min(some), "largest": max(some)}
                         row = {"label": label, "of": of, "kind": kind, "step": f"{step:g}"}
                         rows.append({**row, **{name: f"{x:.4f}" for name, x in told.items()}})
+            with rc_context({"text.parse_math": False}):  # a label with two $ is a label
+                draw(groups, arguments.out / FILES[1])
             write(arguments.out / FILES[0], rows)
-            draw(groups, arguments.out / FILES[1])
     except (ValueError, OSError) as error:
         parser.error(str(error)[:2_000])
 

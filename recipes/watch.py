@@ -50,12 +50,12 @@ def main(cfg: DictConfig) -> None:
     name = f"episodes_{datetime.now():%Y-%m-%d_%H-%M-%S}.html"
     output = Path(config.output) if config.output else (run or Path("runs/watch")) / name
     with reserved(output.parent, output.name):
-        runs, settings = {}, choose_game(config, agents[names[0]].card)
+        runs, settings = {}, {name: choose_game(config, agents[name].card) for name in agents}
         for name, agent in agents.items():
-            game = make_game(settings, num_envs=config.episodes, split=config.split)
+            game = make_game(settings[names[0]], num_envs=config.episodes, split=config.split)
             episodes = record(
                 agent,
-                tokenize(game, agent, choose_game(config, agent.card)),
+                tokenize(game, agent, settings[name]),
                 seed=config.seed,
                 deterministic=config.mode == "greedy",
                 max_steps=config.longest,
@@ -68,6 +68,9 @@ def main(cfg: DictConfig) -> None:
         shown = [config.agent or config.language_model, config.beside]
         who = " and ".join(str(name) for name in shown if name)
         about = f"{who}, {config.split} goals, {config.mode}, seed {config.seed}"
+        read = [(own.get("memory"), own.get("long_texts", "error")) for own in settings.values()]
+        if any(memory or cut != "error" for memory, cut in read):
+            about += "; prompts are shown without memory, and texts whole that the agent reads cut"
         write_page(output, runs, describe_env(game).goal_kinds, about)
     if run is not None and output.parent == run:
         replace_file(run / PAGE, make_page(read_run(run)))  # with a link to the episodes

@@ -33,7 +33,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,7 @@ def _table(files: str, description: str) -> Iterator[str]:
             raise ValueError(f"table of {files}: {line!r} must begin with one of {_KEYS} and ': '")
         said[key].append(value.strip())
     [head] = said["head"]
-    yield f"| {head} |"
-    yield "|" + "---|" * len(head.split("|"))
+    yield from _head(head.split(" | "))
     rows = [row for file in files.split(", ") for row in read(RESULTS / file)]
     records = [row for row in rows if all(_holds(row, where) for where in said["where"])]
     if said["across"]:
@@ -74,10 +73,26 @@ def _table(files: str, description: str) -> Iterator[str]:
     for record in records:
         for row in said["row"]:
             try:
-                cells = _FIELD.sub(lambda field: _format(record, *field.groups()), row)  # noqa: B023
-                yield f"| {cells.replace('– (– to –)', '–')} |"
+                yield _line(row, record)
             except KeyError as error:
                 raise KeyError(f"table of {files}: {error} is none of {list(record)}") from None
+
+
+def markdown(columns: dict[str, str], rows: list[dict[str, Any]]) -> str:
+    """A table whose columns hold what a ``row`` above would; what a row lacks is a dash."""
+    lacking = {name: math.nan for cell in columns.values() for name, _ in _FIELD.findall(cell)}
+    template = " | ".join(columns.values())
+    return "\n".join([*_head(columns), *(_line(template, lacking | row) for row in rows), ""])
+
+
+def _head(columns: Collection[str]) -> Iterator[str]:
+    yield f"| {' | '.join(columns)} |"
+    yield "|" + "---|" * len(columns)
+
+
+def _line(template: str, record: dict[str, Any]) -> str:
+    cells = _FIELD.sub(lambda field: _format(record, *field.groups()), template)
+    return f"| {cells.replace(' (– to –)', '')} |"
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -135,7 +150,7 @@ def _place(value: str) -> str:
 
 def _format(record: dict[str, Any], name: str, form: str | None) -> str:
     if form is None:
-        return str(record[name])
+        return "–" if record[name] is math.nan else str(record[name]).replace("|", "\\|")
     number = float(record[name])
     return format(number, form) if math.isfinite(number) else "–"
 

@@ -109,12 +109,22 @@ def test_shares_of_the_kinds_of_goals(succeeds, refused, tmp_path):
         (tmp_path / run).mkdir()
         text = ",".join(head) + f"\n{cells},32\n{',' * 10}48\n{cells},64\n"
         (tmp_path / run / "metrics.csv").write_text(text)
+        (tmp_path / run / "config.yaml").write_text("{env: {num_objects: 3}}")
     succeeds("shares", "--out", "drawn", "both", "a", "b")
     rows = (tmp_path / "drawn" / "shares.csv").read_text().splitlines()
     assert len(rows) == 1 + (8 + 2) * 2 and "both,pursued,grow,32,0.0000,0.0000,0.0000" in rows
     assert "both,buffer,grasp,64,0.5000,0.2500,0.7500" in rows
     assert "both,buffer,relabelled,64,0.7500,0.5000,1.0000" in rows
     assert (tmp_path / "drawn" / "shares.png").stat().st_size > 10_000
+    # steps that one of them alone measured are left out, and labels may be long and hold dollars
+    text = ",".join(head) + f"\n{cells},16\n{cells},64\n"
+    (tmp_path / "b" / "metrics.csv").write_text(text)
+    succeeds("shares", "--out", "some", "of $1_2_3 and $2", "b", "a")
+    rows = (tmp_path / "some" / "shares.csv").read_text().splitlines()
+    assert len(rows) == 1 + 8 + 2 and all(row.split(",")[3] == "64" for row in rows[1:])
+    (tmp_path / "b" / "config.yaml").write_text("{env: {num_objects: 6}}")
+    assert "runs of different environments" in refused("shares", "--out", "other", "x", "a", "b")
+    (tmp_path / "b" / "config.yaml").write_text("{env: {num_objects: 3}}")
     (tmp_path / "b" / "metrics.csv").write_text("step,success\n0,0.5\n")
     for arguments, error in (
         (("both", "a", "b"), "run ('b') measured no kinds of goals in a replay buffer"),

@@ -39,9 +39,9 @@ def by_hand():
     odd = [step(2, [0.85, 0.1, 0.05], [0.7, 0.2, 0.1], scene=scene())]
     plain = [step(0, [0.9, 0.05, 0.05], [0.7, 0.2, 0.1], scene=scene(grown=[0]))]
     return [
-        {"goal": "Grow red lion", "kind": 1, "success": True, "steps": won},
-        {"goal": "Grasp </script><b>lion", "kind": 0, "success": False, "steps": odd},
-        {"goal": "Grow any lion", "kind": 1, "success": False, "steps": plain},
+        {"goal": "Grow red lion", "kind": 1, "success": True, "over": True, "steps": won},
+        {"goal": "Grasp </script><b>lion", "kind": 0, "success": False, "over": True, "steps": odd},
+        {"goal": "Grow any lion", "kind": 1, "success": False, "over": False, "steps": plain},
     ]
 
 

@@ -204,9 +204,13 @@ def test_output_is_opened_first_and_through_no_link(tmp_path, here):
 
 def test_the_recipe_refuses_what_cannot_be_compared(tmp_path, refused):
     run, other = a_run(tmp_path / "a", [0.2, 0.9]), a_run(tmp_path / "b", [0.2, 0.9], objects=6)
+    offline = a_run(tmp_path / "c", [0.2, 0.9])
+    (tmp_path / "c" / "run.json").write_text('{"unit": "updates"}')
     for runs, message in (
         ((run, "--", "b", other), "runs of different environments cannot be compared: env is"),
         ((run, "--", "a", run), "every group needs a label of its own"),
+        ((run, "--", "x", run), "a run is given twice"),
+        ((run, "--", "x", offline), "they count different steps: unit is environment steps in"),
     ):
         assert message in refused("compare", "--out", "out", "a", *runs)
     assert not (tmp_path / "out").exists()

@@ -4,10 +4,10 @@ import json
 import math
 
 import pytest
+from results.tables import markdown
 from run_metrics import read_csv
 
 from torchrl_glam.report.games import HELD_OUT, METRIC, game_rows, unusual
-from torchrl_glam.report.markdown import markdown_table
 
 
 def a_run(*rows):
@@ -59,14 +59,14 @@ def test_cells_that_are_not_known_are_dashes():
     rows = [
         {"game": "a", "mean": 0.5, "low": 0.25, "high": 0.75, "n": 1234.0},
         {"game": "b", "mean": 0.5, "low": math.nan, "high": math.nan, "n": math.inf},
-        {"game": "c"},
+        {"game": "c|d"},
     ]
-    assert markdown_table(columns, rows).splitlines() == [
+    assert markdown(columns, rows).splitlines() == [
         "| game | rate | steps |",
         "|---|---|---|",
         "| a | 0.50 (0.25 to 0.75) | 1,234 |",
         "| b | 0.50 | – |",
-        "| c | – | – |",
+        r"| c\|d | – | – |",
     ]
 
 

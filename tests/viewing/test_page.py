@@ -83,6 +83,18 @@ def test_a_step_tells_what_was_read_considered_and_done(browser, page):
     assert "goal reached" in reader.text(".facts") and "reward 1" in reader.text(".facts")
 
 
+def test_a_record_that_breaks_off_is_no_failure(browser, page):
+    reader = Reader(browser, page)
+    for about, end in (
+        ("does not reach the goal", "ended without success"),
+        ("does not reach the goal in 1 steps", "the record breaks off"),
+    ):
+        reader.press("j")
+        assert reader.text("#runs h3").endswith(about)
+        reader.click("#last")
+        assert end in reader.text(".facts")
+
+
 def test_the_scene_is_drawn_and_told(browser, page):
     reader = Reader(browser, page)
     told = "return document.querySelector('.scene').getAttribute('aria-label')"

@@ -64,7 +64,10 @@ def test_the_same_seed_gives_every_agent_the_same_scenes():
     assert max(lengths) == 10 and not all(episode["success"] for episode in first)
     for episode in first:
         assert episode["success"] == (episode["steps"][-1]["reward"] == 1.0)
-    assert max(len(e["steps"]) for e in record(Dabbler(), env, seed=5, max_steps=4)) == 4
+    assert all(episode["over"] for episode in first)
+    broken = record(Dabbler(), env, seed=5, max_steps=4)
+    assert max(len(episode["steps"]) for episode in broken) == 4
+    assert [e["over"] for e in broken] == [len(e["steps"]) <= 4 for e in first]
 
 
 def converse(env, agent, *said):

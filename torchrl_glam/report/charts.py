@@ -157,7 +157,7 @@ def number(value: float) -> str:
     """A number with four digits, and commas in thousands."""
     if math.isfinite(value) and value == int(value) and abs(value) < 1e9:
         return f"{int(value):,}"
-    return f"{value:.4g}"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def _draw_line(line: Line, across: _Axis, up: _Axis) -> dict[str, Any]:

@@ -27,9 +27,8 @@ def make_page(run: Run) -> str:
         >>> page[:15], "<h1>mine</h1>" in page
         ('<!DOCTYPE html>', True)
     """
-    unit = str(run.record.get("unit", "environment steps"))
     references = _references(run.record.get("references"))
-    charts = sections(run.rows, references, unit)
+    charts = sections(run.rows, references, run.unit)
     script = _asset("report", "report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _template().render(
@@ -37,19 +36,18 @@ def make_page(run: Run) -> str:
         style=_asset("viewing", "base.css") + _asset("report", "report.css"),
         script=script,
         script_source=f"sha256-{digest}",  # the browser runs this script, and no other
-        unit=unit,
-        newest=list(_newest(run, unit)),
+        newest=list(_newest(run)),
         sections=[(heading, [draw(chart) for chart in parts]) for heading, parts in charts],
         drawing=drawing,
     )
 
 
-def _newest(run: Run, unit: str) -> Iterator[tuple[str, str, str]]:
+def _newest(run: Run) -> Iterator[tuple[str, str, str]]:
     """Name, figure and a note of what is asked first."""
     last: dict[str, tuple[float, float]] = {}
     for row in run.rows:
         last |= {name: (value, row["step"]) for name, value in row.items()}
-    yield unit, number(run.rows[-1]["step"]), ""
+    yield run.unit, number(run.rows[-1]["step"]), ""
     for name, (value, step) in last.items():
         parts = name.split("/")
         if len(parts) == 4 and parts[0] == "eval" and parts[3] == "success":

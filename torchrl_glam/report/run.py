@@ -37,6 +37,11 @@ class Run:
         return [start for start in starts if isinstance(start, dict)]
 
     @property
+    def unit(self) -> str:
+        """What its steps count."""
+        return str(self.record.get("unit", "environment steps"))
+
+    @property
     def pretraining(self) -> str:
         """What the language model was trained on before, as the last start says."""
         return shorten([{}, *self.starts][-1].get("pretraining", "not known"))

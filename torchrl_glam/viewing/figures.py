@@ -6,6 +6,7 @@ from dataclasses import fields
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from textwrap import fill
 
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
@@ -171,7 +172,8 @@ def _draw_kinds(axes, results: Sequence[Result], policies: Sequence[str]) -> Non
         heights = [result.success for result in own]
         style = {"color": f"C{index}", "ecolor": "0.3", "capsize": 2}
         axes.bar(places, heights, width * 0.9, yerr=_errors(own), label=policy, **style)
-    axes.set_xticks(range(len(kinds)), [kind.replace("_", " ") for kind in kinds], fontsize=8)
+    names = [fill(kind.replace("_", " "), 12) for kind in kinds]
+    axes.set_xticks(range(len(kinds)), names, fontsize=8)
 
 
 def _draw_sizes(axes, results: Sequence[Result], policies: Sequence[str]) -> None:

@@ -86,7 +86,8 @@ def _pack(
 
 def _pack_run(episode: Mapping[str, Any], number) -> dict[str, Any]:
     steps = episode["steps"]
-    run = {"success": episode["success"], "steps": [_pack_step(step, number) for step in steps]}
+    run = {"success": episode["success"], "over": episode["over"]}
+    run["steps"] = [_pack_step(step, number) for step in steps]
     if "scene" in steps[0]:
         run["objects"] = [number(name) for name in steps[0]["scene"]["objects"]]
     return run

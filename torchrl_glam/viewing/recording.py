@@ -36,11 +36,11 @@ def record(
         max_steps: most steps of a record. Default: the environment's limit, or 100.
 
     Returns:
-        For each episode ``goal``, ``kind`` (index of its goal kind), ``success``, and ``steps``:
-        dictionaries with ``observation``, ``candidates`` (texts of the admissible ones),
-        ``probability`` and, if the agent has such heads, ``value`` of each, or ``state_value``;
-        ``chosen`` (index of the action taken), ``reward``, ``named`` (goals that the step reached),
-        and for Playground-Text ``scene``.
+        For each episode ``goal``, ``kind`` (index of its goal kind), ``success``, ``over`` (False
+        where the record breaks off), and ``steps``: dictionaries with ``observation``,
+        ``candidates`` (texts of the admissible ones), ``probability`` and, if the agent has such
+        heads, ``value`` of each, or ``state_value``; ``chosen`` (index of the action taken),
+        ``reward``, ``named`` (goals that the step reached), and for Playground-Text ``scene``.
 
     Raises:
         ValueError: if the agent's probabilities are not finite.
@@ -89,6 +89,7 @@ def _episode(steps: TensorDictBase, reached: Tensor, description) -> dict[str, A
         "goal": decode_text(steps["goal"][0]),
         "kind": int(steps["goal_kind"][0]),
         "success": bool(reached.any()),
+        "over": bool(done.any()),
         "steps": [_step(step, description) for step in steps],
     }
 

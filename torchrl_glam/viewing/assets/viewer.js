@@ -139,8 +139,8 @@ function bar(kind, from, to) {
 
 function candidates(run, at) {
   const values = run.steps.flatMap((other) => other.q || []);
-  const low = Math.min(0, ...values);
-  const span = Math.max(0, ...values) - low || 1;
+  const low = values.reduce((a, b) => Math.min(a, b), 0);
+  const span = values.reduce((a, b) => Math.max(a, b), 0) - low || 1;
   const best = largest(at);
   const order = [...at.c.keys()].sort((a, b) => at.p[b] - at.p[a]);
   const rows = order.map((index) => {
@@ -179,7 +179,8 @@ function facts(run, at) {
     add(`largest Q: ${text(at.c[best])} (+${(at.q[best] - at.q[at.a]).toFixed(3)})`, "strong");
   }
   if (at === run.steps.at(-1)) {
-    add(run.success ? "goal reached" : "ended without success", run.success ? "strong good" : "strong bad");
+    const ended = run.over ? "ended without success" : "the record breaks off";
+    add(run.success ? "goal reached" : ended, run.success ? "strong good" : run.over ? "strong bad" : "");
   }
   return list;
 }
@@ -202,7 +203,8 @@ function prompt(agent, at, goal) {
 function drawRun(run, agent, goal) {
   const over = step >= run.steps.length;
   const at = run.steps[Math.min(step, run.steps.length - 1)];
-  const about = over ? `ended after ${run.steps.length} steps` : run.success ? "reaches the goal" : "does not reach the goal";
+  const about = over ? `ended after ${run.steps.length} steps` : run.success ? "reaches the goal"
+    : run.over ? "does not reach the goal" : `does not reach the goal in ${run.steps.length} steps`;
   const title = element("h3", {}, agent.name, element("span", { class: "muted" }, ` ${about}`));
   const seen = element("div", {});
   if (run.objects) seen.append(drawScene(run.objects, at));
