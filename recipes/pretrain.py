@@ -55,7 +55,7 @@ from torchrl_glam.runs.evaluation import evaluate
 from torchrl_glam.runs.files import reserved
 from torchrl_glam.runs.program import program
 from torchrl_glam.runs.records.process import describe_process
-from torchrl_glam.runs.run_folder import RunIsDone, require_same_config
+from torchrl_glam.runs.run_folder import METRICS, RunIsDone, require_same_config
 from torchrl_glam.text import describe_env
 
 register("pretrain", PretrainConfig, Path(__file__).parent / "config")
@@ -193,6 +193,8 @@ def main(cfg: DictConfig) -> None:
             made.get("settings", {}), asdict(config), ("overwrite",), results / REPORT
         )
         raise RunIsDone(f"{output} is done")
+    if (output / METRICS).exists():
+        raise ValueError(f"output ({config.output}) is the folder of a run: choose another")
     check_no_export(output, models=not (results / REPORT).exists())  # made elsewhere
     with (
         reserved(output, "config.json", overwrite=True),

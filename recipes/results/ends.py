@@ -72,5 +72,7 @@ def write_ends(folder: Path, figure: Path, evaluated: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     name, figure, evaluated = sys.argv[1:]
     write_ends(RESULTS / name, Path(figure), Path(evaluated))

@@ -98,6 +98,8 @@ SUMS["exchange"] = ("exchange.csv", exchange)
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     name, figure = sys.argv[1:]
     lines = curves(name, Path(figure))
     file, sum_up = SUMS[name]

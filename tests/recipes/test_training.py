@@ -239,6 +239,10 @@ def test_what_a_run_stored_can_be_learned_from_again(recipe, unbroken, succeeds,
     assert float(learned[1]["entropy"]) < 2  # ln 5 is the most of five actions
     assert float(learned[1]["td_error"]) > 0 and "probe/plan/critic" in learned[1]
     assert "output ('off') holds metrics.csv" in refused("offline_sac", stored, "--out=off")
+    assert "('nowhere') holds no config.yaml" in refused("offline_sac", "nowhere", "--out=on")
+    (tmp_path / "ppo").mkdir()
+    (tmp_path / "ppo" / "config.yaml").write_text("{objective: clip}")
+    assert "is of ppo_glam.py, which stores" in refused("offline_sac", "ppo", "--out=on")
     for key, message in (
         ("n_step=1", "n_step (1) must stay what it was (3)"),
         ("gamma=0.9", "gamma (0.9) must stay what it was (0.7)"),  # in returns of three steps

@@ -96,6 +96,9 @@ def test_the_table_names_what_a_game_has_of_its_own(tmp_path, succeeds, refused)
     )
     rows = [row for row in read_csv(tmp_path / "out" / "games.csv") if row["agent"] == "sac"]
     assert [row["changed"] for row in rows] == ["", "lr=2.0", "gamma=0.95"]
+    (tmp_path / "games" / "chess" / "model" / "0" / "report.json").write_text("[]")
+    last = refused("compare", "--out", "other", "games")
+    assert "chess/model/0/report.json' is no report of pretrain.py" in last
     (tmp_path / "games" / "chess" / "model" / "0" / "report.json").unlink()
     (tmp_path / "games" / "chess" / "model" / "1" / "report.json").unlink()
     last = refused("compare", "--out", "other", "games")

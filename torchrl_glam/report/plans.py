@@ -112,6 +112,7 @@ SECTIONS: dict[str, list[Plan]] = {
             r"(?P<line>max_ratio|mean_ratio)",
             _LOG,
         ),
+        Plan("Effective sample size", "By these ratios, as a share of the batch.", r"ESS", _SHARE),
     ],
     "Goals": [
         Plan(
