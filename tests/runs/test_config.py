@@ -120,7 +120,7 @@ def test_games_is_a_schedule_for_any_of_them(option):
     assert 0 < config.target_entropy < math.log(2), "some states offer two candidates"
 
 
-LARGER = ("language_model", "gradient_checkpointing")
+LARGER = ("language_model", "gradient_checkpointing", "max_tokens_per_pass")
 
 
 @pytest.mark.parametrize("recipe", ["sac_glam", "ppo_glam"])
