@@ -23,6 +23,7 @@ and the table is printed, with when each run first reached the highest threshold
 """
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Callable
@@ -33,7 +34,6 @@ from pathlib import Path
 import numpy as np
 from results.tables import markdown, write
 
-from torchrl_glam._files import read_json
 from torchrl_glam.report import read_run
 from torchrl_glam.report.comparison import (
     METRIC,
@@ -270,7 +270,7 @@ def read_game(game: Path, thresholds: list[float]) -> tuple[list[dict], dict]:
     reports = sorted(game.glob("model/*/report.json"))
     if not reports:
         raise ValueError(f"{str(game)!r} has no model/<seed>/report.json, which pretrain.py writes")
-    report, arms = read_json(reports[0]), arms_of(game)
+    report, arms = json.loads(reports[0].read_text(encoding="utf-8")), arms_of(game)
     if not (isinstance(report, dict) and {"settings", "steps_of_play"} <= report.keys()):
         raise ValueError(f"{str(reports[0])!r} is no report of pretrain.py")
     settings = {"model": report["settings"]}

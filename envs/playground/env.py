@@ -179,8 +179,9 @@ class PlaygroundTextEnv(EnvBase):
         grown = torch.zeros((num_envs, self.num_objects + 1), dtype=torch.bool)
         grown[:, -1] = True
         self.register_buffer("_grown", grown)
-        for name in ("_place", "_goal_id", "_stage"):
-            self.register_buffer(name, torch.zeros(num_envs, dtype=torch.int64))
+        self.register_buffer("_place", torch.zeros(num_envs, dtype=torch.int64))
+        self.register_buffer("_goal_id", torch.zeros(num_envs, dtype=torch.int64))
+        self.register_buffer("_stage", torch.zeros(num_envs, dtype=torch.int64))
         over = torch.full((num_envs,), self.max_steps, dtype=torch.int16)
         self.register_buffer("_steps", over)  # no episode has begun
         self.register_buffer("_records", self.partner.empty_records(num_envs))
