@@ -36,6 +36,7 @@ ARMS = (
     "figure_6_ppo",
     "figure_6_ppo_why",
     "figure_7",
+    "figure_ours",
     "goals",
     "goals_ppo",
     "knowledge",
