@@ -144,6 +144,15 @@ def require_alike(runs: list[Path], settings: Callable[[Path], dict], why: str) 
                 )
 
 
+def require_comparable(runs: list[Path]) -> str:
+    """Refuses runs that cannot stand in one figure; what the steps of all of them count."""
+    require_alike(runs, environment, "runs of different environments cannot be compared")
+    require_alike(runs, lambda run: {"unit": read(run).unit}, "they count different steps")
+    if len({path.resolve() for path in runs}) < len(runs):
+        raise ValueError("a run is given twice, which would count it as two")
+    return read(runs[0]).unit
+
+
 def references(run: Path) -> list[Result]:
     """Success of random play, and of the shortest plan if known, in the environment of a run."""
     config = RecipeConfig(**environment(run))
@@ -193,11 +202,7 @@ def main() -> None:
             with reserved(arguments.out, "games.csv", "games.md", key="--out"):
                 return compare_games(arguments.out, games, thresholds)
         rows = {label: [measurements(path) for path in paths] for label, paths in runs.items()}
-        every = [path for paths in runs.values() for path in paths]
-        require_alike(every, environment, "runs of different environments cannot be compared")
-        require_alike(every, lambda run: {"unit": read(run).unit}, "they count different steps")
-        if len({path.resolve() for path in every}) < len(every):
-            raise ValueError("a run is given twice, which would count it as two")
+        require_comparable([path for paths in runs.values() for path in paths])
         for paths in runs.values() if figure else ():
             require_alike(paths, own_settings, "runs of an arm differ by their seed alone")
         groups = {told(label, runs[label]): (runs[label], rows[label]) for label in runs}

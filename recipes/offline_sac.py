@@ -25,7 +25,7 @@ from torchrl_glam.runs.config import SACGLAMConfig, read_config
 from torchrl_glam.runs.environments import refuse_named_env
 from torchrl_glam.runs.program import program
 from torchrl_glam.runs.run import Run
-from torchrl_glam.runs.run_folder import CONFIG, stored_settings
+from torchrl_glam.runs.run_folder import stored_settings
 
 # What rows hold was decided when they were stored; with returns of one step, not the discount.
 STORED = ("env", "env_class", "memory", "num_envs", "n_step", "capacity", "hindsight")
@@ -64,8 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def read_run(options: argparse.Namespace) -> tuple[SACGLAMConfig, SACGLAMConfig]:
     """The configuration of a run, as it was, and of the updates on what it stored."""
-    if not (options.run / CONFIG).exists():
-        raise ValueError(f"folder ({str(options.run)!r}) holds no {CONFIG}: give that of a run")
     settings = stored_settings(options.run)
     if "objective" in settings:
         raise ValueError(f"run ({str(options.run)!r}) is of ppo_glam.py, which stores nothing")

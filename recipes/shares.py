@@ -18,7 +18,7 @@ from pathlib import Path
 from textwrap import fill
 
 import numpy as np
-from compare import arms_of, environment, require_alike, require_label
+from compare import arms_of, require_comparable, require_label
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from results.tables import write
@@ -54,7 +54,7 @@ def shares(runs: list[Path]) -> dict[tuple[str, str], dict[float, list[float]]]:
     return common
 
 
-def draw(groups: dict[str, dict], path: Path) -> None:
+def draw(groups: dict[str, dict], unit: str, path: Path) -> None:
     """Stacks the kinds of every panel to 1."""
     figure = Figure(figsize=(3 * len(PANELS), 0.6 + 2.2 * len(groups)), layout="constrained")
     rows = figure.subplots(len(groups), len(PANELS), sharex=True, sharey=True, squeeze=False)
@@ -75,7 +75,7 @@ def draw(groups: dict[str, dict], path: Path) -> None:
             axes.set(ylim=(0, 1), xlim=(0, max(steps)))
         panels[0].set_ylabel(fill(label, 24))
     for axes in rows[-1]:
-        axes.set_xlabel("environment steps")
+        axes.set_xlabel(unit)
     figure.legend(*rows[0][-1].get_legend_handles_labels(), loc="outside lower center", ncols=6)
     figure.savefig(path, dpi=120)
 
@@ -93,8 +93,7 @@ def main() -> None:
         require_label(label, runs.get(label, []))
         if not runs:
             raise ValueError(f"no run in {label!r}: give a label and runs, or a figure's folder")
-        every = [path for paths in runs.values() for path in paths]
-        require_alike(every, environment, "runs of different environments cannot be compared")
+        unit = require_comparable([path for paths in runs.values() for path in paths])
         groups = {label: shares(paths) for label, paths in runs.items()}
         with reserved(arguments.out, *FILES, key="--out"):
             rows = []
@@ -105,7 +104,7 @@ def main() -> None:
                         row = {"label": label, "of": of, "kind": kind, "step": f"{step:g}"}
                         rows.append({**row, **{name: f"{x:.4f}" for name, x in told.items()}})
             with rc_context({"text.parse_math": False}):  # a label with two $ is a label
-                draw(groups, arguments.out / FILES[1])
+                draw(groups, unit, arguments.out / FILES[1])
             write(arguments.out / FILES[0], rows)
     except (ValueError, OSError) as error:
         parser.error(str(error)[:2_000])

@@ -176,10 +176,10 @@ class PlaygroundTextEnv(EnvBase):
         scene = torch.full((num_envs, self.num_objects + 2), NOTHING)
         scene[:, -1] = GRASPED
         self.register_buffer("_scene", scene)
+        self.register_buffer("_place", torch.zeros(num_envs, dtype=torch.int64))
         grown = torch.zeros((num_envs, self.num_objects + 1), dtype=torch.bool)
         grown[:, -1] = True
         self.register_buffer("_grown", grown)
-        self.register_buffer("_place", torch.zeros(num_envs, dtype=torch.int64))
         self.register_buffer("_goal_id", torch.zeros(num_envs, dtype=torch.int64))
         self.register_buffer("_stage", torch.zeros(num_envs, dtype=torch.int64))
         over = torch.full((num_envs,), self.max_steps, dtype=torch.int16)

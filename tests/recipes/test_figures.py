@@ -130,5 +130,6 @@ def test_shares_of_the_kinds_of_goals(succeeds, refused, tmp_path):
         (("both", "a", "b"), "run ('b') measured no kinds of goals in a replay buffer"),
         (("multirun/figure_7",), "no run in 'multirun/figure_7'"),
         (("a", "b"), "'a' is a run where a label should stand"),
+        (("both", "a", "a"), "a run is given twice"),
     ):
         assert error in refused("shares", "--out", "other", *arguments)

@@ -129,6 +129,7 @@ def test_larger_models_learn_as_in_the_paper(name, recipe):
     config, paper = (asdict(load(which, recipe=recipe)) for which in (name, "paper"))
     differ = {key for key in paper if config[key] != paper[key]} - {"output"}
     assert differ <= set(LARGER) and config["gradient_checkpointing"] and config["load_in_4bit"]
+    assert config["max_tokens_per_pass"] <= paper["max_tokens_per_pass"]
     config = load(name, recipe=recipe)
     config.check()
 

@@ -222,7 +222,7 @@ class Run(Setting):
             self._stack.callback(collector.shutdown)
         self._progress.start(self.name, self._stack)
         at, rows = counters["steps"], self._table.rows
-        told = rows and rows[-1]["step"] == at and any(key[:5] == "eval/" for key in rows[-1])
+        told = rows and rows[-1]["step"] == at and any(key.startswith("eval/") for key in rows[-1])
         if not rows or (at == config.total_steps and not told):  # an error came before its end
             self._table.add(at, self._evaluate())
             if at:

@@ -115,7 +115,11 @@ def stored_settings(folder: str | Path) -> dict[str, Any]:
             or holds something else than settings. The message shows nothing of its content.
     """
     path = Path(folder) / CONFIG
-    text = read_text(path, most=2**16)
+    try:
+        text = read_text(path, most=2**16)
+    except FileNotFoundError:
+        expected = f"folder ({str(folder)!r}) holds no {CONFIG}: give that of a run"
+        raise FileNotFoundError(expected) from None
     if text.count("[") + text.count("{") > 1_000:  # deep nesting takes minutes to read
         raise ValueError(f"{str(path)!r} is no configuration of a run")
     try:
