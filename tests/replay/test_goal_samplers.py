@@ -177,6 +177,15 @@ def test_chances_are_those_of_the_definition(calls):
     assert ((counts - expected).abs() < 6 * expected.sqrt() + 1).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
+def test_goals_of_any_numbers_are_told_apart(dtype):
+    """0 in 90 rows and 0.5 in 10 are drawn as often as one another."""
+    buffer = make_buffer(GoalBalancedSampler([1], 1.0), batch_size=1000)
+    goals = torch.tensor([0.0] * 90 + [0.5] * 10).to(dtype).unsqueeze(-1)
+    buffer.extend(rows([0] * 100, True).set("goal_tokens", goals))
+    assert 400 < int((buffer.sample()["goal_tokens"] != 0).sum()) < 600
+
+
 def test_rows_without_a_goal_are_refused():
     with pytest.raises(KeyError, match="goal_tokens"):
         make_buffer(GoalBalancedSampler([1, 3])).extend(goal_rows([1, 2]).exclude("goal_tokens"))

@@ -59,15 +59,12 @@ def rows(kinds, first=0):
     return TensorDict({**content, "goal_kind": torch.zeros_like(number)}, [len(kinds)])
 
 
-each_sampler = pytest.mark.parametrize(
-    "make_sampler",
-    [
-        lambda: HindsightRatioSampler(0.5),
-        lambda: GoalKindSampler([1], 0.5),
-        lambda: GoalBalancedSampler([1], 0.5),
-    ],
-    ids=["ratio", "kinds", "goals"],
-)
+SAMPLERS = [
+    lambda: HindsightRatioSampler(0.5),
+    lambda: GoalKindSampler([1], 0.5),
+    lambda: GoalBalancedSampler([1], 0.5),
+]
+each_sampler = pytest.mark.parametrize("make_sampler", SAMPLERS, ids=["ratio", "kinds", "goals"])
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.1, 0.5, 0.77, 1.0])
@@ -163,6 +160,17 @@ def test_a_restored_buffer_draws_as_the_unbroken_one(make_sampler, tmp_path):
         for each in (buffer, other):
             each.extend(rows(call))
         assert (buffer.sample() == other.sample()).all()
+
+
+@pytest.mark.parametrize("make_other", [*SAMPLERS, lambda: GoalKindSampler([1, 0], 0.5)])
+@pytest.mark.parametrize(
+    "make_sampler", [*SAMPLERS, lambda: GoalKindSampler([1, 0], 0.5), RandomSampler]
+)
+def test_with_the_state_of_another_sampler_rows_are_read_anew(make_sampler, make_other):
+    buffer, other = make_buffer(make_sampler()), make_buffer(make_other())
+    buffer.extend(rows([True] * 10 + [False] * 40))
+    other.load_state_dict(buffer.state_dict())
+    assert int(other.sample()["is_hindsight"].sum()) == 8
 
 
 @each_sampler

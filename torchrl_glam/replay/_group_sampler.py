@@ -138,9 +138,9 @@ class GroupSampler(Sampler):
         return {} if self._groups is None else self._groups.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores what :meth:`state_dict` returned."""
+        """Restores what :meth:`state_dict` returned; with other groups, the rows are read anew."""
         self._empty()
-        if state_dict:
+        if len(state_dict.get("sizes", ())) == self._num_groups:
             self._groups = RowGroups.from_state_dict(state_dict)
 
     def dumps(self, path: str | Path) -> None:

@@ -198,8 +198,8 @@ class GoalBalancedSampler(GoalKindSampler):
 
     Args:
         prior, ratio: as in :class:`~torchrl_glam.replay.GoalKindSampler`.
-        goal_key: entry with a row's goal, integers ``[M, ...]``; goals are one where all of it is
-            equal. Default: ``"goal_tokens"``.
+        goal_key: entry with a row's goal, real numbers ``[M, ...]``; goals are one where all of it
+            is equal. Default: ``"goal_tokens"``.
         **settings: ``hindsight_only``, ``goal_kind_key`` and ``is_hindsight_key``, as there.
 
     Raises:
@@ -237,7 +237,8 @@ class GoalBalancedSampler(GoalKindSampler):
         is_hindsight = groups >= len(self.prior)
         if is_hindsight.any():
             goals = self._stored(storage, rows[is_hindsight], self.goal_key, "TokenizeText")
-            goals = goals.reshape(len(goals), -1).long().cpu()
+            goals = goals.reshape(len(goals), -1).cpu()
+            goals = goals.double().view(torch.int64) if goals.is_floating_point() else goals.long()
             # the kind stands before the goal: what tells kinds apart need not be in the tokens
             named = torch.cat([groups[is_hindsight].unsqueeze(-1) - len(self.prior), goals], 1)
             different, which = named.unique(dim=0, return_inverse=True)
@@ -280,8 +281,8 @@ class GoalBalancedSampler(GoalKindSampler):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores what :meth:`state_dict` returned."""
-        super().load_state_dict(state_dict)
-        if state_dict:
+        super().load_state_dict(state_dict if "by_goal" in state_dict else {})
+        if self._groups is not None:
             self._by_goal = RowGroups.from_state_dict(state_dict["by_goal"])
             if len(state_dict["goals"]):
                 self._number(state_dict["goals"].cpu())
