@@ -10,7 +10,7 @@ from tensordict import NonTensorStack, TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs import Compose, TransformedEnv
 
-from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform
+from torchrl_glam.replay import HindsightTransform, SegmentMultiStepTransform, SubgoalFilter
 from torchrl_glam.replay.strategies import draw_from_each, future
 
 from . import toy
@@ -279,7 +279,9 @@ def test_a_batch_beyond_the_capacity_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    "transform", [HindsightTransform(), SegmentMultiStepTransform(3, 0.9)], ids=["her", "n-step"]
+    "transform",
+    [HindsightTransform(), SegmentMultiStepTransform(3, 0.9), SubgoalFilter(torch.eq)],
+    ids=["her", "n-step", "sub-goals"],
 )
 @pytest.mark.parametrize("wrap", [Compose, lambda t: t], ids=["compose", "alone"])
 def test_use_in_an_environment_is_refused(transform, wrap):

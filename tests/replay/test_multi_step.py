@@ -77,6 +77,10 @@ def test_settings_and_layout_are_checked():
         transform.inv(two_episodes().reshape(2, 3))
     with pytest.raises(ValueError, match="every segment must be complete"):
         transform.inv(two_episodes()[:-1])
+    for key in ("reward", "done"):
+        with pytest.raises(KeyError, match=f'"{key}" not found'):
+            transform.inv(two_episodes().exclude(("next", key)))
+    assert transform.inv(two_episodes()[:0]) is None
 
 
 def test_whole_rewards_are_discounted():

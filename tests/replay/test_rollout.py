@@ -35,7 +35,7 @@ def test_a_closed_rollout_ends_everywhere_and_the_one_given_does_not():
     assert (rollout == before).all()
 
 
-@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1, 3)])
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1, 3), (0, 3), (2, 0)])
 def test_a_rollout_without_truncated_is_closed_by_done_alone(shape):
     no = torch.zeros(*shape, 1, dtype=torch.bool)
     ends = {"done": no, "terminated": no}

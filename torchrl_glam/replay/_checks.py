@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 from tensordict import NestedKey, TensorDictBase, is_leaf_nontensor
+from torchrl.envs.transforms import Transform
 
 from torchrl_glam.replay.strategies import STRATEGIES
 
@@ -34,6 +35,15 @@ def check_settings(
         raise ValueError(
             f"reward_scale ({scale}) must be two finite numbers: the reward of a step that does "
             "not reach its goal, and a larger one of a step that does."
+        )
+
+
+def check_in_buffer(transform: Transform) -> None:
+    """Refuses a transform of whole episodes that stands in an environment."""
+    if transform.parent is not None:
+        raise ValueError(
+            f"{type(transform).__name__} reads whole episodes, so it works in replay buffers only: "
+            "pass it to ReplayBuffer(transform=...) instead of an environment."
         )
 
 

@@ -13,6 +13,7 @@ from torchrl.envs.transforms import Transform
 from torchrl_glam.replay._checks import (
     check_capacity,
     check_entries,
+    check_in_buffer,
     check_named,
     check_rewards,
     check_same_goal,
@@ -89,10 +90,6 @@ class HindsightTransform(Transform):
         (tensor([5, 5, 7]), tensor([0., 0., 1.]))
     """
 
-    ENV_ERR = (
-        "HindsightTransform relabels finished episodes, so it works in replay buffers only: pass "
-        "it to ReplayBuffer(transform=...) instead of an environment."
-    )
     # read by ReplayBuffer(shared=True): the pending steps live in this process only
     requires_shared_write_state = True
 
@@ -194,14 +191,8 @@ class HindsightTransform(Transform):
         settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"{type(self).__name__}({settings})"
 
-    def _reset(
-        self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase
-    ) -> TensorDictBase:
-        raise ValueError(self.ENV_ERR)
-
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase | None:
-        if self.parent is not None:
-            raise ValueError(self.ENV_ERR)
+        check_in_buffer(self)
         check_entries(tensordict, self._writers)
         num_envs, drawn_from = self._num_envs, self._rng.get_state()
         self._gather(tensordict)

@@ -9,6 +9,8 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 from torchrl.envs.transforms import MultiStepTransform
 
+from torchrl_glam.replay._checks import check_in_buffer
+
 
 def window_lengths(done: torch.Tensor, n_steps: int) -> torch.Tensor:
     """Number of steps that the n-step window of each row spans, int64 [M].
@@ -41,9 +43,9 @@ class SegmentMultiStepTransform(MultiStepTransform):
     :class:`~torchrl_glam.replay.HindsightTransform` lets them out, writes for every row
 
     - ``("next", "reward")``: sum over k < steps of gamma^k r_{t+k};
-    - every other entry of ``"next"``, ends included, as it is after the window's last step: windows
-      that reach a terminal state do not bootstrap, those that end with a time-out do (equation 3 of
-      SAC-GLAM, Gaven et al., 2024);
+    - every other tensor of ``"next"``, ends included, as it is after the window's last step:
+      windows that reach a terminal state do not bootstrap, those that end with a time-out do
+      (equation 3 of SAC-GLAM, Gaven et al., 2024);
     - ``"steps_to_next_obs"`` int64 [M, 1]: steps in the window, which TorchRL's value estimators
       read, and ``"gamma"`` float32 [M, 1]: ``gamma ** steps_to_next_obs``.
 
@@ -66,6 +68,7 @@ class SegmentMultiStepTransform(MultiStepTransform):
     Raises:
         ValueError: on ``n_steps`` or ``gamma`` out of range, on data that is not one line of rows,
             whose last row is not done, or when used in an environment.
+        KeyError: if reward or done is missing.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -105,19 +108,17 @@ class SegmentMultiStepTransform(MultiStepTransform):
         self.is_context_key = is_context_key
 
     def _inv_call(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
-        if self.parent is not None:
-            raise ValueError(
-                "SegmentMultiStepTransform looks ahead in time, so it works in replay buffers "
-                "only: pass it to ReplayBuffer(transform=...) instead of an environment."
-            )
-        if tensordict is None:  # what the hindsight transform says while no episode has ended
+        check_in_buffer(self)
+        # None is what the hindsight transform says while no episode has ended
+        if tensordict is None or not tensordict.shape.numel():
             return None
         if tensordict.ndim != 1:
             raise ValueError(
                 f"The data's batch size ({list(tensordict.shape)}) must have one dimension: in a "
                 "Compose, put SegmentMultiStepTransform before HindsightTransform."
             )
-        done = tensordict.get(("next", self.done_key)).flatten()
+        following = tensordict["next"]
+        done = following[self.done_key].flatten()
         if not done[-1]:
             raise ValueError(
                 f"The last row of {('next', self.done_key)} is False: every segment must be "
@@ -125,8 +126,7 @@ class SegmentMultiStepTransform(MultiStepTransform):
             )
         steps = window_lengths(done, self.n_steps)
         last = torch.arange(done.shape[0], device=done.device) + steps - 1
-        following = tensordict.get("next")
-        reward = discounted_sums(following.get(self.reward_key), steps, self.gamma)
+        reward = discounted_sums(following[self.reward_key], steps, self.gamma)
         following = following.exclude(self.reward_key).apply(lambda x: x.index_select(0, last))
         tensordict.set("next", following.set(self.reward_key, reward))
         tensordict.set(self.steps_to_next_obs_key, steps.unsqueeze(-1))

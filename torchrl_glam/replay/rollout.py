@@ -10,7 +10,7 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 from torchrl.envs.transforms import Transform
 
-from torchrl_glam.replay._checks import check_entries
+from torchrl_glam.replay._checks import check_entries, check_in_buffer
 from torchrl_glam.replay._rows import under_next
 
 
@@ -58,7 +58,7 @@ def close_rollout(
     following = closed["next"]
     done = following[done_key].clone()
     last = torch.zeros(rollout.shape, dtype=torch.bool, device=done.device)
-    last[..., -1] = True
+    last[..., -1:] = True
     track = rollout.get(trajectory_key, None)
     if track is not None:
         track = track.reshape(rollout.shape).to(done.device)  # collectors may leave it elsewhere
@@ -89,6 +89,7 @@ class SubgoalFilter(Transform):
 
     Raises:
         KeyError: if an entry is missing.
+        ValueError: when used in an environment.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -118,6 +119,7 @@ class SubgoalFilter(Transform):
         self.hindsight_kind_key = under_next(hindsight_kind_key)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        check_in_buffer(self)
         kind = tensordict[self.hindsight_kind_key]
         named = tensordict[self.hindsight_goal_id_key].clamp_min(0)  # of empty slots, any id
         aligned = self.is_subgoal(named, tensordict[self.goal_id_key].unsqueeze(-1))
