@@ -224,6 +224,13 @@ def test_rates_are_scaled_from_those_at_the_start_and_restored():
         optimizer.scale_rates(-1)
 
 
+def test_losses_by_row_or_none_at_all_are_refused():
+    loss = toy.make_loss(reduction="none")
+    for losses in (loss(toy.make_batch()), TensorDict()):
+        with pytest.raises(ValueError, match="must be scalars named loss_"):
+            SharedTrunkOptimizer(loss).backward(losses)
+
+
 def test_a_step_without_gradients_changes_nothing():
     loss = toy.make_loss()
     before = snapshot(loss)

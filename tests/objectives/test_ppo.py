@@ -299,6 +299,8 @@ def test_a_state_is_restored_and_holds_no_frozen_weight():
         ({"clip_center": "zero"}, r"clip_center \('zero'\) must be 'one' or 'behaviour'"),
         ({"clip_epsilon": 1.0}, r"clip_epsilon \(1.0\) must be in \(0, 1\)"),
         ({"kl_coeff": -1.0}, r"kl_coeff \(-1.0\) must be at least 0"),
+        ({"loss_function": "huber"}, r"loss_function \('huber'\) must be 'l2' or 'l1'"),
+        ({"reduction": "max"}, r"reduction \('max'\) must be 'mean'"),
     ],
 )
 def test_wrong_settings(options, message):
@@ -317,6 +319,12 @@ def test_wrong_data_and_estimators():
     infinite["advantage"][0] = torch.inf
     with pytest.raises(FloatingPointError, match="'advantage' holds 1 NaN or infinite"):
         loss(infinite)
+    with pytest.raises(ValueError, match=r"the batch size \(\[0\]\) must hold one row"):
+        loss(batch[:0])
+    with pytest.raises(
+        ValueError, match=r"last \('next', 'done'\) \(False\) must be True.*close_rollout"
+    ):
+        loss.prepare(make_rollout(loss)[:2])
     with pytest.raises(NotImplementedError, match="must be ValueEstimators.GAE"):
         loss.make_value_estimator(ValueEstimators.TD0)
 

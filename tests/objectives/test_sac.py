@@ -183,6 +183,8 @@ def test_keyword_call_without_tensordict():
     values = loss(**flat)
     for name, value in zip(loss.out_keys, values, strict=True):
         assert torch.equal(value, terms[name]), name
+    each, _ = loss_with_updater(reduction="none")
+    assert [value.shape for value in each(**flat)] == [(7,)] * 3
 
 
 def test_single_terms_equal_the_whole():
@@ -203,6 +205,9 @@ def test_a_coefficient_that_is_not_learned_is_scheduled_alone():
     learned = toy.make_loss(toy.make_trunk(), alpha_init=0.4)
     learned.schedule(0.25)
     assert learned.alpha.item() == pytest.approx(0.4)
+    for done in (-0.1, 1.1, math.nan):
+        with pytest.raises(ValueError, match=rf"done \({done}\) must lie in \[0, 1\]"):
+            loss.schedule(done)
 
 
 def test_importance_weights_of_prioritised_replay():
@@ -250,6 +255,7 @@ class _ActorWithParameters(CandidateActor):
         ({"critic": [toy.make_critic()] * 2}, "got 2 with 1 distinct"),
         ({"critic": []}, "critic must be one module"),
         ({"loss_function": "huber"}, r"loss_function \('huber'\)"),
+        ({"reduction": "max"}, r"reduction \('max'\) must be 'mean' or 'sum' or 'none'"),
         ({"munchausen": 1.0}, r"munchausen \(1.0\) must be in \[0, 1\)"),
         ({"actor": _ActorWithParameters()}, "actor must have no parameters"),
     ],
@@ -287,10 +293,30 @@ def test_missing_entries_and_wrong_shapes_are_named():
         loss(toy.make_batch().exclude("goal_tokens"))
     with pytest.raises(KeyError, match="terminated"):
         loss(toy.make_batch().exclude(("next", "terminated")))
-    batch = toy.make_batch()
-    batch["action"] = batch["action"].unsqueeze(-1)
-    with pytest.raises(ValueError, match=r"'action' has shape \(7, 1\) but must be \(7,\)"):
-        loss(batch)
+    for key, change, message in (
+        (
+            "action",
+            lambda x: x.unsqueeze(-1),
+            r"'action' is torch.int64 of shape \[7, 1\] .* \[7\]",
+        ),
+        ("action", torch.Tensor.double, r"'action' is torch.float64 of .* must be integers"),
+        (
+            ("next", "reward"),
+            lambda x: x.squeeze(-1),
+            r"'reward'\) .* \[7\] .* numbers of shape \[7, 1\]",
+        ),
+        (
+            ("next", "terminated"),
+            lambda x: x.squeeze(-1),
+            r"'terminated'\) .* \[7\] .* bool of shape \[7, 1\]",
+        ),
+        (("next", "terminated"), torch.Tensor.byte, r"'terminated'\) is torch.uint8 .* bool"),
+    ):
+        batch = toy.make_batch()
+        with pytest.raises(ValueError, match=message):
+            loss(batch.set(key, change(batch[key])))
+    with pytest.raises(ValueError, match=r"the batch size \(\[0\]\) must hold one row"):
+        loss(toy.make_batch()[:0])
     with pytest.raises(ValueError, match=r"num_actions \(5\) differs .* scored \(4\)"):
         loss_with_updater(num_actions=5)[0](toy.make_batch())
 

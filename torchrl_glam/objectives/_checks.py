@@ -1,58 +1,60 @@
 """Checks of the losses' arguments and inputs: what is wrong, where, and what to do."""
 
 import math
+from collections.abc import Sequence
 
 from tensordict import NestedKey
 from torch import Tensor, nn
 
 
 def check_arguments(
-    actor: nn.Module,
     critics: list[nn.Module],
     num_actions: int,
     alphas: tuple[float, float],
     target_entropy: float,
     munchausen: float,
-    loss_function: str,
 ) -> None:
-    """Refuses arguments of SACGLAMLoss that are out of range."""
-    _require(num_actions >= 1, "num_actions", num_actions, "be at least 1: the candidate slots")
+    """Refuses arguments of SACGLAMLoss alone that are out of range."""
+    require(num_actions >= 1, "num_actions", num_actions, "be at least 1: the candidate slots")
     for name, alpha in zip(("alpha_init", "alpha_end"), alphas, strict=True):
-        _require(0.0 < alpha < math.inf, name, alpha, "be positive and finite")
+        require(0.0 < alpha < math.inf, name, alpha, "be positive and finite")
     is_number = isinstance(target_entropy, (int, float))  # which TorchRL's "auto" is not
-    _require(is_number, "target_entropy", target_entropy, "be a number of nats")
+    require(is_number, "target_entropy", target_entropy, "be a number of nats")
     most = math.log(num_actions)
     bounds = f"lie in [0, log(num_actions)] = [0, {most:.4g}] nats"
-    _require(0.0 <= target_entropy <= most, "target_entropy", target_entropy, bounds)
-    _require(0.0 <= munchausen < 1.0, "munchausen", munchausen, "be in [0, 1): a share")
-    kinds = ("l2", "l1", "smooth_l1")
-    _require(loss_function in kinds, "loss_function", loss_function, f"be one of {kinds}")
+    require(0.0 <= target_entropy <= most, "target_entropy", target_entropy, bounds)
+    require(0.0 <= munchausen < 1.0, "munchausen", munchausen, "be in [0, 1): a share")
     if not critics or len({id(critic) for critic in critics}) != len(critics):
         raise ValueError(
             f"critic must be one module or several distinct ones, got {len(critics)} with "
             f"{len({id(critic) for critic in critics})} distinct: equal critics stay equal."
         )
-    _check_actor(actor)
 
 
 def check_ppo_arguments(
-    actor: nn.Module, objective: str, clip_center: str, clip_epsilon: float, kl_coeff: float
+    objective: str, clip_center: str, clip_epsilon: float, kl_coeff: float
 ) -> None:
-    """Refuses arguments of PPOGLAMLoss that are out of range."""
-    _require(objective in ("clip", "kl"), "objective", objective, "be 'clip' or 'kl'")
-    centers = ("one", "behaviour")
-    _require(clip_center in centers, "clip_center", clip_center, "be 'one' or 'behaviour'")
-    _require(0.0 < clip_epsilon < 1.0, "clip_epsilon", clip_epsilon, "be in (0, 1): a share")
-    _require(kl_coeff >= 0.0, "kl_coeff", kl_coeff, "be at least 0: it weighs a penalty")
-    _check_actor(actor)
+    """Refuses arguments of PPOGLAMLoss alone that are out of range."""
+    _require_one_of("objective", objective, "clip", "kl")
+    _require_one_of("clip_center", clip_center, "one", "behaviour")
+    require(0.0 < clip_epsilon < 1.0, "clip_epsilon", clip_epsilon, "be in (0, 1): a share")
+    require(0.0 <= kl_coeff < math.inf, "kl_coeff", kl_coeff, "be at least 0 and finite")
 
 
-def _require(fits: bool, name: str, value: object, expected: str) -> None:
+def require(fits: bool, name: str, value: object, expected: str) -> None:
+    """Refuses a value that does not fit."""
     if not fits:
         raise ValueError(f"{name} ({value!r}) must {expected}.")
 
 
-def _check_actor(actor: nn.Module) -> None:
+def _require_one_of(name: str, value: str, *known: str) -> None:
+    require(value in known, name, value, f"be {' or '.join(map(repr, known))}")
+
+
+def check_common(actor: nn.Module, loss_function: str, reduction: str) -> None:
+    """Refuses arguments of any loss that are out of range."""
+    _require_one_of("loss_function", loss_function, "l2", "l1", "smooth_l1")
+    _require_one_of("reduction", reduction, "mean", "sum", "none")
     if next(actor.parameters(), None) is not None:
         raise ValueError(
             "actor must have no parameters, since no optimizer group would train them: scores "
@@ -73,13 +75,21 @@ def check_finite(values: Tensor, key: NestedKey, mask: Tensor | None = None) -> 
         )
 
 
+def check_entry(
+    values: Tensor, shape: Sequence[int], key: NestedKey, kind: str = "numbers", fits: bool = True
+) -> None:
+    """Refuses an entry of another shape, or of another kind of numbers."""
+    if values.shape != shape or not fits:
+        raise ValueError(
+            f"{key!r} is {values.dtype} of shape {list(values.shape)} and must be {kind} of shape "
+            f"{list(shape)}."
+        )
+
+
 def check_action(action: Tensor, mask: Tensor, key: NestedKey) -> None:
     """Refuses actions that are not admissible. On a GPU, the host waits once."""
-    if action.shape != mask.shape[:-1]:
-        raise ValueError(
-            f"{key!r} has shape {tuple(action.shape)} but must be {tuple(mask.shape[:-1])}: one "
-            "candidate index per state."
-        )
+    check_entry(action, mask.shape[:-1], key, "integers", not action.is_floating_point())
+    require(action.numel() > 0, "the batch size", list(action.shape), "hold one row or more")
     inside = (action >= 0) & (action < mask.shape[-1])
     index = action.clamp(0, mask.shape[-1] - 1).unsqueeze(-1)
     taken = inside & mask.gather(-1, index).squeeze(-1)

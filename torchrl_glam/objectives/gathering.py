@@ -11,6 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from torchrl_glam.objectives._checks import require
 from torchrl_glam.objectives.reduction import GradientReducer, Gradients
 
 
@@ -44,8 +45,9 @@ class GatheringOptimizer(ABC):
         max_grad_norm: float = math.inf,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        if not max_grad_norm > 0.0:
-            raise ValueError(f"max_grad_norm ({max_grad_norm}) must be positive; inf: no clipping.")
+        require(
+            max_grad_norm > 0.0, "max_grad_norm", max_grad_norm, "be positive; inf: no clipping"
+        )
         self.optimizers, self.max_grad_norm = optimizers, max_grad_norm
         self._reducer = GradientReducer(group)
         self._gradients: dict[str, Gradients] = {}
@@ -60,10 +62,13 @@ class GatheringOptimizer(ABC):
                 Default: 1.
 
         Raises:
+            ValueError: if there is no loss, or one is not a scalar.
             FloatingPointError: if a loss is not finite; names it. The gradients of earlier parts
                 are forgotten.
         """
         names = [name for name in losses.keys() if name.startswith("loss_")]
+        scalars = bool(names) and not any(losses[name].ndim for name in names)
+        require(scalars, "losses", names, "be scalars named loss_...: reduction='none' gives none")
         values = torch.stack([losses[name].detach() for name in names]).tolist()
         for name, value in zip(names, values, strict=True):
             if not math.isfinite(value):
@@ -120,8 +125,7 @@ class GatheringOptimizer(ABC):
         Raises:
             ValueError: if ``factor`` is negative or not finite.
         """
-        if not 0.0 <= factor < math.inf:
-            raise ValueError(f"factor ({factor}) must be finite and at least 0.")
+        require(0.0 <= factor < math.inf, "factor", factor, "be finite and at least 0")
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:  # its state holds the rate at the start too
                 group["lr"] = factor * group.setdefault("initial_lr", group["lr"])

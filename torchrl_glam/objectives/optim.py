@@ -8,6 +8,7 @@ import torch.distributed as dist
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from torchrl_glam.objectives._checks import require
 from torchrl_glam.objectives.gathering import GatheringOptimizer, add_gradients
 from torchrl_glam.objectives.reduction import Gradients
 from torchrl_glam.objectives.sac import SACGLAMLoss
@@ -82,8 +83,7 @@ class SharedTrunkOptimizer(GatheringOptimizer):
             "lr_alpha": lr_alpha,
         }
         for name, rate in rates.items():
-            if not (0.0 <= rate < math.inf):
-                raise ValueError(f"{name} ({rate}) must be a finite learning rate of at least 0.")
+            require(0.0 <= rate < math.inf, name, rate, "be a finite learning rate of at least 0")
         if not separate and lr_trunk_actor != lr_trunk_critic:
             raise ValueError(
                 f"lr_trunk_actor ({lr_trunk_actor}) and lr_trunk_critic ({lr_trunk_critic}) must "

@@ -22,7 +22,7 @@ from torchrl.objectives import ClipPPOLoss, KLPENPPOLoss, LossModule
 from torchrl.objectives.utils import ValueEstimators
 from torchrl.objectives.value import GAE
 
-from torchrl_glam.objectives._checks import check_action, check_finite, check_ppo_arguments
+from torchrl_glam.objectives import _checks
 from torchrl_glam.objectives.functional import log_clip_bounds, ratio_center
 from torchrl_glam.objectives.trunk import SharedTrunk, state_keys
 
@@ -119,7 +119,8 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
         loss_function: str = "l2",
         reduction: str = "mean",
     ) -> None:
-        check_ppo_arguments(actor, objective, clip_center, clip_epsilon, kl_coeff)
+        _checks.check_common(actor, loss_function, reduction)
+        _checks.check_ppo_arguments(objective, clip_center, clip_epsilon, kl_coeff)
         super().__init__()
         self.objective, self.clip_center = objective, clip_center
         self.share_trunk(trunk)
@@ -203,8 +204,14 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
 
         Returns:
             The same rows.
+
+        Raises:
+            ValueError: if the last run is cut off.
         """
         keys = self.tensor_keys
+        ended, last = rows["next", keys.done][..., -1:, 0].all(), f"the last {('next', keys.done)}"
+        expected = "be True, as torchrl_glam.replay.close_rollout makes it"
+        _checks.require(bool(ended), last, False, expected)
         relabelled = rows.get(keys.is_hindsight, None)
         if self.clip_center == "behaviour":
             rows.set(keys.clip_center, torch.ones_like(rows[keys.sample_log_prob]))
@@ -237,8 +244,8 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
         """Losses and metrics of rows that :meth:`prepare` has seen, ``[*B]``; see the class."""
         keys = self.tensor_keys
         now = self.trunk(tensordict.select(*state_keys(self.trunk, [self.actor, self.value])))
-        check_action(tensordict[keys.action], self.actor.get_dist(now).mask, keys.action)
-        check_finite(tensordict[keys.advantage], keys.advantage)
+        _checks.check_action(tensordict[keys.action], self.actor.get_dist(now).mask, keys.action)
+        _checks.check_finite(tensordict[keys.advantage], keys.advantage)
         for key in self._scores:
             score = now.pop(key)
             now.set(unravel_key((_NOW, key)), score)
@@ -253,8 +260,8 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
         PPO (Schulman et al., 2017), section 4; once per rollout, by the mean of its last epoch.
         Raises ValueError where there is no such weight.
         """
-        if self.objective != "kl":
-            raise ValueError(f"objective ({self.objective!r}) must be 'kl' for a weight to adapt")
+        is_kl = self.objective == "kl"
+        _checks.require(is_kl, "objective", self.objective, "be 'kl' for a weight to adapt")
         if kl > 1.5 * target:
             self.heads.beta *= 2
         elif kl < target / 1.5:

@@ -22,8 +22,7 @@ from torchrl.modules import MaskedCategorical
 from torchrl.objectives import DiscreteSACLoss
 from torchrl.objectives.utils import ValueEstimators, distance_loss
 
-from torchrl_glam.objectives import functional
-from torchrl_glam.objectives._checks import check_action, check_arguments, check_finite
+from torchrl_glam.objectives import _checks, functional
 from torchrl_glam.objectives.trunk import SharedTrunk, enough, state_keys
 
 
@@ -69,8 +68,8 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` (the losses by row). Default: ``"mean"``.
 
     Raises:
-        ValueError: for arguments out of range; on a call, if log-likelihoods are not
-            ``num_actions`` wide, no candidate is admissible, or an action is not.
+        ValueError: for arguments out of range; on a call, if there are no rows, log-likelihoods
+            are not ``num_actions`` wide, no candidate is admissible, or an action is not.
         FloatingPointError: on a call, if rewards, log-likelihoods or Q-values are not finite.
 
     Examples:
@@ -115,9 +114,8 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
     ) -> None:
         critics = [critic] if isinstance(critic, nn.Module) else list(critic)
         alphas = alpha_init, alpha_init if alpha_end is None else alpha_end
-        check_arguments(
-            actor, critics, num_actions, alphas, target_entropy, munchausen, loss_function
-        )
+        _checks.check_common(actor, loss_function, reduction)
+        _checks.check_arguments(critics, num_actions, alphas, target_entropy, munchausen)
         super().__init__(
             actor,
             critics[0],
@@ -136,6 +134,8 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         values = TensorDict.from_modules(*critics, expand_identical=False).data
         self.qvalue_network_params.data.update_(values)
         dict(self.named_children())["target_qvalue_network_params"].data.update_(values)
+        if reduction == "none":
+            self.out_keys = self.out_keys[:3]  # the losses
         self._alphas = alpha_init, alpha_end
         self.num_actions = num_actions
         self.munchausen = munchausen
@@ -149,8 +149,9 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         """Sets a coefficient that is not learned, on a line from ``alpha_init`` to ``alpha_end``.
 
         Args:
-            done: share of training that is done, in ``[0, 1]``.
+            done: share of training that is done, in ``[0, 1]``, or ValueError is raised.
         """
+        _checks.require(0.0 <= done <= 1.0, "done", done, "lie in [0, 1]: a share of training")
         start, end = self._alphas
         if end is not None:
             self.log_alpha.data.fill_(math.log(start + done * (end - start)))
@@ -246,10 +247,12 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
     @torch.no_grad()
     def _compute_target(self, tensordict: TensorDictBase) -> Tensor:
         """Equation 3, ``[*B]``. On a GPU, the host waits for the rows that go on."""
-        next_state = tensordict["next"]
-        terminated = next_state[self.tensor_keys.terminated]
-        reward = next_state[self.tensor_keys.reward]
-        check_finite(reward, ("next", self.tensor_keys.reward))
+        keys, next_state = self.tensor_keys, tensordict["next"]
+        terminated, reward = next_state[keys.terminated], next_state[keys.reward]
+        column, is_bool = (*tensordict[keys.action].shape, 1), terminated.dtype == torch.bool
+        _checks.check_entry(reward, column, ("next", keys.reward))
+        _checks.check_entry(terminated, column, ("next", keys.terminated), "bool", is_bool)
+        _checks.check_finite(reward, ("next", keys.reward))
         going_on = ~terminated.squeeze(-1)
         next_value = torch.zeros_like(reward, dtype=self.log_alpha.dtype)
         rows = going_on.nonzero(as_tuple=True)
@@ -274,16 +277,16 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         if moving:
             target = self._run_trunk(state, [self.qvalue_network], target=True)
         q_values = self._q_values(target, target=True).min(0).values
-        check_finite(q_values, ("next", self.tensor_keys.action_value), dist.mask)
+        _checks.check_finite(q_values, ("next", self.tensor_keys.action_value), dist.mask)
         q_values = q_values.masked_fill(~dist.mask, 0.0)  # which may be -inf there
         return functional.soft_value(dist.probs, dist.logits, q_values, self.alpha)
 
     def _qvalue_term(
         self, tensordict: TensorDictBase, q_values: Tensor, dist: MaskedCategorical
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        check_finite(q_values, self.tensor_keys.action_value, dist.mask)
+        _checks.check_finite(q_values, self.tensor_keys.action_value, dist.mask)
         action = tensordict[self.tensor_keys.action]
-        check_action(action, dist.mask, self.tensor_keys.action)
+        _checks.check_action(action, dist.mask, self.tensor_keys.action)
         target = self._compute_target(tensordict)
         if self.munchausen:
             log_prob = dist.logits.detach().gather(-1, action.unsqueeze(-1)).squeeze(-1)
