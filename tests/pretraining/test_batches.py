@@ -75,6 +75,20 @@ def test_loss_is_that_of_each_question_read_alone(tokenizer):
     assert loss.item() == pytest.approx(total / count, rel=1e-4)
 
 
+def test_what_cannot_be_read_is_refused(tokenizer):
+    model, prompt = make_architecture("t5", tokenizer), "Goal: Grasp red cow"
+    for readings, numbers in (
+        ([], r"\[\]"),
+        ([Reading(prompt, [])], r"\[0\]"),
+        ([*READINGS, Reading(prompt, [])], r"\[0, 2\]"),
+    ):
+        with pytest.raises(ValueError, match=rf"readings have {numbers} answers"):
+            encode_readings(tokenizer, readings)
+    nothing = encode_readings(tokenizer, [Reading(prompt, [[("", True)], [(" Grasp", False)]])])
+    with pytest.raises(ValueError, match="batch has no token to predict"):
+        reading_loss(model, nothing)
+
+
 TEXTS = ["Goal: take the coin\nYou're in a T-shirt shop.\nAction:", " go north", " take coin"]
 
 

@@ -190,3 +190,8 @@ def test_the_seed_makes_the_exercises():
 def test_unknown_exercises_are_refused():
     with pytest.raises(ValueError, match=r"unknown exercises \['goal'\]: known are \['here'"):
         PlaygroundExercises(shares={"goal": 1.0})
+    for shares in ({"kind": -1.0, "asked": 3.0}, {"kind": 0.0}, {}):
+        with pytest.raises(
+            ValueError, match=r"shares \(.*\) must be numbers of at least 0, not all"
+        ):
+            PlaygroundExercises(shares=shares)

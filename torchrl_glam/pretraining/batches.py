@@ -1,6 +1,7 @@
 """The unit of pretraining, a prompt with questions and answers; and batches of them."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -40,6 +41,15 @@ class ReadingBatch(NamedTuple):
     labels: Tensor
 
 
+def drawable(name: str, given: dict[str, float], known: Iterable[str]) -> dict[str, float]:
+    """The exercises of positive weight; refuses unknown ones, and weights that say no shares."""
+    if unknown := sorted(set(given) - set(known)):
+        raise ValueError(f"{name} has unknown exercises {unknown}: known are {list(known)}")
+    if not all(0 <= weight < math.inf for weight in given.values()) or not any(given.values()):
+        raise ValueError(f"{name} ({given}) must be numbers of at least 0, not all 0")
+    return {exercise: weight for exercise, weight in given.items() if weight}
+
+
 def encode_readings(
     tokenizer: PreTrainedTokenizerBase, readings: Sequence[Reading]
 ) -> ReadingBatch:
@@ -48,7 +58,8 @@ def encode_readings(
     Args:
         tokenizer: one whose tokens begin at white space, so that pieces of text can be tokenised
             apart; its padding token starts the decoder.
-        readings: B prompts with the same number of questions.
+        readings: B prompts with the same number of questions; ValueError if they have no text or
+            another number.
 
     Examples:
         >>> from torchrl_glam.models import load_tokenizer
@@ -58,16 +69,18 @@ def encode_readings(
         >>> batch.labels.ne(IGNORED).sum(1).tolist()
         [1]
     """
+    answers = [pieces for reading in readings for pieces in reading.answers]
+    texts = [text for pieces in answers for text, _ in pieces]
+    if len(numbers := {len(reading.answers) for reading in readings}) != 1 or not texts:
+        raise ValueError(
+            f"readings have {sorted(numbers)} answers: all must have the same number, and text"
+        )
     prompts = tokenizer(
         [reading.prompt for reading in readings],
         padding=True,
         pad_to_multiple_of=_MULTIPLE,
         return_tensors="pt",
     )
-    if len(numbers := {len(reading.answers) for reading in readings}) > 1:
-        raise ValueError(f"readings have {sorted(numbers)} answers: all must have as many")
-    answers = [pieces for reading in readings for pieces in reading.answers]
-    texts = [text for pieces in answers for text, _ in pieces]
     encoded = iter(tokenizer(texts, add_special_tokens=False).input_ids)
     tokens, labels = [], []
     for pieces in answers:
@@ -76,8 +89,8 @@ def encode_readings(
             piece = next(encoded)
             ids += piece
             targets += piece if counted else [IGNORED] * len(piece)
-        tokens.append(torch.tensor(ids[:-1]))
-        labels.append(torch.tensor(targets))
+        tokens.append(torch.tensor(ids[:-1], dtype=torch.int64))
+        labels.append(torch.tensor(targets, dtype=torch.int64))
     short = (0, -max(map(len, tokens)) % _MULTIPLE)
     tokens, labels = (
         torch.nn.functional.pad(pad_sequence(rows, True, fill), short, value=fill)
@@ -91,7 +104,7 @@ def reading_loss(model: PreTrainedModel, batch: ReadingBatch) -> Tensor:
 
     Args:
         model: an encoder-decoder of T5's kind with tied embeddings.
-        batch: what it reads.
+        batch: what it reads; ValueError if it has no token to predict.
     """
     questions = len(batch.labels) // len(batch.prompt)
     encoded = model.get_encoder()(
@@ -105,6 +118,8 @@ def reading_loss(model: PreTrainedModel, batch: ReadingBatch) -> Tensor:
     ).last_hidden_state
     labels = batch.labels.flatten()
     asked = (labels != IGNORED).nonzero().squeeze(1)
+    if not len(asked):
+        raise ValueError("batch has no token to predict: a mean over none is undefined")
     rows = torch.nn.functional.pad(asked, (0, -len(asked) % 128))  # again few shapes
     logits = model.lm_head(hidden.flatten(0, 1)[rows] * model.config.d_model**-0.5)
     return torch.nn.functional.cross_entropy(logits[: len(asked)].float(), labels[asked])

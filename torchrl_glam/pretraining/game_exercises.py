@@ -9,7 +9,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from torchrl_glam.pretraining.batches import Reading
+from torchrl_glam.pretraining.batches import Reading, drawable
 from torchrl_glam.pretraining.play import Move
 from torchrl_glam.text import PromptTemplate
 
@@ -34,12 +34,12 @@ class GameExercises:
         moves: random play, as :func:`~torchrl_glam.pretraining.record_play` records it.
         seed: of the private generator. Default: 0.
         questions: questions about each state, all different. Default: 3.
-        weights: weight of each exercise, by name. Default:
+        weights: weight of each exercise, by name; 0 leaves it out. Default:
             :data:`~torchrl_glam.pretraining.GAME_EXERCISES`.
 
     Raises:
-        ValueError: if there are no moves, ``weights`` names an unknown exercise, or there are more
-            questions than exercises.
+        ValueError: if there are no moves, ``weights`` names an unknown exercise or is out of range,
+            or there is no question, or more of them than exercises.
 
     Examples:
         >>> move = Move("Find tea", "You see: tea", ["go", "take"], "go", "None")
@@ -56,12 +56,7 @@ class GameExercises:
         weights: dict[str, float] | None = None,
     ) -> None:
         weights = GAME_EXERCISES if weights is None else weights
-        if unknown := sorted(set(weights) - set(GAME_EXERCISES)):
-            known = list(GAME_EXERCISES)
-            raise ValueError(f"weights has unknown exercises {unknown}: known are {known}")
-        weights = {name: weight for name, weight in weights.items() if weight != 0}
-        if any(weight < 0 for weight in weights.values()):
-            raise ValueError(f"weights ({weights}) must be at least 0; 0 leaves an exercise out")
+        weights = drawable("weights", weights, GAME_EXERCISES)
         if not moves:
             raise ValueError("moves is empty: give one step of random play or more")
         if not 1 <= questions <= len(weights):
@@ -70,7 +65,7 @@ class GameExercises:
                 "number of exercises: those about a state are all different"
             )
         self._moves, self._random = list(moves), random.Random(seed)
-        self._questions, self._weights = questions, dict(weights)
+        self._questions, self._weights = questions, weights
         self._template = PromptTemplate()
         self._actions = sorted({action for move in moves for action in move.actions})
 
@@ -98,7 +93,7 @@ class GameExercises:
         """The action played, and the lines of the next observation that differ."""
         told = set(move.observation.split("\n"))
         changed = "".join(f"\n{line}" for line in move.after.split("\n") if line not in told)
-        return [(f" {move.action}", True), (_cut(changed or " nothing"), True)]
+        return [(f" {move.action}", True), (_cut(changed), True)]
 
     def _admissible(self, move: Move) -> list[tuple[str, bool]]:
         pieces = [("\nQuestion: admissible", False)]
@@ -115,8 +110,7 @@ class GameExercises:
         """The words of the goal that the observation has too."""
         goal, seen = (re.findall(_WORD, text) for text in (move.goal, move.observation))
         shared = [word for word in goal if word in seen]
-        text = "".join(f" {word}" for word in shared) or " nothing"
-        return [("\nQuestion: shared", False), (_cut(text), True)]
+        return [("\nQuestion: shared", False), (_cut("".join(f" {word}" for word in shared)), True)]
 
     def _follow(self, move: Move) -> list[tuple[str, bool]]:
         """The words of the observation that follow two of its words."""
@@ -124,9 +118,10 @@ class GameExercises:
         words = re.findall(r"\s*\S+", text)
         at = self._random.randrange(max(len(words) - 2, 1))
         question = "".join(words[at : at + 2])
-        answer = "".join(words[at + 2 : at + 2 + _ASKED]) or " nothing"
-        return [(f"\nQuestion: follow{question}", False), (answer, True)]
+        answer = "".join(words[at + 2 : at + 2 + _ASKED])
+        return [(f"\nQuestion: follow{question}", False), (_cut(answer), True)]
 
 
 def _cut(text: str) -> str:
-    return "".join(re.findall(r"\s*\S+", text)[:_LONGEST])
+    """The first words of an answer, or that there are none."""
+    return "".join(re.findall(r"\s*\S+", text)[:_LONGEST]) or " nothing"

@@ -19,7 +19,7 @@ from torchrl_glam.envs.playground.vocabulary import (
     is_living,
     type_of,
 )
-from torchrl_glam.pretraining.batches import Reading
+from torchrl_glam.pretraining.batches import Reading, drawable
 from torchrl_glam.text import PromptTemplate
 
 PLAYGROUND_EXERCISES: dict[str, float] = {
@@ -72,7 +72,7 @@ class PlaygroundExercises:
             Default: 0.2.
 
     Raises:
-        ValueError: if ``shares`` names an unknown exercise.
+        ValueError: if ``shares`` names an unknown exercise or is out of range.
 
     Examples:
         >>> readings = PlaygroundExercises(shares={"kind": 1.0}, questions=1)(1)
@@ -88,11 +88,9 @@ class PlaygroundExercises:
         simple: float = 0.2,
     ) -> None:
         shares = PLAYGROUND_EXERCISES if shares is None else shares
-        if unknown := sorted(set(shares) - set(PLAYGROUND_EXERCISES)):
-            known = list(PLAYGROUND_EXERCISES)
-            raise ValueError(f"shares has unknown exercises {unknown}: known are {known}")
+        self._shares = drawable("shares", shares, PLAYGROUND_EXERCISES)
         self._random = random.Random(seed)
-        self._questions, self._shares, self._simple = questions, dict(shares), simple
+        self._questions, self._simple = questions, simple
         self._template = PromptTemplate()
         simple_ones = simple_goals("train")
         self._goals = GoalSpace("train").texts
