@@ -77,7 +77,7 @@ def alpha_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: Tensor) -> Te
 
 
 def ratio_center(log_prob: Tensor, recorded_log_prob: Tensor) -> Tensor:
-    """Where the ratio of a relabelled row begins: ``pi_old(a|s,g') / pi_old(a|s,g)``, ``[*B]``.
+    """First ratio of a relabelled row, its centre: ``pi_old(a|s,g') / pi_old(a|s,g)``, ``[*B]``.
 
     Args:
         log_prob: of the action under the goal it was relabelled with, before any update.

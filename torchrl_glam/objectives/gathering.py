@@ -173,7 +173,7 @@ class GatheringOptimizer(ABC):
         return {name: {} for name in self._reachable()}
 
     def _where(self, gradients: Gradients) -> str:
-        """How many gradients are not finite."""
+        """Number of gradients that are not finite."""
         bad = sum(not grad.isfinite().all() for grad in gradients.values())
         return f"{bad} of {len(gradients)} parameters" if bad else "its norm overflows"
 

@@ -76,13 +76,8 @@ class SharedTrunkOptimizer(GatheringOptimizer):
         separate: bool = True,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        rates = {
-            "lr_trunk_actor": lr_trunk_actor,
-            "lr_trunk_critic": lr_trunk_critic,
-            "lr_heads": lr_heads,
-            "lr_alpha": lr_alpha,
-        }
-        for name, rate in rates.items():
+        rates = {"lr_trunk_actor": lr_trunk_actor, "lr_trunk_critic": lr_trunk_critic}
+        for name, rate in {**rates, "lr_heads": lr_heads, "lr_alpha": lr_alpha}.items():
             require(0.0 <= rate < math.inf, name, rate, "be a finite learning rate of at least 0")
         if not separate and lr_trunk_actor != lr_trunk_critic:
             raise ValueError(
@@ -90,20 +85,14 @@ class SharedTrunkOptimizer(GatheringOptimizer):
                 "be equal with separate=False: the trunk then has one Adam."
             )
         self.loss, self.separate, self._update_actor = loss, separate, True
-        self._trunk = list(loss.trunk_parameters())
-        groups = {
-            "critic": (list(loss.critic_parameters()), lr_heads),
-            "alpha": ([loss.log_alpha], lr_alpha),
-        }
+        self._trunk, heads = list(loss.trunk_parameters()), list(loss.critic_parameters())
+        groups = [("critic", heads, lr_heads), ("alpha", [loss.log_alpha], lr_alpha)]
         if self._trunk and separate:
-            groups["trunk_actor"] = (self._trunk, lr_trunk_actor)
-            groups["trunk_critic"] = (self._trunk, lr_trunk_critic)
+            groups.append(("trunk_actor", self._trunk, lr_trunk_actor))
+            groups.append(("trunk_critic", self._trunk, lr_trunk_critic))
         elif self._trunk:
-            groups["trunk"] = (self._trunk, lr_trunk_actor)
-        adams = {
-            name: torch.optim.Adam(parameters, lr=lr, fused=True)
-            for name, (parameters, lr) in groups.items()
-        }
+            groups.append(("trunk", self._trunk, lr_trunk_actor))
+        adams = {name: torch.optim.Adam(part, lr=lr, fused=True) for name, part, lr in groups}
         super().__init__(adams, max_grad_norm, group)
 
     def backward(

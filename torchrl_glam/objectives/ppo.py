@@ -126,10 +126,9 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
         self.share_trunk(trunk)
         self.actor = actor
         self._scores = [unravel_key(k) for k in actor.in_keys if k in trunk.out_keys]
-        own = {"clip": {"clip_epsilon": clip_epsilon}, "kl": {"beta": kl_coeff}}[objective]
-        kind = _CentredClipPPOLoss if objective == "clip" else KLPENPPOLoss
+        kind, own = _CentredClipPPOLoss, {"clip_epsilon": clip_epsilon}
         if objective == "kl":  # its own rule would adapt beta at every call: see adapt_kl_coeff
-            own |= {"increment": 1.0, "decrement": 1.0}
+            kind, own = KLPENPPOLoss, {"beta": kl_coeff, "increment": 1.0, "decrement": 1.0}
         # The actor runs on the scores of this pass; built without running, as KLPENPPOLoss does for
         # the old distribution, it takes the recorded ones.
         copy = [

@@ -1,6 +1,7 @@
 """Gradients of several processes as one: what each computed on its rows, summed in one message."""
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 import torch
 import torch.distributed as dist
@@ -100,9 +101,7 @@ class GradientReducer:
     def _zeros(self, size: int, parameters: list[nn.Parameter]) -> Tensor:
         """The start of the buffer, which is made once: a full memory then has room for it too."""
         if self._buffer is None or len(self._buffer) < size:
-            dtype = torch.float32
-            for parameter in parameters:
-                dtype = torch.promote_types(dtype, parameter.dtype)
+            dtype = reduce(torch.promote_types, (p.dtype for p in parameters), torch.float32)
             self._buffer = torch.empty(size, dtype=dtype, device=parameters[0].device)
         return self._buffer[:size].zero_()
 

@@ -175,8 +175,7 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         loss_qvalue, metrics = self._qvalue_term(tensordict, q_values, dist)
         loss_actor, entropy = self._actor_term(tensordict, q_values, dist)
         loss_alpha = functional.alpha_loss(self.log_alpha, entropy, self.target_entropy)
-        learned = self._alphas[1] is None
-        loss_alpha = self._reduce(loss_alpha, tensordict) * learned
+        loss_alpha = self._reduce(loss_alpha, tensordict) * (self._alphas[1] is None)
 
         tensordict.set(self.tensor_keys.priority, metrics["td_error"])
         out = {"loss_actor": loss_actor, "loss_qvalue": loss_qvalue, "loss_alpha": loss_alpha}

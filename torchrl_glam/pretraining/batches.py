@@ -1,7 +1,7 @@
 """The unit of pretraining, a prompt with questions and answers; and batches of them."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -41,8 +41,11 @@ class ReadingBatch(NamedTuple):
     labels: Tensor
 
 
-def drawable(name: str, given: dict[str, float], known: Iterable[str]) -> dict[str, float]:
+def drawable(
+    name: str, given: Mapping[str, float] | None, known: Mapping[str, float]
+) -> dict[str, float]:
     """The exercises of positive weight; refuses unknown ones, and weights that say no shares."""
+    given = known if given is None else given
     if unknown := sorted(set(given) - set(known)):
         raise ValueError(f"{name} has unknown exercises {unknown}: known are {list(known)}")
     if not all(0 <= weight < math.inf for weight in given.values()) or not any(given.values()):

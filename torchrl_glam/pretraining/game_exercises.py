@@ -55,7 +55,6 @@ class GameExercises:
         questions: int = 3,
         weights: dict[str, float] | None = None,
     ) -> None:
-        weights = GAME_EXERCISES if weights is None else weights
         weights = drawable("weights", weights, GAME_EXERCISES)
         if not moves:
             raise ValueError("moves is empty: give one step of random play or more")

@@ -87,7 +87,6 @@ class PlaygroundExercises:
         shares: dict[str, float] | None = None,
         simple: float = 0.2,
     ) -> None:
-        shares = PLAYGROUND_EXERCISES if shares is None else shares
         self._shares = drawable("shares", shares, PLAYGROUND_EXERCISES)
         self._random = random.Random(seed)
         self._questions, self._simple = questions, simple

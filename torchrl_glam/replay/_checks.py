@@ -1,4 +1,4 @@
-"""What the replay transforms refuse: settings out of range, and data that is not as it must be."""
+"""Checks of the replay transforms: settings out of range, and data of another form."""
 
 import math
 import warnings
@@ -23,9 +23,7 @@ def check_settings(
     if relabel not in ("all", "none"):
         raise ValueError(f'relabel ({relabel!r}) must be "all" or "none".')
     if strategy not in STRATEGIES and not callable(strategy):
-        raise ValueError(
-            f"strategy ({strategy!r}) must be one of {list(STRATEGIES)}, or a function like them."
-        )
+        raise ValueError(f"strategy ({strategy!r}) must be in {list(STRATEGIES)}, or a function.")
     if goals_per_transition is not None and goals_per_transition < 1:
         raise ValueError(
             f"goals_per_transition ({goals_per_transition}) must be at least 1; "

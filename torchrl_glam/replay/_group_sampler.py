@@ -120,9 +120,7 @@ class GroupSampler(Sampler):
             )
         entry = storage[:].get(key, None)
         if entry is None:
-            raise KeyError(
-                f"The stored transitions have no entry {key!r}: {writer} should write it."
-            )
+            raise KeyError(f"The stored rows have no entry {key!r}: {writer} should write it.")
         return entry[rows.to(entry.device)]
 
     def _forget(self) -> None:

@@ -1,4 +1,4 @@
-"""Which rows of a storage belong to which group, kept up to date as rows are overwritten."""
+"""Groups of a storage's rows, kept up to date as rows are overwritten."""
 
 from typing import Any
 

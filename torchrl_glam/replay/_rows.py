@@ -1,4 +1,4 @@
-"""What rows of a replay buffer hold of a collector's batch."""
+"""The entries of a collector's batch that rows of a replay buffer hold."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ def under_next(key: NestedKey) -> NestedKey:
 
 
 class Layout(NamedTuple):
-    """What becomes of a batch's entries."""
+    """The part of each of a batch's entries in the rows."""
 
     given: frozenset[NestedKey]
     gathered: list[NestedKey]  # until the episode ends

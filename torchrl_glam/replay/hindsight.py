@@ -10,17 +10,7 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from torchrl.envs.transforms import Transform
 
-from torchrl_glam.replay._checks import (
-    check_capacity,
-    check_entries,
-    check_in_buffer,
-    check_named,
-    check_rewards,
-    check_same_goal,
-    check_settings,
-    rows_differ,
-    warn_of_strings,
-)
+from torchrl_glam.replay import _checks
 from torchrl_glam.replay._episodes import Episodes, StepLog
 from torchrl_glam.replay._rows import Layout, under_next
 from torchrl_glam.replay.strategies import (
@@ -117,7 +107,7 @@ class HindsightTransform(Transform):
         trajectory_key: NestedKey = ("collector", "traj_ids"),
     ) -> None:
         super().__init__()
-        check_settings(relabel, strategy, goals_per_transition, reward_scale)
+        _checks.check_settings(relabel, strategy, goals_per_transition, reward_scale)
         self.relabel = relabel
         self.strategy = strategy
         self._copies_of = STRATEGIES.get(strategy, strategy)
@@ -192,8 +182,8 @@ class HindsightTransform(Transform):
         return f"{type(self).__name__}({settings})"
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase | None:
-        check_in_buffer(self)
-        check_entries(tensordict, self._writers)
+        _checks.check_in_buffer(self)
+        _checks.check_entries(tensordict, self._writers)
         num_envs, drawn_from = self._num_envs, self._rng.get_state()
         self._gather(tensordict)
         episodes = self._log.finished()
@@ -222,7 +212,7 @@ class HindsightTransform(Transform):
         entries = dict(batch.items(True, True))
         if self._layout is None or self._layout.given != entries.keys():
             self._layout = Layout.of(batch, self._left_out, self._replaced)
-            warn_of_strings(batch)
+            _checks.warn_of_strings(batch)
         steps = {
             key: entries[key].to(done.device).flatten(0, batch.ndim - 1)
             for key in self._layout.gathered
@@ -231,11 +221,11 @@ class HindsightTransform(Transform):
             steps = {key: value[counted] for key, value in steps.items()}
             track, done = track[counted], done[counted]
         if self.relabel != "none":
-            check_rewards(steps[self.reward_key], self.reward_scale)
+            _checks.check_rewards(steps[self.reward_key], self.reward_scale)
             kinds = steps[self.hindsight_kind_key]
             for named, places in self._layout.goals.items():
                 for key in places:
-                    check_named(steps[key], steps[named], kinds, key, named)
+                    _checks.check_named(steps[key], steps[named], kinds, key, named)
         self._log.append(steps, track, done)
         self._num_envs = num_envs
 
@@ -244,14 +234,14 @@ class HindsightTransform(Transform):
         slots, episode, spans = episodes
         steps = self._log.steps
         pursued = steps[self.goal_key].index_select(0, slots)
-        check_same_goal(pursued, spans.first, self.goal_key)
+        _checks.check_same_goal(pursued, spans.first, self.goal_key)
         if self.relabel == "none":
-            check_capacity(slots.shape[0], self.capacity)
+            _checks.check_capacity(slots.shape[0], self.capacity)
             return self._copy(slots, slots.shape[0])
         filled = steps[self.hindsight_kind_key].index_select(0, slots) >= 0
         step, slot = filled.nonzero(as_tuple=True)
         goals = steps[self.hindsight_goal_key][slots[step], slot].to(pursued.dtype)
-        other = rows_differ(goals, pursued[step])
+        other = _checks.rows_differ(goals, pursued[step])
         step, slot = step[other], slot[other]
         named = named_goals(spans, episode[step], step, goals[other])
         copies = self._copies_of(named, spans)
@@ -275,7 +265,7 @@ class HindsightTransform(Transform):
             is_context = torch.zeros(total, dtype=torch.bool, device=slots.device)
             is_context[begin:] = ~draw_from_each(repeated, self.goals_per_transition, self._rng)
             total -= int(is_context.sum())
-        check_capacity(total, self.capacity)
+        _checks.check_capacity(total, self.capacity)
         rows = self._copy(torch.cat([slots, repeated]), begin)
         for key, replaced in self._layout.goals.items():
             values = self._log.steps[key][named_at].index_select(0, copy)

@@ -49,9 +49,7 @@ def close_rollout(
         (tensor([False, False,  True]), tensor([False, False,  True]))
     """
     if not rollout.ndim:
-        raise ValueError(
-            "The rollout's batch size ([]) must have a last dimension of time, [*B, T]."
-        )
+        raise ValueError("The rollout's batch size ([]) must have a dimension of time, [*B, T].")
     ends = (done_key, terminated_key)
     check_entries(rollout, dict.fromkeys(map(under_next, ends), "the environment"))
     closed = rollout.clone(recurse=False)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import torch
@@ -116,9 +116,7 @@ class GoalKindSampler(GroupSampler):
         if ratio is not None:
             _check_ratio(ratio)
         elif hindsight_only:
-            raise ValueError(
-                "hindsight_only (True) needs a ratio: without it both are drawn alike."
-            )
+            raise ValueError("hindsight_only (True) needs a ratio: else both are drawn alike.")
         super().__init__(num_groups=2 * len(prior))  # original, then hindsight, of every kind
         self.prior = [weight / sum(prior) for weight in prior]
         self.ratio = ratio
@@ -141,14 +139,12 @@ class GoalKindSampler(GroupSampler):
         kinds = len(self.prior)
         sides = (sizes[:kinds], sizes[kinds:])
         if self.ratio is None:
-            stored = [sum(both) for both in zip(*sides, strict=True)]
-            totals = self._split(batch_size, stored)
+            stored = list(zip(*sides, strict=True))
+            totals = self._split(batch_size, list(map(sum, stored)))
             # a kind's rows are drawn alike: its share of hindsight is that of the buffer
-            pairs = [
-                self._round(n, [side[k] for side in sides]) if n else [0, 0]
-                for k, n in enumerate(totals)
-            ]
-            return [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
+            parts = zip(totals, stored, strict=True)
+            pairs = [self._round(n, both) if n else (0, 0) for n, both in parts]
+            return [*chain(*zip(*pairs, strict=True))]
         wanted = self._sides(batch_size, self.ratio, [sum(side) for side in sides])
         ways = (self._round if self.hindsight_only else self._split, self._split)
         return [
@@ -290,7 +286,4 @@ class GoalBalancedSampler(GoalKindSampler):
 
 def _check_ratio(ratio: float) -> None:
     if not 0 <= ratio <= 1:
-        raise ValueError(
-            f"ratio ({ratio}) must be in [0, 1]: it is the share of hindsight transitions in a "
-            "batch."
-        )
+        raise ValueError(f"ratio ({ratio}) must be in [0, 1]: a batch's share of hindsight rows.")

@@ -110,7 +110,7 @@ STRATEGIES: dict[str, Strategy] = {"future": future, "final": final}
 def named_goals(
     episodes: Spans, episode: torch.Tensor, place: torch.Tensor, goals: torch.Tensor
 ) -> NamedGoals:
-    """Finds out which of the goals named in episodes, any type, [S', ...], are equal.
+    """Numbers the goals named in episodes, any type, [S', ...]: equal ones alike.
 
     ``episode`` and ``place``, int64 [S'], say where each was named, in ascending order. Returns one
     entry a step and goal; of a goal in two slots of one step, the first.
