@@ -224,11 +224,6 @@ def test_importance_weights_of_prioritised_replay():
     torch.testing.assert_close(column, weighted)
 
 
-def test_other_value_estimators_are_refused():
-    with pytest.raises(NotImplementedError, match="TDLambda"):
-        toy.make_loss().make_value_estimator(ValueEstimators.TDLambda, gamma=0.9, lmbda=0.9)
-
-
 class _ActorWithParameters(CandidateActor):
     def __init__(self):
         super().__init__()
@@ -287,30 +282,19 @@ def test_a_bad_row_is_named(key, index, value, error, message):
         loss(batch)
 
 
-def test_missing_entries_and_wrong_shapes_are_named():
+def test_missing_and_wrong_entries_and_other_estimators_are_named():
     loss, _ = loss_with_updater()
     with pytest.raises(KeyError, match="goal_tokens"):
         loss(toy.make_batch().exclude("goal_tokens"))
     with pytest.raises(KeyError, match="terminated"):
         loss(toy.make_batch().exclude(("next", "terminated")))
+    reward, terminated = ("next", "reward"), ("next", "terminated")
     for key, change, message in (
-        (
-            "action",
-            lambda x: x.unsqueeze(-1),
-            r"'action' is torch.int64 of shape \[7, 1\] .* \[7\]",
-        ),
+        ("action", lambda x: x[:, None], r"'action' is torch.int64 of shape \[7, 1\] .* \[7\]"),
         ("action", torch.Tensor.double, r"'action' is torch.float64 of .* must be integers"),
-        (
-            ("next", "reward"),
-            lambda x: x.squeeze(-1),
-            r"'reward'\) .* \[7\] .* numbers of shape \[7, 1\]",
-        ),
-        (
-            ("next", "terminated"),
-            lambda x: x.squeeze(-1),
-            r"'terminated'\) .* \[7\] .* bool of shape \[7, 1\]",
-        ),
-        (("next", "terminated"), torch.Tensor.byte, r"'terminated'\) is torch.uint8 .* bool"),
+        (reward, torch.Tensor.flatten, r"'reward'\) .* \[7\] .* numbers of shape \[7, 1\]"),
+        (terminated, torch.Tensor.flatten, r"'terminated'\) .* \[7\] .* bool of shape \[7, 1\]"),
+        (terminated, torch.Tensor.byte, r"'terminated'\) is torch.uint8 .* bool"),
     ):
         batch = toy.make_batch()
         with pytest.raises(ValueError, match=message):
@@ -319,6 +303,8 @@ def test_missing_entries_and_wrong_shapes_are_named():
         loss(toy.make_batch()[:0])
     with pytest.raises(ValueError, match=r"num_actions \(5\) differs .* scored \(4\)"):
         loss_with_updater(num_actions=5)[0](toy.make_batch())
+    with pytest.raises(NotImplementedError, match="TDLambda"):
+        loss.make_value_estimator(ValueEstimators.TDLambda, gamma=0.9, lmbda=0.9)
 
 
 def test_weights_that_are_not_finite_are_noticed():

@@ -279,9 +279,7 @@ def test_a_batch_beyond_the_capacity_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    "transform",
-    [HindsightTransform(), SegmentMultiStepTransform(3, 0.9), SubgoalFilter(torch.eq)],
-    ids=["her", "n-step", "sub-goals"],
+    "transform", [HindsightTransform(), SegmentMultiStepTransform(3, 0.9), SubgoalFilter(torch.eq)]
 )
 @pytest.mark.parametrize("wrap", [Compose, lambda t: t], ids=["compose", "alone"])
 def test_use_in_an_environment_is_refused(transform, wrap):

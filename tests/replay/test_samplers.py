@@ -64,6 +64,7 @@ SAMPLERS = [
     lambda: GoalKindSampler([1], 0.5),
     lambda: GoalBalancedSampler([1], 0.5),
 ]
+OTHERS = [*SAMPLERS, lambda: GoalKindSampler([1, 0], 0.5)]
 each_sampler = pytest.mark.parametrize("make_sampler", SAMPLERS, ids=["ratio", "kinds", "goals"])
 
 
@@ -162,10 +163,8 @@ def test_a_restored_buffer_draws_as_the_unbroken_one(make_sampler, tmp_path):
         assert (buffer.sample() == other.sample()).all()
 
 
-@pytest.mark.parametrize("make_other", [*SAMPLERS, lambda: GoalKindSampler([1, 0], 0.5)])
-@pytest.mark.parametrize(
-    "make_sampler", [*SAMPLERS, lambda: GoalKindSampler([1, 0], 0.5), RandomSampler]
-)
+@pytest.mark.parametrize("make_other", OTHERS)
+@pytest.mark.parametrize("make_sampler", [*OTHERS, RandomSampler])
 def test_with_the_state_of_another_sampler_rows_are_read_anew(make_sampler, make_other):
     buffer, other = make_buffer(make_sampler()), make_buffer(make_other())
     buffer.extend(rows([True] * 10 + [False] * 40))

@@ -95,10 +95,7 @@ def test_what_cannot_be_numbered_is_refused():
         number_trajectories(TensorDict({}, [1, 2]), 0)
 
 
-def test_trajectories_without_numbers_are_named():
-    batch = TensorDict({"next": {"done": torch.zeros(1, 2, 1).bool()}}, [1, 2])
-    with pytest.raises(KeyError, match="the collector must number its trajectories"):
-        unfinished_trajectories(batch)
+def test_short_numbers_have_room():
     ids = {"collector": {"traj_ids": torch.tensor([[1, 2]], dtype=torch.int32)}}
     numbered = number_trajectories(TensorDict(ids, [1, 2]), 1)["collector", "traj_ids"]
     assert numbered.tolist() == [[2**32 + 1, 2**32 + 2]]

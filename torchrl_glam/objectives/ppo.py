@@ -131,10 +131,7 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
             kind, own = KLPENPPOLoss, {"beta": kl_coeff, "increment": 1.0, "decrement": 1.0}
         # The actor runs on the scores of this pass; built without running, as KLPENPPOLoss does for
         # the old distribution, it takes the recorded ones.
-        copy = [
-            TensorDictModule(nn.Identity(), [unravel_key((_NOW, key))], [key])
-            for key in self._scores
-        ]
+        copy = [TensorDictModule(nn.Identity(), [(_NOW, key)], [key]) for key in self._scores]
         self.heads = kind(
             ProbabilisticTensorDictSequential(*copy, *actor),
             value,
@@ -221,7 +218,7 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
         bootstraps = (following[keys.done] & ~following[keys.terminated]).squeeze(-1)
         if bootstraps.any():
             ends = following.select(*state_keys(self.trunk, [self.value]))[bootstraps]
-            next_value[bootstraps] = self.value(self.trunk(ends))[keys.value]
+            next_value[bootstraps] = self.value(self.trunk(ends))[keys.value].to(value.dtype)
         rows.set(("next", keys.value), next_value)
         return self.value_estimator(rows)
 
@@ -230,13 +227,16 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
         keys = self.tensor_keys
         inputs = state_keys(self.trunk, [self.actor, self.value])
         now = self.value(self.trunk(rows.select(*inputs, keys.action)[relabelled]))
-        rows[keys.value][relabelled] = now[keys.value]
+        found = {keys.value: now[keys.value]}
         if self.clip_center == "behaviour":
             log_prob = self.actor.get_dist(now).log_prob(now[keys.action])
             recorded = rows[keys.sample_log_prob][relabelled]
-            rows[keys.clip_center][relabelled] = ratio_center(log_prob, recorded)
-            for key in self._scores if self.objective == "kl" else ():
-                rows[key][relabelled] = now[key]
+            found[keys.clip_center] = ratio_center(log_prob, recorded)
+            found |= {key: now[key] for key in self._scores if self.objective == "kl"}
+        for key, values in found.items():
+            entry = rows[key]  # a copy, if rows are stacked lazily
+            entry[relabelled] = values.to(entry.dtype)
+            rows.set(key, entry)
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
