@@ -77,12 +77,8 @@ def test_loss_is_that_of_each_question_read_alone(tokenizer):
 
 def test_what_cannot_be_read_is_refused(tokenizer):
     model, prompt = make_architecture("t5", tokenizer), "Goal: Grasp red cow"
-    for readings, numbers in (
-        ([], r"\[\]"),
-        ([Reading(prompt, [])], r"\[0\]"),
-        ([*READINGS, Reading(prompt, [])], r"\[0, 2\]"),
-    ):
-        with pytest.raises(ValueError, match=rf"readings have {numbers} answers"):
+    for readings in ([], [Reading(prompt, [])], [*READINGS, Reading(prompt, [])]):
+        with pytest.raises(ValueError, match="answers: all must have the same number, and text"):
             encode_readings(tokenizer, readings)
     nothing = encode_readings(tokenizer, [Reading(prompt, [[("", True)], [(" Grasp", False)]])])
     with pytest.raises(ValueError, match="batch has no token to predict"):

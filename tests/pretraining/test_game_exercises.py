@@ -1,6 +1,5 @@
 """Reading exercises of any game against answers worked out by hand."""
 
-import math
 from collections import Counter
 
 import pytest
@@ -101,11 +100,7 @@ def test_questions_about_a_state_differ_and_come_by_their_weights():
     [
         ({"moves": []}, "moves is empty"),
         ({"weights": {"plan": 1.0}}, r"weights has unknown exercises \['plan'\]"),
-        (
-            {"weights": {"goal": -1.0, "shared": 1.0}},
-            r"weights \(.*\) must be numbers of at least 0",
-        ),
-        ({"weights": {"goal": math.nan}}, r"weights \(.*\) must be numbers of at least 0"),
+        ({"weights": {"goal": float("nan"), "shared": 1.0}}, r"weights \(.*\) must be numbers"),
         ({"questions": 0}, r"questions \(0\) must be at least 1 and at most 5"),
         ({"questions": 6}, r"questions \(6\) must be at least 1 and at most 5"),
     ],

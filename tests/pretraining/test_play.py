@@ -3,6 +3,7 @@
 import pytest
 import torch
 from corridor import PLACES, Corridor
+from torch.nn.utils import parameters_to_vector
 from torchrl.envs import TransformedEnv
 
 from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
@@ -67,6 +68,11 @@ def test_a_copy_comes_to_choose_what_the_oracle_chooses(parts):
     assert share() > before + 0.2
 
 
-def test_less_than_a_batch_is_refused(parts):
+@pytest.mark.parametrize("num_batches", [1, 2, 10])
+def test_a_few_batches_are_enough(parts, num_batches):
+    """The rate rises within them, so that the weights move; less than one is refused."""
+    before = parameters_to_vector(parts[0].parameters()).detach().clone()
+    imitate(*parts, 16 * num_batches, batch_size=16)
+    assert (parameters_to_vector(parts[0].parameters()) - before).abs().max() > 1e-5
     with pytest.raises(ValueError, match=r"num_steps \(10\) must be at least batch_size \(16\)"):
         imitate(*parts, 10, batch_size=16)

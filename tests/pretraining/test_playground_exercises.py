@@ -191,7 +191,5 @@ def test_unknown_exercises_are_refused():
     with pytest.raises(ValueError, match=r"unknown exercises \['goal'\]: known are \['here'"):
         PlaygroundExercises(shares={"goal": 1.0})
     for shares in ({"kind": -1.0, "asked": 3.0}, {"kind": 0.0}, {}):
-        with pytest.raises(
-            ValueError, match=r"shares \(.*\) must be numbers of at least 0, not all"
-        ):
+        with pytest.raises(ValueError, match=r"shares \(.*\) must be numbers of at least 0, not"):
             PlaygroundExercises(shares=shares)

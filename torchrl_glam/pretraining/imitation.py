@@ -5,6 +5,7 @@ It is free of the noise of reinforcement learning, and no way to train an agent.
 
 import torch
 from tensordict.nn import TensorDictModuleBase
+from torch.optim.lr_scheduler import OneCycleLR
 from torchrl.envs import EnvBase
 from tqdm import tqdm
 
@@ -56,9 +57,8 @@ def imitate(
     steps = env.rollout(length, oracle, break_when_any_done=False).flatten()
     order = torch.randperm(len(steps))[: num_batches * batch_size].split(batch_size)
     optimizer = torch.optim.Adam(trunk.parameters(), lr=lr, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, lr, total_steps=num_batches, pct_start=0.1
-    )
+    cycle = max(num_batches, 3)  # of which it needs two to rise
+    schedule = OneCycleLR(optimizer, lr, cycle, pct_start=max(0.1, 2 / cycle))
     for rows in tqdm(order, desc="imitate the shortest plan"):
         batch = steps[rows]
         scores, mask = trunk(batch)[trunk.out_keys[0]], batch[trunk.in_keys[-1]]
