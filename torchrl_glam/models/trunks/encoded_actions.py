@@ -64,7 +64,7 @@ class EncodedActionsTrunk(TensorDictModuleBase):
     def count_tokens(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Tokens of all encoder passes, and nodes of the trie, of each state ``[*B]``."""
         prompts, nodes = self.trunk.count_tokens(tensordict)
-        *_, actions, mask = (tensordict.get(key) for key in self.in_keys)
+        *_, actions, mask = (tensordict[key] for key in self.in_keys)
         read = ((actions != self.trunk.prompt.pad_id) & mask.unsqueeze(-1)).sum((-1, -2))
         return prompts * (1 + mask.sum(-1)) + read, nodes
 
@@ -74,7 +74,7 @@ class EncodedActionsTrunk(TensorDictModuleBase):
         if only != "embeddings":
             tensordict = self.trunk(tensordict, only="scores" if only is None else only)
         if only in (None, "embeddings"):
-            batch = tensordict.get(self.in_keys[-1]).shape[:-1]
+            batch = tensordict[self.in_keys[-1]].shape[:-1]
             embeddings = self._embeddings(*self.trunk.flat_inputs(tensordict))
             tensordict.set(self.out_keys[1], embeddings.view(*batch, *embeddings.shape[1:]))
         return tensordict
