@@ -196,7 +196,7 @@ class GoalJudge:
         rows, places = [], []
         for question in questions:
             first, rest, *answers = (tokens[text] for text in question)
-            if answers[0] in answers[1:]:
+            if len(set(answers)) < len(answers):
                 raise ValueError(
                     f"yes ({question[2]!r}) and no ({question[3:]!r}) have the same tokens: choose "
                     "answers that the tokenizer tells apart"
