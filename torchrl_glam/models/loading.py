@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import torch
@@ -304,9 +303,9 @@ def _with_lora(model: PreTrainedModel, lora: LoraConfig) -> PreTrainedModel:
         [config] = model.peft_config.values()
         if isinstance(config.target_modules, str):  # a pattern
             config.target_modules = sorted(model.targeted_module_names)
-        with TemporaryDirectory() as folder:  # what cannot be loaded again is refused at once
-            config.save_pretrained(folder)
-            adapter_settings(Path(folder))
+        given = config.to_dict().items()
+        given = {k: list(v) if isinstance(v, (set, tuple)) else v for k, v in given}
+        adapter_settings(given, "lora")  # what cannot be loaded again is refused at once
         return model
     except ValueError as error:
         if "target modules" not in str(error).lower():
