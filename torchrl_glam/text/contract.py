@@ -206,5 +206,5 @@ def _check(said: Mapping[str, Any], env: str) -> None:
     ids = said.get("goal_kind_ids")
     if ids is not None:
         fit = len(ids) == len(said.get("goal_texts") or ())
-        fit = fit and 0 <= min(ids) <= max(ids) < len(kinds)
+        fit = fit and all(0 <= kind < len(kinds) for kind in ids)
         require(fit, "goal_kind_ids", "be an index into goal_kinds for each of goal_texts")
