@@ -84,7 +84,7 @@ class AgentCard:
                 raise ValueError(f"{key} ({value}) must be {expected}")
 
         sizes, actions = self.hidden_sizes, self.num_actions
-        listed = isinstance(sizes, (list, tuple)) and len(sizes) <= 64
+        fits = isinstance(sizes, (list, tuple)) and len(sizes) <= 64 and all(map(_is_whole, sizes))
         settings = isinstance(self.environment, dict) and _is_plain(self.environment)
         plain = (
             "a dictionary of text without control characters, numbers, truth values, lists and "
@@ -93,7 +93,6 @@ class AgentCard:
         require("environment", settings, plain)
         require("template", isinstance(self.template, PromptTemplate), "a PromptTemplate")
         whole = "from 1 to 1048576"
-        fits = listed and all(map(_is_whole, sizes))
         require("hidden_sizes", fits, f"a list of at most 64 whole numbers {whole}")
         require("num_actions", actions is None or _is_whole(actions), f"a whole number {whole}")
         require("num_critics", _is_whole(self.num_critics, 0, 64), "a whole number from 0 to 64")
@@ -135,8 +134,7 @@ class AgentCard:
                 raise ValueError(f"it holds a {type(values).__name__}, expected entries by name")
             if (written := values.pop("format", None)) != 1:
                 raise ValueError(f"format ({written!r}) must be 1: a later version wrote it")
-            known = {entry.name for entry in fields(cls)}
-            if unknown := sorted(set(values) ^ known):
+            if unknown := sorted(values.keys() ^ {entry.name for entry in fields(cls)}):
                 raise ValueError(f"the entries {unknown} are missing or unknown")
             values["template"] = _read_template(values["template"])
             return cls(**values)

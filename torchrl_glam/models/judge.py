@@ -124,8 +124,6 @@ class GoalJudge:
         if len(trajectory) < 2:
             return []
         goals = _checked(self.goals(trajectory)) if callable(self.goals) else self.goals
-        if not goals:
-            return []
         with torch.no_grad():
             probabilities = self.log_odds([trajectory], [goals]).sigmoid().tolist()
         ranked = sorted(zip(probabilities, goals, strict=True), key=lambda pair: -pair[0])

@@ -145,8 +145,7 @@ def check_composition(
     builder = PromptBuilder(tokenizer, template)
 
     def ids(text: str) -> Tensor:
-        ids = tokenizer(text, add_special_tokens=False).input_ids
-        return torch.tensor([ids], dtype=torch.long)
+        return torch.tensor([tokenizer(text, add_special_tokens=False).input_ids], dtype=torch.long)
 
     def piece(slot: str, text: str) -> Tensor:
         return ids(template.lead(slot) + text)

@@ -44,14 +44,8 @@ class EncodedActionsTrunk(TensorDictModuleBase):
                 "put the action into: use critic_input='observation-action', whose embeddings have "
                 "read prompt and action as one text there"
             )
-        self.trunk = trunk
-        self.in_keys = trunk.in_keys
-        self.out_keys = trunk.out_keys
-
-    @property
-    def embedding_dim(self) -> int:
-        """Width D of the embeddings."""
-        return self.trunk.embedding_dim
+        self.trunk, self.embedding_dim = trunk, trunk.embedding_dim
+        self.in_keys, self.out_keys = trunk.in_keys, trunk.out_keys
 
     def check_exactness(self) -> None:
         """As ``check_exactness`` of the trunk that is wrapped."""

@@ -192,11 +192,10 @@ class CandidateTrunk(TensorDictModuleBase):
             raise ValueError(f"only ({only!r}) must be None or one of {get_args(Part)}")
         alike = distinct_rows(*(inputs[:2] if only == "prompt" else inputs))
         if alike is not None:
-            rows, _ = alike
             if only != "prompt":  # which reads no candidates
                 # Errors name a state by its place in the batch.
                 admissible_tokens(*inputs[2:], self.prompt.pad_id)
-            inputs = tuple(value[rows] for value in inputs)
+            inputs = tuple(value[alike[0]] for value in inputs)
         num_states = len(inputs[-1])
         spare = -num_states % (8 if num_states <= 64 else 32)
         if spare and self.pad_to_multiple_of > 1:
