@@ -69,6 +69,8 @@ def test_hindsight_goals_may_be_text_or_ids(tokenizer):
     assert tokens.tolist() == [expected]
     transform = TokenizeText(tokenizer, goal_texts=goals)
     assert (transform(as_ids)["hindsight", "goal_tokens"] == tokens).all()
+    as_ids["hindsight", "goal_id"] = as_ids["hindsight", "goal_id"].to(torch.int8)
+    assert (transform(as_ids)["hindsight", "goal_tokens"] == tokens).all()
     assert "hindsight" not in transform(as_ids.exclude("hindsight"))
 
 

@@ -54,7 +54,7 @@ class TokenizeText(Transform):
         goal_key, observation_key, actions_key, hindsight_goal_key: text to read. Defaults:
             ``"goal"``, ``"observation"``, ``"actions"``, ``("hindsight", "goal")``. The last may
             be missing from the environment.
-        hindsight_goal_id_key: ids of hindsight goals to read where there is no text, int64
+        hindsight_goal_id_key: ids of hindsight goals to read where there is no text, integers
             ``[*B, H]``, -1 for none. Default: ``("hindsight", "goal_id")``. May be missing too.
         action_key: index of the action, int64 ``[*B]``, for a memory. Default: ``"action"``.
         goal_tokens_key, observation_tokens_key, action_tokens_key, hindsight_tokens_key: tokens to
@@ -207,7 +207,7 @@ class TokenizeText(Transform):
             # The id -1 stands for no text.
             table = torch.from_numpy(self._caches[0].tokenize(["", *self._list_goals()]))
             self._goal_table = table.to(ids.device)
-        return embedding(ids + 1, self._goal_table)
+        return embedding(ids.long() + 1, self._goal_table)
 
     def _list_goals(self) -> Sequence[str]:
         """The texts that ids of hindsight goals count in."""
