@@ -24,8 +24,9 @@ ADAPTERS = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+# Files of weights, of this and other libraries.
 _TENSORS = (".safetensors", ".bin", ".pt", ".gguf", ".h5", ".msgpack", ".ot", ".onnx")
-# Most bytes of a file that is no tensors: the largest vocabularies have some 40 MB.
+# Most bytes of any other file: the largest vocabularies have some 40 MB.
 _LARGEST = 2**28
 # Most layers or experts that a configuration may ask for.
 _MOST_LAYERS = 4_096

@@ -236,10 +236,9 @@ def _load(kind: type, name: str | Path, **kwargs):
         if isinstance(error, FileNotFoundError) and Path(name).is_dir():
             raise  # check_folder names what is missing
         raise FileNotFoundError(
-            f"name ({str(name)!r}) could not be loaded: it is none of the embedded models "
-            f"{EMBEDDED}, no folder with a model and its tokenizer, such as recipes/pretrain.py "
-            "makes for a game, and the hub gave none of that id (no network, or no such model). "
-            f"Reason given: {shorten(error)}"
+            f"name ({str(name)!r}) could not be loaded: it must be an embedded model {EMBEDDED}, a "
+            "folder with a model and its tokenizer, such as recipes/pretrain.py writes, or the id "
+            f"of a model on the hub (no network, or no such model). Reason given: {shorten(error)}"
         ) from error
     except RecursionError as error:
         raise ValueError(f"name ({str(name)!r}) has JSON files nested too deeply") from error

@@ -41,7 +41,7 @@ class Oracle(Protocol):
         """Writes the action, the first of a shortest plan."""
 
     def shortest_plans(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Which actions begin a shortest plan, ``bool [*B, A]``, and its steps, ``int64 [*B]``."""
+        """Actions that begin a shortest plan, ``bool [*B, A]``, and its steps, ``int64 [*B]``."""
 
 
 class GameStep(NamedTuple):
@@ -61,7 +61,7 @@ class GameStep(NamedTuple):
 
 @dataclass(frozen=True)
 class EnvDescription:
-    """What an environment says of itself beyond its tensors, by attributes of the same names.
+    """An environment's description of itself beyond its tensors, by attributes of the same names.
 
     Attributes:
         num_actions: candidate actions of a state, admissible or not (A), from its specs.

@@ -107,7 +107,7 @@ class DecoderOnlyTrunk(CandidateTrunk):
         return masks if self.windows and len(kinds) > 1 else masks[[*masks][-1]]
 
     def _near(self, kind: str, tokens: int, positions: Tensor) -> Tensor:
-        """What layers of a kind see by position: the last tokens, or those of the same chunk."""
+        """The positions that layers of a kind see: the last tokens, or those of the same chunk."""
         seeing, seen = positions[:, None, :, None], positions[:, None, None]
         if kind == "sliding_attention":
             return seeing - seen < tokens
