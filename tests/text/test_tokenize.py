@@ -10,15 +10,8 @@ from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
 from torchrl_glam.envs import PlaygroundTextEnv
-from torchrl_glam.text import (
-    PromptTemplate,
-    TokenizeText,
-    decode_text,
-    encode_text,
-    join_segments,
-    token_cache,
-)
-from torchrl_glam.text.encoding import cut_text
+from torchrl_glam.text import PromptTemplate, TokenizeText, decode_text, encode_text, token_cache
+from torchrl_glam.text.encoding import cut_text, join_segments
 
 
 def make_env(tokenizer, **lengths):

@@ -150,8 +150,7 @@ class TokenizeText(Transform):
                     "writes (is the environment made with text=True?)"
                 )
             # Goal and observation are part of the prompt, whatever they say.
-            always = cache is not self._caches[2]
-            next_tensordict.set(out_key, cache.tokens_of(text, always_lead=always))
+            next_tensordict.set(out_key, cache.tokens_of(text, always_lead=cache.name != "action"))
         self._check_composition(*(next_tensordict.get(key) for key in self.in_keys[:2]), counts)
         if self._memory.tokens:
             seen, actions = (next_tensordict.get(key) for key in self._token_keys[1:3])

@@ -67,7 +67,6 @@ class DecoderOnlyTrunk(CandidateTrunk):
                     raise
 
     def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
-        base = self.base_model
         longest = prompt.shape[1]
         last = prompt_mask.sum(-1, keepdim=True) - 1
         if self.limit is not None and longest + trie.tokens.shape[1] - 1 > self.limit.tokens:
@@ -77,7 +76,7 @@ class DecoderOnlyTrunk(CandidateTrunk):
         # Of a node, the prompt's last position plus its depth; padding needs none of its own.
         positions = torch.arange(longest, device=last.device).minimum(last)
         positions = torch.cat([positions, last + trie.depth[:, 1:]], 1)
-        hidden = text_model(base)(
+        hidden = text_model(self.base_model)(
             input_ids=torch.cat([prompt, trie.tokens[:, 1:]], 1),
             attention_mask=self._attention(prompt_mask, trie, positions),
             position_ids=positions,
