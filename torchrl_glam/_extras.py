@@ -1,4 +1,4 @@
-"""What to install where an optional package is missing."""
+"""Errors for missing optional packages, which say what to install."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

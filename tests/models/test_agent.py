@@ -166,6 +166,7 @@ def test_what_is_missing_is_named_with_the_remedy(export, tmp_path):
         ({"num_actions": 1e300}, r"num_actions \(1e\+300\) must be"),
         ({"model": ["tiny"]}, r"model \(\['tiny'\]\) must be text"),
         ({"model": "\x1b[2J"}, r"model \('\\x1b\[2J'\) must be text .*control characters"),
+        ({"model": "\ud800"}, r"model \('.*'\) must be text"),  # half a character
         ({"environment": {"a": "\x1b]0;a\x07"}}, r"environment .* must be a dictionary of text"),
         ({"environment": {"a": {"a": [[[[[[[[[0]]]]]]]]]}}}, r"at most eight deep"),
         ({"template": {"text": " " * 300_000}}, r"template.text \('\) must be text of 20,000"),

@@ -131,6 +131,8 @@ def test_kinds_that_do_not_fit_are_refused(folders, tmp_path):
     for kind, why in (("adapter", "needs a model with adapters"), ("both", "must be one of")):
         with pytest.raises(ValueError, match=rf"kind \('{kind}'\) {why}"):
             export_agent(tmp_path / "other", model, tokenizer, kind=kind)
+    with pytest.raises(ValueError, match=r"card.num_critics \(1\) must be 0, as many as critics"):
+        export_agent(tmp_path / "other", model, tokenizer, card=AgentCard())
     assert not (tmp_path / "other").exists()
 
 

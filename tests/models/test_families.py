@@ -27,6 +27,7 @@ from torchrl_glam.models import (
     DecoderOnlyTrunk,
     EncodedActionsTrunk,
     EncoderDecoderTrunk,
+    OnDevice,
     ScoresOnly,
     load_language_model,
     make_trunk,
@@ -244,6 +245,18 @@ def test_models_that_trunks_cannot_read_are_refused(tokenizer):
         make_trunk(T5EncoderModel(t5), tokenizer)
     with pytest.raises(ValueError, match="GPT2Model.*language-model head"):
         make_trunk(GPT2Model(gpt2), tokenizer)
+
+
+def test_inputs_that_are_missing_or_do_not_fit_are_named(tokenizer):
+    trunk, states = trunk_of("t5", tokenizer), make_states(tokenizer)
+    for key in trunk.in_keys:
+        for module in (trunk, OnDevice(ScoresOnly(trunk))):
+            with pytest.raises(KeyError, match=f'"{key}" not found'):
+                module(states.exclude(key))
+    mask = states["action_mask"]
+    for wrong, what in ((mask.int(), r"int32 \(3, 5\)"), (mask[:, :2], r"bool \(3, 2\)")):
+        with pytest.raises(ValueError, match=rf"'action_mask' is torch.{what} .*'action_tokens'"):
+            trunk(states.clone().set("action_mask", wrong))
 
 
 @pytest.mark.parametrize("family", ["t5", "gpt2"])

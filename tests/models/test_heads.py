@@ -108,11 +108,10 @@ def test_bad_scores_are_named():
     broken["score"][0, 1] = math.nan
     with pytest.raises(FloatingPointError, match=r"'score' is NaN or infinite .* \[0\]"):
         actor.get_dist(broken)
-    short = good.clone().set("action_mask", torch.ones(2, 3, dtype=torch.bool))
-    with pytest.raises(
-        ValueError, match=r"'score' has shape \(2, 2\) and 'action_mask' .* \(2, 3\)"
-    ):
-        actor.get_dist(short)
+    message = r"'score' has shape \(2, 2\) and 'action_mask' is torch.{}: .* the mask bool"
+    for mask, kind in ((torch.ones(2, 3) > 0, r"bool \(2, 3\)"), (torch.ones(2, 2), r"float32 .*")):
+        with pytest.raises(ValueError, match=message.format(kind)):
+            actor.get_dist(good.clone().set("action_mask", mask))
     with pytest.raises(KeyError, match="score"):
         actor.get_dist(good.exclude("score"))
 

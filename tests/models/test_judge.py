@@ -231,6 +231,7 @@ def test_rows_of_a_wrapped_game_are_relabelled_with_what_it_names():
         ({"no": []}, r"yes \('yes'\) and no \(\[\]\) must be answers"),
         ({"yes": " "}, r"yes \(' '\) and no \('no'\) must be answers"),
         ({"no": "yes"}, r"yes \(' yes'\) and no \(\[' yes'\]\) have the same tokens"),
+        ({"no": ["no", "no"]}, r"yes \(' yes'\) and no \(\[' no', ' no'\]\) have the same tokens"),
         ({"prompt": "Was it reached?"}, r"prompt \('Was .*\) must have the slot"),
         ({"prompt": "{goal}?"}, r"prompt \('\{goal\}\?'\) must have two words"),
         ({"prompt": "{goal} {now}"}, r"slot \{now\}, .* None: .* \['before', 'action'"),

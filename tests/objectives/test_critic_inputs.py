@@ -159,7 +159,10 @@ def test_tokens_of_encoded_actions_by_hand(tokenizer):
     """The prompt once to score, and once more with each admissible action."""
     trunk = make_trunk(make_model("flan-t5", tokenizer), tokenizer)
     scored = trunk.count_tokens(states := make_states(tokenizer))
-    encoded, _ = make_critic(trunk, "encoded-action", num_actions=5, hidden_sizes=(8,))
+    sizes = {"num_actions": 5, "hidden_sizes": (8,)}
+    encoded, _ = make_critic(trunk, "encoded-action", **sizes)
+    encoded, _ = make_critic(encoded, "encoded-action", **sizes)  # for a second critic
+    assert make_critic(encoded, **sizes)[0] is trunk
     prompts, nodes = encoded.count_tokens(states)
     for row, state in enumerate(states):
         actions = state["action_tokens"][state["action_mask"]]

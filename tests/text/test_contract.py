@@ -40,6 +40,7 @@ def test_an_environment_that_says_nothing_has_defaults():
     assert [getattr(description, name) for name in others] == [None] * 5
     env = PlaygroundTextEnv(2, goal_sampler=lambda _, n: torch.zeros(n, dtype=torch.int64))
     assert describe_env(env).goal_kind_prior is None  # which a sampler of one's own does not tell
+    assert describe_env(Silent(goal_texts=[], goal_kind_ids=[])).goal_texts == []
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,7 @@ def test_wrappers_hide_nothing(wrap):
             r"Silent.goal_kind_ids .* index into goal_k",
         ),
         ({"goal_kind_ids": [0]}, r"Silent.goal_kind_ids .* for each of goal_texts"),
+        ({"goal_texts": ["Go"], "goal_kind_ids": [-1]}, r"Silent.goal_kind_ids .* index into goal"),
         ({"goal_texts": "Go"}, r"Silent.goal_texts \('Go'\) must be a list of texts"),
         ({"longest_texts": {"actions": ["Go"]}}, r"Silent.longest_texts .* no keys but \('goal',"),
     ],

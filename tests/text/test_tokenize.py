@@ -10,8 +10,8 @@ from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
 from torchrl_glam.envs import PlaygroundTextEnv
-from torchrl_glam.text import TokenizeText, decode_text, encode_text, join_segments, token_cache
-from torchrl_glam.text.encoding import cut_text
+from torchrl_glam.text import PromptTemplate, TokenizeText, decode_text, encode_text, token_cache
+from torchrl_glam.text.encoding import cut_text, join_segments
 
 
 def make_env(tokenizer, **lengths):
@@ -61,6 +61,8 @@ def test_hindsight_goals_may_be_text_or_ids(tokenizer):
     expected = [ids_of(tokenizer, " " + text, 24) for text in (goals[2], "", goals[0])]
     assert tokens.tolist() == [expected]
     transform = TokenizeText(tokenizer, goal_texts=goals)
+    assert (transform(as_ids)["hindsight", "goal_tokens"] == tokens).all()
+    as_ids["hindsight", "goal_id"] = as_ids["hindsight", "goal_id"].to(torch.int8)
     assert (transform(as_ids)["hindsight", "goal_tokens"] == tokens).all()
     assert "hindsight" not in transform(as_ids.exclude("hindsight"))
 
@@ -146,8 +148,22 @@ def test_what_cannot_be_tokenised_is_named(tokenizer):
         TokenizeText(tokenizer, action_length=0)
     with pytest.raises(ValueError, match=r"goal_texts is needed: \('hindsight', 'goal_id'\) holds"):
         TokenizeText(tokenizer)(state_with(goal_id=torch.tensor([[2]])))
+    with pytest.raises(ValueError, match=r"goal_texts \('Sing'\) must be a list of texts"):
+        TokenizeText(tokenizer, goal_texts="Sing")
     with pytest.raises(KeyError, match="text=True"):
         TransformedEnv(PlaygroundTextEnv(2, text=False), TokenizeText(tokenizer)).reset()
+    for key in ("goal", "actions"):
+        for wrong, kind in ((torch.ones(1, 2, 9).long(), "torch.int64"), (["Go"], "NonTensor")):
+            state = state_with().exclude(key).set(key, wrong)
+            with pytest.raises(TypeError, match=rf"{key.removesuffix('s')} must .*, got .*{kind}"):
+                TokenizeText(tokenizer)(state)
+
+
+@pytest.mark.parametrize("keep", [None, "head", "tail"])
+def test_a_length_that_holds_not_even_the_lead_is_named(tokenizer, keep):
+    template = PromptTemplate("Goal: {goal}\n\n{observation}\nAction:")
+    with pytest.raises(ValueError, match=r"observation_length \(1\) is .* '\\n\\n' has 2 tokens"):
+        TokenizeText(tokenizer, template=template, observation_length=1, keep=keep)
 
 
 words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)

@@ -46,8 +46,8 @@ class CandidateActor(ProbabilisticTensorDictSequential):
             ``"action_log_prob"`` too (for PPO). Default: ``False``.
 
     Raises:
-        ValueError: when called, if a state has no admissible candidate, or if scores and mask
-            differ in shape.
+        ValueError: when called, if a state has no admissible candidate, if scores and mask differ
+            in shape, or if the mask is not bool.
         FloatingPointError: when called, if the score of an admissible candidate is not finite.
 
     Examples:
@@ -114,10 +114,10 @@ class _CandidateChoice(ProbabilisticTensorDictModule):
 
 
 def _check_scores(scores: Tensor, mask: Tensor, scores_key: NestedKey, mask_key: NestedKey) -> None:
-    if scores.shape != mask.shape:
+    if scores.shape != mask.shape or mask.dtype != torch.bool:
         raise ValueError(
-            f"{scores_key!r} has shape {tuple(scores.shape)} and {mask_key!r} has shape "
-            f"{tuple(mask.shape)}: both must be [*batch, candidates]."
+            f"{scores_key!r} has shape {tuple(scores.shape)} and {mask_key!r} is {mask.dtype} "
+            f"{tuple(mask.shape)}: both must be [*batch, candidates], and the mask bool."
         )
     admissible = mask.any(-1)
     finite = (scores.detach().isfinite() | ~mask).all(-1)
@@ -184,7 +184,7 @@ class OnDevice(TensorDictModuleBase):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Runs the module."""
-        here = tensordict.get(self.in_keys[0]).device
+        here = tensordict[self.in_keys[0]].device
         there = next((parameter.device for parameter in self.module.parameters()), here)
         if here == there:
             return self.module(tensordict)

@@ -172,8 +172,8 @@ def _make_agent(
     with torch.device("meta"):  # until their weights are known to have the sizes that it tells
         for _ in range(card.num_critics):
             if card.critic == "state":
-                options = {"prompt_embedding_key": trunk.out_keys[-1]}
-                critic = ValueHead(trunk.embedding_dim, card.hidden_sizes, **options)
+                key = trunk.out_keys[-1]
+                critic = ValueHead(trunk.embedding_dim, card.hidden_sizes, prompt_embedding_key=key)
             else:
                 whole, critic = make_critic(trunk, card.critic, **sizes)
             critics.append(critic)

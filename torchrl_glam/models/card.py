@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
+from unicodedata import category
 
 from torchrl_glam._files import open_below, read_json, shorten
 from torchrl_glam.models.critic import CriticInput
@@ -26,7 +27,7 @@ _CHOICES = {
 }
 
 Head = Literal[CriticInput, "state"]
-"""What the value heads read; ``"state"`` is PPO's: the prompt alone, one value."""
+"""Input of the value heads; ``"state"`` is PPO's: the prompt alone, one value."""
 
 
 @dataclass
@@ -43,7 +44,7 @@ class AgentCard:
             ``"observation-action"``.
         hidden_sizes: units of the heads' hidden layers. Default: ``(1024, 1024)``.
         num_actions: candidate slots of the environment that it was trained on; a head of input
-            ``"observation"`` has so many outputs. Default: None, unknown.
+            ``"observation"`` has that many outputs. Default: None, unknown.
         num_critics: value heads; 0 for an agent without. Default: 1.
         model: the base model's name. Default: ``""``, unknown.
         pretraining: what the base model was trained on; name labels of the task there. Default:
@@ -84,7 +85,7 @@ class AgentCard:
                 raise ValueError(f"{key} ({value}) must be {expected}")
 
         sizes, actions = self.hidden_sizes, self.num_actions
-        listed = isinstance(sizes, (list, tuple)) and len(sizes) <= 64
+        fits = isinstance(sizes, (list, tuple)) and len(sizes) <= 64 and all(map(_is_whole, sizes))
         settings = isinstance(self.environment, dict) and _is_plain(self.environment)
         plain = (
             "a dictionary of text without control characters, numbers, truth values, lists and "
@@ -93,7 +94,6 @@ class AgentCard:
         require("environment", settings, plain)
         require("template", isinstance(self.template, PromptTemplate), "a PromptTemplate")
         whole = "from 1 to 1048576"
-        fits = listed and all(map(_is_whole, sizes))
         require("hidden_sizes", fits, f"a list of at most 64 whole numbers {whole}")
         require("num_actions", actions is None or _is_whole(actions), f"a whole number {whole}")
         require("num_critics", _is_whole(self.num_critics, 0, 64), "a whole number from 0 to 64")
@@ -107,7 +107,7 @@ class AgentCard:
         if actions is None and self.critic == "observation":
             raise ValueError(
                 "num_actions (None) must be a whole number with critic 'observation', whose heads "
-                "have so many outputs"
+                "have that many outputs"
             )
 
     def write(self, folder: str | Path) -> None:
@@ -135,8 +135,7 @@ class AgentCard:
                 raise ValueError(f"it holds a {type(values).__name__}, expected entries by name")
             if (written := values.pop("format", None)) != 1:
                 raise ValueError(f"format ({written!r}) must be 1: a later version wrote it")
-            known = {entry.name for entry in fields(cls)}
-            if unknown := sorted(set(values) ^ known):
+            if unknown := sorted(values.keys() ^ {entry.name for entry in fields(cls)}):
                 raise ValueError(f"the entries {unknown} are missing or unknown")
             values["template"] = _read_template(values["template"])
             return cls(**values)
@@ -159,12 +158,9 @@ def _read_template(values: Any) -> PromptTemplate:
 
 
 def _is_text(value: Any, most: int = 20_000) -> bool:
-    """Text that a terminal shows as it is: control characters would be obeyed."""
-    return (
-        isinstance(value, str)
-        and len(value) <= most
-        and not any(ord(c) < 32 and c not in "\n\t" or 127 <= ord(c) < 160 for c in value)
-    )
+    """Text that a terminal shows as it is, without control characters or lone surrogates."""
+    short = isinstance(value, str) and len(value) <= most
+    return short and not any(category(c) in ("Cc", "Cs") and c not in "\n\t" for c in value)
 
 
 def _is_plain(value: Any, depth: int = 8) -> bool:

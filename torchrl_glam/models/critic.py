@@ -18,7 +18,7 @@ CriticInput = Literal["observation-action", "observation", "encoded-action"]
 
 
 def make_critic(
-    trunk: CandidateTrunk,
+    trunk: CandidateTrunk | EncodedActionsTrunk,
     critic_input: CriticInput = "observation-action",
     *,
     num_actions: int,
@@ -28,7 +28,8 @@ def make_critic(
     """The critic with one of the inputs of SAC-GLAM, and the trunk that writes it.
 
     Args:
-        trunk: reads prompt and candidates; its output keys are the critic's input keys.
+        trunk: reads prompt and candidates; its output keys are the critic's input keys. For a
+            second critic, the one that the first call returned will do.
         critic_input: ``"observation-action"`` (Appendix B): one value for each candidate,
             from the hidden state after its last token; the pass that scores it makes it.
             ``"observation"`` (Appendix B): ``num_actions`` values from the prompt's embedding.
@@ -56,6 +57,7 @@ def make_critic(
     """
     if critic_input not in get_args(CriticInput):
         raise ValueError(f"critic_input ({critic_input!r}) must be one of {get_args(CriticInput)}")
+    trunk = getattr(trunk, "trunk", trunk)  # which EncodedActionsTrunk wraps
     _, action_embedding_key, prompt_embedding_key = trunk.out_keys
     keys = {"action_value_key": action_value_key}
     if critic_input == "observation":

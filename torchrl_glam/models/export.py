@@ -78,8 +78,9 @@ def export_agent(
 
     Raises:
         FileExistsError: if the folder holds an export, unless ``overwrite``.
-        ValueError: for an unknown ``kind``, for ``"adapter"`` with a model that has none, or if a
-            file that would be written is a link.
+        ValueError: for an unknown ``kind``, for ``"adapter"`` with a model that has none, for
+            ``"merged"`` with adapters of tied weights, for a card with another number of critics,
+            or if a file that would be written is a link.
 
     Examples:
         >>> import tempfile
@@ -103,6 +104,11 @@ def export_agent(
             f"kind ({kind!r}) needs a model with adapters, and every weight of this "
             f"{type(model).__name__} was trained: use 'merged', which writes it whole"
         )
+    heads = [] if critics is None else critics.data.flatten_keys(".").unbind(0)
+    if card is not None and card.num_critics != len(heads):
+        raise ValueError(
+            f"card.num_critics ({card.num_critics}) must be {len(heads)}, as many as critics given"
+        )
     folder = Path(folder)
     if not overwrite:
         check_no_export(folder)
@@ -113,8 +119,7 @@ def export_agent(
         written.save_pretrained(part)
         tokenizer.save_pretrained(part)
         Path(part, README).unlink(missing_ok=True)  # of peft, with a path of this machine
-        if critics is not None:
-            heads = critics.data.flatten_keys(".").unbind(0)
+        if heads:
             weights = {
                 f"critic.{index}.{name}": value.cpu().contiguous()
                 for index, head in enumerate(heads)

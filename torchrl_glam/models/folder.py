@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,9 @@ ADAPTERS = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-# Most bytes of a file that is no tensors: the largest vocabularies have some 40 MB.
+# Files of weights, of this and other libraries.
+_TENSORS = (".safetensors", ".bin", ".pt", ".gguf", ".h5", ".msgpack", ".ot", ".onnx")
+# Most bytes of any other file: the largest vocabularies have some 40 MB.
 _LARGEST = 2**28
 # Most layers or experts that a configuration may ask for.
 _MOST_LAYERS = 4_096
@@ -70,6 +72,8 @@ def check_folder(folder: Path, *, weights: bool) -> None:
         _check_weights(folder)
     for name in ("config.json", "tokenizer_config.json"):
         for key, value in _read(folder, name).items():
+            if key == "special_tokens_map_file":  # of the machine that saved it; nothing opens it
+                continue
             if key.endswith("_file") and isinstance(value, str):
                 _check_inside(folder, f"{name}: {key}", value)
 
@@ -104,7 +108,7 @@ def _check_plain(folder: Path, entry: Path) -> None:
             f"name ({str(folder)!r}) holds {name!r}, which is a {kind}: only plain files are read "
             "(give a model of the hub's cache by its id, or copy its folder with cp -rL)"
         )
-    tensors = entry.suffix in (".safetensors", ".bin", ".pt", ".gguf")
+    tensors = entry.suffix in _TENSORS
     if kind == "file" and not tensors and (size := entry.stat().st_size) > _LARGEST:
         raise ValueError(
             f"name ({str(folder)!r}) holds {name!r} of {size:,} bytes, expected at most "
@@ -184,21 +188,19 @@ def adapter_base(folder: Path, embedded: Collection[str] = ()) -> str:
     )
 
 
-def adapter_settings(folder: Path) -> dict[str, Any]:
-    """The arguments of a ``peft.LoraConfig`` that adapters were trained with.
+def adapter_settings(given: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """The arguments of a ``peft.LoraConfig`` among those given; errors name their ``owner``.
 
-    They are read by an allow-list, so that nothing in the folder chooses what is imported: no other
+    They are read by an allow-list, so that nothing in a folder chooses what is imported: no other
     kind than LoRA, no unknown field, no expression where a list of names belongs.
     """
     from peft import LoraConfig
 
-    given, defaults = _read(folder, ADAPTERS), LoraConfig().to_dict()
+    defaults = LoraConfig().to_dict()
 
     def refuse(key: str, expected: str) -> None:
-        raise ValueError(
-            f"name ({str(folder)!r}) has {shorten(key)} ({shorten(repr(given.get(key)), 80)}) in "
-            f"its {ADAPTERS}, expected {expected}"
-        )
+        value = shorten(repr(given.get(key)), 80)
+        raise ValueError(f"{owner} has {shorten(key)} ({value}), expected {expected}")
 
     if given.get("peft_type") != "LORA":
         refuse("peft_type", "LORA: no other adapters are loaded")
@@ -235,7 +237,7 @@ def put_adapters(model: PreTrainedModel, folder: Path) -> PeftModel:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    settings = adapter_settings(folder)
+    settings = adapter_settings(_read(folder, ADAPTERS), f"{ADAPTERS} of name ({str(folder)!r})")
     others = f"name ({str(folder)!r}) holds adapters of another model than {type(model).__name__}"
     remedy = "name their own as base_model_name_or_path in adapter_config.json, or copy them again"
     try:

@@ -124,8 +124,6 @@ class GoalJudge:
         if len(trajectory) < 2:
             return []
         goals = _checked(self.goals(trajectory)) if callable(self.goals) else self.goals
-        if not goals:
-            return []
         with torch.no_grad():
             probabilities = self.log_odds([trajectory], [goals]).sigmoid().tolist()
         ranked = sorted(zip(probabilities, goals, strict=True), key=lambda pair: -pair[0])
@@ -196,7 +194,7 @@ class GoalJudge:
         rows, places = [], []
         for question in questions:
             first, rest, *answers = (tokens[text] for text in question)
-            if answers[0] in answers[1:]:
+            if len(set(answers)) < len(answers):
                 raise ValueError(
                     f"yes ({question[2]!r}) and no ({question[3:]!r}) have the same tokens: choose "
                     "answers that the tokenizer tells apart"

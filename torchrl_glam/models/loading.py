@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import torch
@@ -237,10 +236,9 @@ def _load(kind: type, name: str | Path, **kwargs):
         if isinstance(error, FileNotFoundError) and Path(name).is_dir():
             raise  # check_folder names what is missing
         raise FileNotFoundError(
-            f"name ({str(name)!r}) could not be loaded: it is none of the embedded models "
-            f"{EMBEDDED}, no folder with a model and its tokenizer, such as recipes/pretrain.py "
-            "makes for a game, and the hub gave none of that id (no network, or no such model). "
-            f"Reason given: {shorten(error)}"
+            f"name ({str(name)!r}) could not be loaded: it must be an embedded model {EMBEDDED}, a "
+            "folder with a model and its tokenizer, such as recipes/pretrain.py writes, or the id "
+            f"of a model on the hub (no network, or no such model). Reason given: {shorten(error)}"
         ) from error
     except RecursionError as error:
         raise ValueError(f"name ({str(name)!r}) has JSON files nested too deeply") from error
@@ -304,9 +302,9 @@ def _with_lora(model: PreTrainedModel, lora: LoraConfig) -> PreTrainedModel:
         [config] = model.peft_config.values()
         if isinstance(config.target_modules, str):  # a pattern
             config.target_modules = sorted(model.targeted_module_names)
-        with TemporaryDirectory() as folder:  # what cannot be loaded again is refused at once
-            config.save_pretrained(folder)
-            adapter_settings(Path(folder))
+        given = config.to_dict().items()
+        given = {k: list(v) if isinstance(v, (set, tuple)) else v for k, v in given}
+        adapter_settings(given, "lora")  # what cannot be loaded again is refused at once
         return model
     except ValueError as error:
         if "target modules" not in str(error).lower():

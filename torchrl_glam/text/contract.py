@@ -41,7 +41,7 @@ class Oracle(Protocol):
         """Writes the action, the first of a shortest plan."""
 
     def shortest_plans(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Which actions begin a shortest plan, ``bool [*B, A]``, and its steps, ``int64 [*B]``."""
+        """Actions that begin a shortest plan, ``bool [*B, A]``, and its steps, ``int64 [*B]``."""
 
 
 class GameStep(NamedTuple):
@@ -61,7 +61,7 @@ class GameStep(NamedTuple):
 
 @dataclass(frozen=True)
 class EnvDescription:
-    """What an environment says of itself beyond its tensors, by attributes of the same names.
+    """An environment's description of itself beyond its tensors, by attributes of the same names.
 
     Attributes:
         num_actions: candidate actions of a state, admissible or not (A), from its specs.
@@ -206,5 +206,5 @@ def _check(said: Mapping[str, Any], env: str) -> None:
     ids = said.get("goal_kind_ids")
     if ids is not None:
         fit = len(ids) == len(said.get("goal_texts") or ())
-        fit = fit and 0 <= min(ids) <= max(ids) < len(kinds)
+        fit = fit and all(0 <= kind < len(kinds) for kind in ids)
         require(fit, "goal_kind_ids", "be an index into goal_kinds for each of goal_texts")

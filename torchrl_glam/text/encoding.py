@@ -78,13 +78,20 @@ def decode_text(text: Tensor) -> Any:
         >>> decode_text(encode_text([["Grasp", "Release"], ["Go to red lion", ""]]))
         [['Grasp', 'Release'], ['Go to red lion', '']]
     """
-    if not isinstance(text, Tensor) or text.dtype != torch.uint8:
-        kind = text.dtype if isinstance(text, Tensor) else type(text).__name__
-        raise TypeError(f"text must be a uint8 tensor of UTF-8 bytes, got {kind}.")
+    check_bytes(text, "text")
     raw, (*shape, length) = text.cpu().numpy().tobytes(), text.shape
     rows = (raw[row * length : (row + 1) * length] for row in range(math.prod(shape)))
     strings = [decode_bytes(row.rstrip(b"\0"), "text") for row in rows]
     return np.array(strings, dtype=object).reshape(shape).tolist()
+
+
+def check_bytes(text: Any, name: str) -> None:
+    """Refuses what is no tensor of bytes, calling it ``name``."""
+    if not isinstance(text, Tensor) or text.dtype != torch.uint8:
+        kind = text.dtype if isinstance(text, Tensor) else type(text).__name__
+        raise TypeError(
+            f"{name} must be a uint8 tensor of UTF-8 bytes, got {kind}: encode_text makes one"
+        )
 
 
 def decode_bytes(raw: bytes, name: str) -> str:

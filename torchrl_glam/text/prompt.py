@@ -60,8 +60,7 @@ class PromptBuilder(nn.Module):
         if tokenizer.pad_token_id is None:
             raise ValueError("tokenizer has no padding token: set tokenizer.pad_token")
         self.pad_id: int = tokenizer.pad_token_id
-        special = self.template.special_tokens
-        before, after = special_tokens(tokenizer) if special else ([], [])
+        before, after = special_tokens(tokenizer) if self.template.special_tokens else ([], [])
         pieces = [("literal", before)]
         for kind, text in self.template.pieces:
             ids = tokenizer(text, add_special_tokens=False).input_ids if kind == "literal" else []
@@ -145,8 +144,7 @@ def check_composition(
     builder = PromptBuilder(tokenizer, template)
 
     def ids(text: str) -> Tensor:
-        ids = tokenizer(text, add_special_tokens=False).input_ids
-        return torch.tensor([ids], dtype=torch.long)
+        return torch.tensor([tokenizer(text, add_special_tokens=False).input_ids], dtype=torch.long)
 
     def piece(slot: str, text: str) -> Tensor:
         return ids(template.lead(slot) + text)

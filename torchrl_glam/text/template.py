@@ -63,10 +63,8 @@ class PromptTemplate:
 
     def fill(self, goal: str, observation: str) -> str:
         """The whole prompt as text."""
-        slots = {"goal": goal, "observation": observation}
-        return "".join(
-            text if kind == "literal" else text + slots[kind] for kind, text in self.pieces
-        )
+        slots = {"literal": "", "goal": goal, "observation": observation}
+        return "".join(text + slots[kind] for kind, text in self.pieces)
 
     @property
     def link(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_glam.text.encoding import End, cut_text, decode_bytes
+from torchrl_glam.text.encoding import End, check_bytes, cut_text, decode_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -52,6 +52,7 @@ class TokenCache:
         With ``always_lead`` an empty text, as part of a prompt, has the tokens of the lead; else it
         is an empty slot, without tokens.
         """
+        check_bytes(text, self.name)
         raw = np.ascontiguousarray(text.cpu().reshape(-1, text.shape[-1]).numpy())
         texts = raw.view(f"S{text.shape[-1]}").ravel().tolist()  # without the zeros at the end
         try:
@@ -92,8 +93,9 @@ class TokenCache:
 
     def _cut(self, text: str, number: int) -> list[int]:
         """Tokens of the part of a text that is kept; ``number`` is how many the whole has."""
-        why = f"{self.name}_length ({self.length}) is too small: {text!r} has {number} tokens"
-        if self._keep is None:
+        said = text or self._lead
+        why = f"{self.name}_length ({self.length}) is too small: {said!r} has {number} tokens"
+        if self._keep is None or not text:  # no end of a lead is kept
             raise ValueError(f"{why}; raise it, or say with keep which end to keep")
         if not self.num_cut:
             warnings.warn(

@@ -54,7 +54,7 @@ class TokenizeText(Transform):
         goal_key, observation_key, actions_key, hindsight_goal_key: text to read. Defaults:
             ``"goal"``, ``"observation"``, ``"actions"``, ``("hindsight", "goal")``. The last may
             be missing from the environment.
-        hindsight_goal_id_key: ids of hindsight goals to read where there is no text, int64
+        hindsight_goal_id_key: ids of hindsight goals to read where there is no text, integers
             ``[*B, H]``, -1 for none. Default: ``("hindsight", "goal_id")``. May be missing too.
         action_key: index of the action, int64 ``[*B]``, for a memory. Default: ``"action"``.
         goal_tokens_key, observation_tokens_key, action_tokens_key, hindsight_tokens_key: tokens to
@@ -64,11 +64,13 @@ class TokenizeText(Transform):
             ``"observation_tokens"``, ``"action_tokens"``, ``("hindsight", "goal_tokens")``.
 
     Raises:
-        ValueError: if the tokenizer has no padding token, or ``memory`` is no number of tokens;
-            when a text is read, if it has more tokens than the length kept for it and there is no
-            ``keep``, if it is not UTF-8, or if a prompt's pieces have not the tokens of the whole;
-            on the first reset, if ``memory`` is too small for a step; when ids are read, if nothing
-            gives their texts, or if the environments of a batch differ in them.
+        ValueError: if the tokenizer has no padding token, ``memory`` is no number of tokens, or a
+            length is too small for what stands in front of a slot; when a text is read, if it has
+            more tokens than the length kept for it and there is no ``keep``, if it is not UTF-8, or
+            if a prompt's pieces have not the tokens of the whole; on the first reset, if ``memory``
+            is too small for a step; when ids are read, if nothing gives their texts, or if the
+            environments of a batch differ in them.
+        TypeError: when a text is read, if it is no tensor of bytes.
 
     Examples:
         >>> from torchrl.envs import TransformedEnv
@@ -103,16 +105,13 @@ class TokenizeText(Transform):
         hindsight_tokens_key: NestedKey = ("hindsight", "goal_tokens"),
     ) -> None:
         text_keys = [goal_key, observation_key, actions_key, hindsight_goal_key]
-        out_keys = [
-            goal_tokens_key,
-            observation_tokens_key,
-            action_tokens_key,
-            hindsight_tokens_key,
-        ]
-        super().__init__(in_keys=[*text_keys, hindsight_goal_id_key], out_keys=out_keys)
-        self._token_keys = out_keys
+        written = [goal_tokens_key, observation_tokens_key, action_tokens_key, hindsight_tokens_key]
+        super().__init__(in_keys=[*text_keys, hindsight_goal_id_key], out_keys=written)
+        self._token_keys = written
         if keep not in (None, "head", "tail"):
             raise ValueError(f'keep ({keep!r}) must be "head", "tail" or None')
+        if isinstance(goal_texts, str):
+            raise ValueError(f"goal_texts ({goal_texts!r}) must be a list of texts")
         if tokenizer.pad_token_id is None:
             raise ValueError("tokenizer has no padding token: set tokenizer.pad_token")
         template = PromptTemplate() if template is None else template
@@ -151,8 +150,7 @@ class TokenizeText(Transform):
                     "writes (is the environment made with text=True?)"
                 )
             # Goal and observation are part of the prompt, whatever they say.
-            always = cache is not self._caches[2]
-            next_tensordict.set(out_key, cache.tokens_of(text, always_lead=always))
+            next_tensordict.set(out_key, cache.tokens_of(text, always_lead=cache.name != "action"))
         self._check_composition(*(next_tensordict.get(key) for key in self.in_keys[:2]), counts)
         if self._memory.tokens:
             seen, actions = (next_tensordict.get(key) for key in self._token_keys[1:3])
@@ -208,7 +206,7 @@ class TokenizeText(Transform):
             # The id -1 stands for no text.
             table = torch.from_numpy(self._caches[0].tokenize(["", *self._list_goals()]))
             self._goal_table = table.to(ids.device)
-        return embedding(ids + 1, self._goal_table)
+        return embedding(ids.long() + 1, self._goal_table)
 
     def _list_goals(self) -> Sequence[str]:
         """The texts that ids of hindsight goals count in."""

@@ -67,7 +67,6 @@ class DecoderOnlyTrunk(CandidateTrunk):
                     raise
 
     def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
-        base = self.base_model
         longest = prompt.shape[1]
         last = prompt_mask.sum(-1, keepdim=True) - 1
         if self.limit is not None and longest + trie.tokens.shape[1] - 1 > self.limit.tokens:
@@ -77,7 +76,7 @@ class DecoderOnlyTrunk(CandidateTrunk):
         # Of a node, the prompt's last position plus its depth; padding needs none of its own.
         positions = torch.arange(longest, device=last.device).minimum(last)
         positions = torch.cat([positions, last + trie.depth[:, 1:]], 1)
-        hidden = text_model(base)(
+        hidden = text_model(self.base_model)(
             input_ids=torch.cat([prompt, trie.tokens[:, 1:]], 1),
             attention_mask=self._attention(prompt_mask, trie, positions),
             position_ids=positions,
@@ -107,7 +106,7 @@ class DecoderOnlyTrunk(CandidateTrunk):
         return masks if self.windows and len(kinds) > 1 else masks[[*masks][-1]]
 
     def _near(self, kind: str, tokens: int, positions: Tensor) -> Tensor:
-        """What layers of a kind see by position: the last tokens, or those of the same chunk."""
+        """The positions that layers of a kind see: the last tokens, or those of the same chunk."""
         seeing, seen = positions[:, None, :, None], positions[:, None, None]
         if kind == "sliding_attention":
             return seeing - seen < tokens

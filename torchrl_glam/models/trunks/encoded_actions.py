@@ -44,14 +44,8 @@ class EncodedActionsTrunk(TensorDictModuleBase):
                 "put the action into: use critic_input='observation-action', whose embeddings have "
                 "read prompt and action as one text there"
             )
-        self.trunk = trunk
-        self.in_keys = trunk.in_keys
-        self.out_keys = trunk.out_keys
-
-    @property
-    def embedding_dim(self) -> int:
-        """Width D of the embeddings."""
-        return self.trunk.embedding_dim
+        self.trunk, self.embedding_dim = trunk, trunk.embedding_dim
+        self.in_keys, self.out_keys = trunk.in_keys, trunk.out_keys
 
     def check_exactness(self) -> None:
         """As ``check_exactness`` of the trunk that is wrapped."""
@@ -64,7 +58,7 @@ class EncodedActionsTrunk(TensorDictModuleBase):
     def count_tokens(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Tokens of all encoder passes, and nodes of the trie, of each state ``[*B]``."""
         prompts, nodes = self.trunk.count_tokens(tensordict)
-        *_, actions, mask = (tensordict.get(key) for key in self.in_keys)
+        *_, actions, mask = (tensordict[key] for key in self.in_keys)
         read = ((actions != self.trunk.prompt.pad_id) & mask.unsqueeze(-1)).sum((-1, -2))
         return prompts * (1 + mask.sum(-1)) + read, nodes
 
@@ -74,7 +68,7 @@ class EncodedActionsTrunk(TensorDictModuleBase):
         if only != "embeddings":
             tensordict = self.trunk(tensordict, only="scores" if only is None else only)
         if only in (None, "embeddings"):
-            batch = tensordict.get(self.in_keys[-1]).shape[:-1]
+            batch = tensordict[self.in_keys[-1]].shape[:-1]
             embeddings = self._embeddings(*self.trunk.flat_inputs(tensordict))
             tensordict.set(self.out_keys[1], embeddings.view(*batch, *embeddings.shape[1:]))
         return tensordict

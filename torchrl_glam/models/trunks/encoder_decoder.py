@@ -112,8 +112,7 @@ class EncoderDecoderTrunk(CandidateTrunk):
         return hasattr(self.base_model.config, "relative_attention_num_buckets")
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        model = self.base_model
-        config = model.config
+        model, config = self.base_model, self.base_model.config
         # MT5 ties its embeddings and does not scale, and says neither.
         scaled = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings)
         if self._is_t5 and scaled and config.model_type != "mt5":

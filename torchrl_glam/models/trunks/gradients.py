@@ -110,9 +110,7 @@ def checkpoint_layers(model: nn.Module) -> None:
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    layers = [
-        module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
-    ]
+    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if not layers:
         raise ValueError(
             f"gradient_checkpointing (True) is not possible for {type(model).__name__}: "
@@ -131,5 +129,4 @@ def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
             return run(*args)
         return checkpoint(run, *args, use_reentrant=False)
 
-    own = {"forward": forward, "__module__": kind.__module__}
-    return type(kind.__name__, (kind,), own)
+    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})

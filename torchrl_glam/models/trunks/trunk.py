@@ -78,8 +78,10 @@ class CandidateTrunk(TensorDictModuleBase):
     Raises:
         ValueError: on construction, for an option out of range, a tokenizer that lacks tokens or
             whose tokens of a prompt are not those of its pieces, or a model that this trunk does
-            not read as it reads itself; on a call, if an admissible candidate has no tokens or
-            those of another one, or a text is longer than the model can read.
+            not read as it reads itself; on a call, if the mask does not fit the candidates, an
+            admissible one has no tokens or those of another, or a text is longer than the model
+            can read.
+        KeyError: on a call, if an input is missing.
 
     Examples:
         >>> from torchrl_glam.models import load_language_model, make_trunk
@@ -182,7 +184,7 @@ class CandidateTrunk(TensorDictModuleBase):
             ) from error
 
     def _write(self, tensordict: TensorDictBase, only: Part | None) -> TensorDictBase:
-        batch = tensordict.get(self.in_keys[-1]).shape[:-1]
+        batch = tensordict[self.in_keys[-1]].shape[:-1]
         inputs = self.flat_inputs(tensordict)
         if not batch.numel():
             raise ValueError(f"tensordict has the batch size {list(batch)}: give one state or more")
@@ -190,11 +192,10 @@ class CandidateTrunk(TensorDictModuleBase):
             raise ValueError(f"only ({only!r}) must be None or one of {get_args(Part)}")
         alike = distinct_rows(*(inputs[:2] if only == "prompt" else inputs))
         if alike is not None:
-            rows, _ = alike
             if only != "prompt":  # which reads no candidates
                 # Errors name a state by its place in the batch.
                 admissible_tokens(*inputs[2:], self.prompt.pad_id)
-            inputs = tuple(value[rows] for value in inputs)
+            inputs = tuple(value[alike[0]] for value in inputs)
         num_states = len(inputs[-1])
         spare = -num_states % (8 if num_states <= 64 else 32)
         if spare and self.pad_to_multiple_of > 1:
@@ -218,7 +219,12 @@ class CandidateTrunk(TensorDictModuleBase):
 
     def flat_inputs(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Goals, observations, candidates and their mask, in one batch dimension."""
-        *texts, actions, mask = (tensordict.get(key) for key in self.in_keys)
+        *texts, actions, mask = (tensordict[key] for key in self.in_keys)
+        if mask.dtype != torch.bool or mask.shape != actions.shape[:-1]:
+            raise ValueError(
+                f"{self.in_keys[-1]!r} is {mask.dtype} {tuple(mask.shape)} and {self.in_keys[2]!r} "
+                f"has shape {tuple(actions.shape)}: they must be bool [*B, A] and [*B, A, Ta]"
+            )
         goal, observation, mask = (value.reshape(-1, value.shape[-1]) for value in (*texts, mask))
         return goal, observation, actions.reshape(-1, *actions.shape[-2:]), mask
 
@@ -271,7 +277,7 @@ class CandidateTrunk(TensorDictModuleBase):
 
     def count_tokens(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Tokens of each prompt and nodes of each trie, ``[*B]`` both, rounded up to multiples."""
-        batch = tensordict.get(self.in_keys[-1]).shape[:-1]
+        batch = tensordict[self.in_keys[-1]].shape[:-1]
         return tuple(n.view(batch) for n in self._count_tokens(*self.flat_inputs(tensordict)))
 
     def _count_tokens(
