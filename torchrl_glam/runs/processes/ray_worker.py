@@ -29,4 +29,5 @@ def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
     env = make_env(config, tokenizer, seed=seed)
     acting = (ScoresOnly(trunk), CandidateActor())
     policy = OnDevice(TensorDictSequential(*acting, selected_out_keys=["action"]))
-    return setting.collect(env, with_random_actions(policy, env.action_spec.n, config.exploration))
+    some = (config.exploration, config.num_envs)
+    return setting.collect(env, with_random_actions(policy, env.action_spec.n, *some))
