@@ -140,9 +140,10 @@ class LearnedProgressGoals(GoalSampler):
 
     def _learn(self, goal_ids: Tensor, successes: Tensor) -> None:
         new = torch.stack((goal_ids, successes.long()), 1)
-        self._episodes = self._newest(torch.cat((self._episodes, new)))
+        self._episodes = torch.cat((self._episodes, new))
         if self.updates % self.every:
             return
+        self._episodes = self._newest(self._episodes)
         size, told = len(self.goal_texts), len(self._episodes)
         self._pool = torch.arange(size) if size <= self.pool else self._draw_evenly(self.pool)
         ids, places = torch.cat((self._episodes[:, 0], self._pool)).unique(return_inverse=True)
@@ -150,10 +151,10 @@ class LearnedProgressGoals(GoalSampler):
         scale = rows.std(0, correction=0)
         self._moments = torch.stack((rows.mean(0), scale.masked_fill(scale < 1e-6, 1.0)))
         rows = self._standardise(rows)[places]
+        sizes = (len(self.heads), self.batch_size)
         for _ in range(self.steps if told else 0):
-            sizes = (len(self.heads), self.batch_size)
             drawn = torch.randint(told, sizes, generator=self._generator)
-            kept = torch.rand(*drawn.shape, self.width, generator=self._generator)
+            kept = torch.rand(*sizes, self.width, generator=self._generator)
             logits = self.heads(rows[drawn] * (kept >= self.dropout) / (1 - self.dropout))
             loss = binary_cross_entropy_with_logits(logits, self._episodes[drawn, 1].float())
             self.optimizer.zero_grad()

@@ -170,8 +170,9 @@ class PursuedGoals:
             return (ProgressGoals if self._kind == "progress" else UniformGoals)(table, **settings)
         # So seldom that predictions take a twentieth of the time, with PPO-GLAM too. Beside the
         # pool of a large table the goals of the last episodes are read, so these are fewer.
-        every = max(8, 2 * config.update_every // config.num_envs) * (1 + (len(table) > _POOL))
-        settings |= {"pool": _POOL, "window": _POOL if len(table) > _POOL else 4 * _POOL}
+        large = len(table) > _POOL
+        every = max(8, 2 * config.update_every // config.num_envs) * (1 + large)
+        settings |= {"pool": _POOL, "window": _POOL if large else 4 * _POOL}
         settings |= {"every": every, "lag": 4 * every}
         embed = state_embeddings(trunk, self._first_states(trunk))
         return LearnedProgressGoals(table, embed, **settings)
