@@ -173,8 +173,7 @@ REFUSED = [
     (lambda: Learned(TEXTS, EMBEDDINGS[:3]), "embeddings has 3 rows, expected 5, one a goal"),
     (lambda: Learned(TEXTS, EMBEDDINGS / 0), "of 1 goals are not finite, of 'Grasp a cow' first"),
     (lambda: Learned(TEXTS, EMBEDDINGS, dropout=1), r"dropout \(1\) must be in \[0, 1\)"),
-    (lambda: Learned(TEXTS, EMBEDDINGS, doubt=-1), r"doubt \(-1\) at least 0"),
-    (lambda: Learned(TEXTS, EMBEDDINGS, heads=0), r"heads \(0\) must be above 0"),
+    (lambda: Learned(TEXTS, EMBEDDINGS, per_goal=0), r"per_goal \(0\) must be above 0"),
     (lambda: Learned(TEXTS, EMBEDDINGS, lag=36), r"lag \(36\) must be a multiple of every \(8\)"),
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
@@ -20,25 +19,23 @@ from torchrl_glam.models import CandidateTrunk
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_HIDDEN = 128  # width of a head's hidden layer
 _PASS = 128  # states that a language model reads at a time
 
 
 class LearnedProgressGoals(GoalSampler):
     """Draws goals whose predicted success changes: MAGELLAN (section 3.2).
 
-    Heads on the embedding of a goal predict success; their mean counts. They learn by binary
-    cross-entropy on the newest episodes of each goal, each head by draws of its own. Progress is
-    the absolute difference from what their weights of ``lag`` updates before predict, less
-    ``doubt`` standard deviations of it between the heads. With more than ``pool`` goals, only
-    ``pool`` of them have a progress; they are drawn anew each time, as uniform draws are.
+    A head on the embedding of a goal predicts success. It learns by binary cross-entropy on the
+    newest episodes of each goal. Progress is the absolute difference from what the head's weights
+    of ``lag`` updates before predict. With more than ``pool`` goals, only ``pool`` of them have a
+    progress; they are drawn anew each time, as uniform draws are.
 
-    It differs from the paper in four ways. No gradient reaches the language model; the paper trains
-    LoRA adapters for its head. Embeddings are standardised, since those of different goals differ
-    little, and the heads take more steps, with dropout: with hindsight, success changes within a
-    hundred updates. There are several heads, since one alone changes its mind about goals that are
-    never reached, which are then pursued. And episodes are kept goal by goal, where the paper keeps
-    the last ones of all: goals that are no longer pursued would be forgotten.
+    It differs from the paper in three ways. No gradient reaches the language model; the paper
+    trains LoRA adapters for this head. Embeddings are standardised, since those of different goals
+    differ little, and the head takes more steps, with dropout: with hindsight, success changes
+    within a hundred updates. And episodes are kept goal by goal, where the paper keeps the last
+    ones of all: goals that are never reached are seldom pursued, so that these would be forgotten,
+    and pursued again.
 
     Args:
         goal_texts: table of goals, such as ``env.goal_texts``.
@@ -47,16 +44,14 @@ class LearnedProgressGoals(GoalSampler):
         pool: goals that have a progress at a time. Default: 512.
         window: most episodes to learn from, whose goals are embedded each time. Default: 2048.
         per_goal: newest episodes of a goal to learn from. Default: 4.
-        heads: how many. Default: 5.
-        doubt: at least 0. Default: 1.0.
-        batch_size: episodes of a head's step. Default: 128.
+        batch_size: episodes of a step. Default: 128.
         lr: learning rate of Adam. Default: 3e-3.
         every: updates after which the head learns and predicts. Default: 8.
         steps: of Adam, each time. Default: 64.
         dropout: share of an embedding's numbers that a step leaves out. Default: 0.2.
         lag: updates between the weights compared, or fewer if there were fewer; a multiple of
             ``every``. Default: 32.
-        threshold: progress below this counts as 0. Default: 0.01.
+        threshold: progress below this counts as 0. Default: 0.05.
         **settings: those of :class:`~torchrl_glam.goals.GoalSampler`.
 
     Raises:
@@ -71,7 +66,7 @@ class LearnedProgressGoals(GoalSampler):
     """
 
     _shown = ("width",)
-    _kept = ("_episodes", "_weights", "_moments", "_pool", "_change", "heads", "optimizer")
+    _kept = ("_episodes", "_weights", "_moments", "_pool", "_change", "head", "optimizer")
 
     def __init__(
         self,
@@ -81,37 +76,35 @@ class LearnedProgressGoals(GoalSampler):
         pool: int = 512,
         window: int = 2048,
         per_goal: int = 4,
-        heads: int = 5,
-        doubt: float = 1.0,
         batch_size: int = 128,
         lr: float = 3e-3,
         every: int = 8,
         steps: int = 64,
         dropout: float = 0.2,
         lag: int = 32,
-        threshold: float = 0.01,
+        threshold: float = 0.05,
         **settings: Any,
     ) -> None:
         super().__init__(goal_texts, **settings)
-        sizes = {"pool": pool, "window": window, "per_goal": per_goal, "heads": heads}
-        sizes |= {"batch_size": batch_size, "every": every, "steps": steps, "lag": lag}
+        sizes = {"pool": pool, "window": window, "per_goal": per_goal, "batch_size": batch_size}
+        sizes |= {"every": every, "steps": steps, "lag": lag}
         if wrong := [f"{name} ({value})" for name, value in sizes.items() if value < 1]:
             raise ValueError(f"{', '.join(wrong)} must be above 0")
         if lag % every:
             raise ValueError(f"lag ({lag}) must be a multiple of every ({every})")
-        if not (0 <= dropout < 1 and 0 <= doubt < math.inf):
-            raise ValueError(f"dropout ({dropout}) must be in [0, 1), doubt ({doubt}) at least 0")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout ({dropout}) must be in [0, 1)")
         if isinstance(embeddings, Tensor) and len(embeddings) != (size := len(goal_texts)):
             raise ValueError(f"embeddings has {len(embeddings)} rows, expected {size}, one a goal")
         self.embeddings = embeddings.__getitem__ if isinstance(embeddings, Tensor) else embeddings
         self.window, self.per_goal, self.batch_size = window, per_goal, batch_size
         self.every, self.steps, self.dropout = every, steps, dropout
-        self.lag, self.threshold, self.doubt = lag, threshold, doubt
+        self.lag, self.threshold = lag, threshold
         self.pool, self.width = pool, self._embed(torch.tensor([0])).shape[-1]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self._generator.initial_seed())
-            self.heads = _Heads(heads, self.width)
-        self.optimizer = torch.optim.Adam(self.heads.parameters(), lr=lr)
+            self.head = nn.Sequential(nn.Linear(self.width, 128), nn.Tanh(), nn.Linear(128, 1))
+        self.optimizer = torch.optim.Adam(self.head.parameters(), lr=lr)
         self._episodes = torch.zeros(0, 2, dtype=torch.int64)  # goals, and whether reached
         self._pool, self._change = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
         self._weights = self._weights_now()  # the oldest first
@@ -119,8 +112,8 @@ class LearnedProgressGoals(GoalSampler):
 
     @torch.no_grad()
     def predict(self, goal_ids: Tensor) -> Tensor:
-        """Success of goals ``int64 [n]`` as the heads see it now, ``float32 [n]``."""
-        return self.heads(self._standardise(self._embed(goal_ids))).sigmoid().mean(0)
+        """Success of goals ``int64 [n]`` as the head sees it now, ``float32 [n]``."""
+        return self.head(self._standardise(self._embed(goal_ids))).sigmoid().squeeze(-1)
 
     def _embed(self, goal_ids: Tensor) -> Tensor:
         with torch.no_grad():
@@ -136,7 +129,7 @@ class LearnedProgressGoals(GoalSampler):
         return (rows - mean) / scale
 
     def _weights_now(self) -> Tensor:
-        return parameters_to_vector(self.heads.parameters()).detach().unsqueeze(0)
+        return parameters_to_vector(self.head.parameters()).detach().unsqueeze(0)
 
     def _learn(self, goal_ids: Tensor, successes: Tensor) -> None:
         new = torch.stack((goal_ids, successes.long()), 1)
@@ -151,18 +144,20 @@ class LearnedProgressGoals(GoalSampler):
         scale = rows.std(0, correction=0)
         self._moments = torch.stack((rows.mean(0), scale.masked_fill(scale < 1e-6, 1.0)))
         rows = self._standardise(rows)[places]
-        sizes = (len(self.heads), self.batch_size)
         for _ in range(self.steps if told else 0):
-            drawn = torch.randint(told, sizes, generator=self._generator)
-            kept = torch.rand(*sizes, self.width, generator=self._generator)
-            logits = self.heads(rows[drawn] * (kept >= self.dropout) / (1 - self.dropout))
-            loss = binary_cross_entropy_with_logits(logits, self._episodes[drawn, 1].float())
+            drawn = torch.randint(told, (self.batch_size,), generator=self._generator)
+            kept = torch.rand(self.batch_size, self.width, generator=self._generator)
+            logits = self.head(rows[drawn] * (kept >= self.dropout) / (1 - self.dropout))
             self.optimizer.zero_grad()
-            loss.backward()
+            binary_cross_entropy_with_logits(logits, self._episodes[drawn, 1:].float()).backward()
             self.optimizer.step()
         weights = torch.cat((self._weights, self._weights_now()))
         self._weights = weights[-(self.lag // self.every + 1) :]
-        self._change = self._changes(rows[told:])
+        earlier = deepcopy(self.head)
+        vector_to_parameters(self._weights[0], earlier.parameters())
+        with torch.no_grad():
+            now, before = (head(rows[told:]).sigmoid() for head in (self.head, earlier))
+        self._change = (now - before).abs().squeeze(-1)
         self._measure()
 
     def _newest(self, episodes: Tensor) -> Tensor:
@@ -173,42 +168,11 @@ class LearnedProgressGoals(GoalSampler):
         kept = len(episodes) - 1 - order[torch.arange(len(order)) - begins < self.per_goal]
         return episodes[kept.sort().values][-self.window :]
 
-    @torch.no_grad()
-    def _changes(self, rows: Tensor) -> Tensor:
-        """How far predictions ``[n]`` have moved, beyond what the heads leave in doubt."""
-        earlier = deepcopy(self.heads)
-        vector_to_parameters(self._weights[0], earlier.parameters())
-        moved = self.heads(rows).sigmoid() - earlier(rows).sigmoid()
-        spread = moved.std(0, correction=int(len(self.heads) > 1))
-        return (moved.mean(0).abs() - self.doubt * spread).clamp_min(0.0)
-
     def _measure(self) -> None:
         progress = torch.zeros(len(self.goal_texts), dtype=torch.float64)
         some = self._change.double()
         progress[self._pool] = some.masked_fill(some < self.threshold, 0.0)
         self._set_progress(progress)
-
-
-class _Heads(nn.Module):
-    """``number`` heads with a hidden layer, from embeddings ``[n, D]``, or of each head
-    ``[number, n, D]``, to logits ``[number, n]``.
-    """
-
-    def __init__(self, number: int, width: int) -> None:
-        super().__init__()
-        for layer, sizes in enumerate(((width, _HIDDEN), (_HIDDEN, 1))):
-            bound = sizes[0] ** -0.5  # that of nn.Linear
-            for name, rows in (("weight", sizes[0]), ("bias", 1)):
-                start = torch.empty(number, rows, sizes[1]).uniform_(-bound, bound)
-                self.register_parameter(f"{name}{layer}", nn.Parameter(start))
-
-    def __len__(self) -> int:
-        return len(self.bias0)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        rows = rows.expand(len(self), *rows.shape[-2:])
-        hidden = torch.baddbmm(self.bias0, rows, self.weight0).tanh()
-        return torch.baddbmm(self.bias1, hidden, self.weight1).squeeze(-1)
 
 
 def prompt_tokens(
