@@ -67,7 +67,7 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
     actor = CandidateActor()
     acting = TensorDictSequential(ScoresOnly(trunk), actor, selected_out_keys=["action"])
     policy = OnDevice(acting)  # environments and replay buffer are in main memory
-    explorer = with_random_actions(policy, n, config.exploration, run.mine.num_envs)
+    explorer = with_random_actions(policy, n, config.exploration)
 
     terms = ("alpha_init", "alpha_end", "target_entropy", "munchausen", "critic_backprop")
     loss = SACGLAMLoss(trunk, actor, critic, num_actions=n, **config.pick(*terms)).to(run.device)

@@ -202,7 +202,7 @@ BAD_SAC = [
     ("tau", 0.0, r"tau \(0.0\) must be in \(0, 1\]"),
     ("tau", float("nan"), r"tau \(nan\) must be in"),
     ("lr_end", 2.0, r"lr_end \(2.0\) must be in \[0, 1\]"),
-    ("exploration", 0.6, r"exploration \(0.6\) must be in \[0, 0.5\]"),
+    ("exploration", 1.1, r"exploration \(1.1\) must be in \[0, 1\]"),
     ("seed", 2**32, r"seed \(4294967296\) must be in"),
     ("lora_rank", 0, r"lora_rank \(0\) must be at least 1"),
     ("max_grad_norm", float("nan"), r"max_grad_norm \(nan\) must be above 0; inf for no"),

@@ -85,7 +85,7 @@ ARRIVALS = {
     "tau": (0.25, lambda a, b: 1 - a.targets.eps),
     "n_step": (2, lambda a, b: b.transform[0].n_steps),
     "alpha_init": (0.125, lambda a, b: a.loss.alpha.item()),
-    "exploration": (0.5, lambda a, b: a.explorer[1].eps.mean().item()),
+    "exploration": (0.5, lambda a, b: a.explorer[1].eps.item()),
     "munchausen": (0.5, lambda a, b: a.loss.munchausen),
     "critic_backprop": (False, lambda a, b: a.loss.critic_backprop),
     "lr_trunk": (0.5, lambda a, b: rate(a, "trunk")),

@@ -196,7 +196,6 @@ def with_random_actions(
     policy: TensorDictModuleBase,
     num_actions: int,
     share: float,
-    num_envs: int = 1,
     *,
     action_key: NestedKey = "action",
     action_mask_key: NestedKey = "action_mask",
@@ -204,42 +203,31 @@ def with_random_actions(
     """A policy to collect with: it draws some actions uniformly among the admissible ones.
 
     TorchRL's :class:`~torchrl.modules.EGreedyModule` behind the policy, so that off-policy learning
-    sees other actions also where the policy is sure of itself. Instances differ in how many, as the
-    actors of Ape-X do (Horgan et al., 2018): some show what the policy does, others what else there
-    is. Evaluations use the policy itself.
+    sees other actions also where the policy is sure of itself. Evaluations use the policy itself.
 
     Args:
         policy: writes the action, int64 ``[*B]``.
         num_actions: number ``A`` of candidate slots.
         share: of the actions drawn at random, in ``[0, 1]``. With 0 the policy itself is returned.
-        num_envs: instances played together, the last dimension of ``*B``. With several, the share
-            grows evenly from one to the next, from about none to about twice the ``share``, which
-            is at most 0.5 then. Default: 1.
         action_key, action_mask_key: entries of the action and of the admissible ones, bool
             ``[*B, A]``. Defaults: ``"action"``, ``"action_mask"``.
 
     Raises:
-        ValueError: if ``share`` or ``num_envs`` is out of range.
+        ValueError: if ``share`` is out of range.
 
     Examples:
         >>> from tensordict import TensorDict
         >>> from tensordict.nn import TensorDictModule
         >>> policy = TensorDictModule(lambda m: m.long().argmax(-1), ["action_mask"], ["action"])
-        >>> explorer = with_random_actions(policy, 4, share=0.2, num_envs=4)
-        >>> explorer[1].eps
-        tensor([0.0500, 0.1500, 0.2500, 0.3500])
-        >>> explorer(TensorDict({"action_mask": torch.ones(4, 4).bool()}, [4]))["action"].shape
-        torch.Size([4])
+        >>> states = TensorDict({"action_mask": torch.ones(1000, 4).bool()}, [1000])
+        >>> first = with_random_actions(policy, 4, share=0.4)(states)["action"] == 0
+        >>> 0.6 < first.float().mean() < 0.8  # 0.6 and a quarter of 0.4
+        tensor(True)
     """
-    most = 1.0 if num_envs == 1 else 0.5
-    if not (0 <= share <= most and num_envs >= 1):
-        raise ValueError(
-            f"share ({share}) must be in [0, {most}], the share of random actions, and num_envs "
-            f"({num_envs}) at least 1"
-        )
+    if not 0 <= share <= 1:
+        raise ValueError(f"share ({share}) must be in [0, 1]: the share of random actions")
     if not share:
         return policy
+    spec = Categorical(num_actions)
     keys = {"action_key": action_key, "action_mask_key": action_mask_key}
-    explore = EGreedyModule(Categorical(num_actions), share, share, **keys)
-    explore.eps = 2 * share * (torch.arange(num_envs) + 0.5) / num_envs
-    return TensorDictSequential(policy, explore)
+    return TensorDictSequential(policy, EGreedyModule(spec, share, share, **keys))

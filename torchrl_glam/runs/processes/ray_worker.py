@@ -29,5 +29,4 @@ def make_collector(config: SACGLAMRayConfig, number: int) -> Collector:
     env = make_env(config, tokenizer, seed=seed)
     acting = (ScoresOnly(trunk), CandidateActor())
     policy = OnDevice(TensorDictSequential(*acting, selected_out_keys=["action"]))
-    n, share = env.action_spec.n, config.exploration
-    return setting.collect(env, with_random_actions(policy, n, share, config.num_envs))
+    return setting.collect(env, with_random_actions(policy, env.action_spec.n, config.exploration))
