@@ -66,7 +66,7 @@ class LearnedProgressGoals(GoalSampler):
     """
 
     _shown = ("width",)
-    _kept = ("_episodes", "_weights", "_moments", "_pool", "_change", "head", "optimizer")
+    _kept = ("progress", "_episodes", "_weights", "_moments", "head", "optimizer")
 
     def __init__(
         self,
@@ -106,8 +106,7 @@ class LearnedProgressGoals(GoalSampler):
             self.head = nn.Sequential(nn.Linear(self.width, 128), nn.Tanh(), nn.Linear(128, 1))
         self.optimizer = torch.optim.Adam(self.head.parameters(), lr=lr)
         self._episodes = torch.zeros(0, 2, dtype=torch.int64)  # goals, and whether reached
-        self._pool, self._change = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
-        self._weights = self._weights_now()  # the oldest first
+        self._weights = parameters_to_vector(self.head.parameters()).detach()[None]  # oldest first
         self._moments = torch.stack((torch.zeros(self.width), torch.ones(self.width)))
 
     @torch.no_grad()
@@ -128,9 +127,6 @@ class LearnedProgressGoals(GoalSampler):
         mean, scale = self._moments
         return (rows - mean) / scale
 
-    def _weights_now(self) -> Tensor:
-        return parameters_to_vector(self.head.parameters()).detach().unsqueeze(0)
-
     def _learn(self, goal_ids: Tensor, successes: Tensor) -> None:
         new = torch.stack((goal_ids, successes.long()), 1)
         self._episodes = torch.cat((self._episodes, new))
@@ -138,8 +134,8 @@ class LearnedProgressGoals(GoalSampler):
             return
         self._episodes = self._newest(self._episodes)
         size, told = len(self.goal_texts), len(self._episodes)
-        self._pool = torch.arange(size) if size <= self.pool else self._draw_evenly(self.pool)
-        ids, places = torch.cat((self._episodes[:, 0], self._pool)).unique(return_inverse=True)
+        pool = torch.arange(size) if size <= self.pool else self._draw_evenly(self.pool)
+        ids, places = torch.cat((self._episodes[:, 0], pool)).unique(return_inverse=True)
         rows = self._embed(ids)
         scale = rows.std(0, correction=0)
         self._moments = torch.stack((rows.mean(0), scale.masked_fill(scale < 1e-6, 1.0)))
@@ -151,14 +147,16 @@ class LearnedProgressGoals(GoalSampler):
             self.optimizer.zero_grad()
             binary_cross_entropy_with_logits(logits, self._episodes[drawn, 1:].float()).backward()
             self.optimizer.step()
-        weights = torch.cat((self._weights, self._weights_now()))
-        self._weights = weights[-(self.lag // self.every + 1) :]
+        weights = parameters_to_vector(self.head.parameters()).detach()[None]
+        self._weights = torch.cat((self._weights, weights))[-(self.lag // self.every + 1) :]
         earlier = deepcopy(self.head)
         vector_to_parameters(self._weights[0], earlier.parameters())
         with torch.no_grad():
             now, before = (head(rows[told:]).sigmoid() for head in (self.head, earlier))
-        self._change = (now - before).abs().squeeze(-1)
-        self._measure()
+        change = (now - before).abs().squeeze(-1).double()
+        progress = torch.zeros(size, dtype=torch.float64)
+        progress[pool] = change.masked_fill(change < self.threshold, 0.0)
+        self._set_progress(progress)
 
     def _newest(self, episodes: Tensor) -> Tensor:
         """The newest episodes of each goal, the earliest first."""
@@ -167,12 +165,6 @@ class LearnedProgressGoals(GoalSampler):
         begins = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
         kept = len(episodes) - 1 - order[torch.arange(len(order)) - begins < self.per_goal]
         return episodes[kept.sort().values][-self.window :]
-
-    def _measure(self) -> None:
-        progress = torch.zeros(len(self.goal_texts), dtype=torch.float64)
-        some = self._change.double()
-        progress[self._pool] = some.masked_fill(some < self.threshold, 0.0)
-        self._set_progress(progress)
 
 
 def prompt_tokens(

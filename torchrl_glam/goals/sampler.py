@@ -158,7 +158,8 @@ class GoalSampler:
         """Takes in episodes, ``int64 [E]`` and ``bool [E]``, and sets the progress."""
 
     def _measure(self) -> None:
-        """Sets the progress by the state."""
+        """Sets the progress by the state, of which it is a part unless a class says otherwise."""
+        self._set_progress(self.progress)
 
     def _set_progress(self, progress: Tensor, weights: Tensor | None = None) -> None:
         """Takes the progress of every goal, and the weights to draw by where these are others."""
