@@ -167,7 +167,9 @@ def test_heads_are_read_by_safetensors_alone(critic, folders, tmp_path):
 
 def test_another_agent_is_not_overwritten_nor_mixed(folders, tmp_path):
     model, tokenizer = load(folders["gpt2"], "gpt2")
-    export_agent(tmp_path, model, tokenizer, card=AgentCard(num_critics=0))
+    talking = copy.deepcopy(tokenizer)
+    talking.chat_template = "{{ messages[0].content }}"
+    export_agent(tmp_path, model, talking, card=AgentCard(num_critics=0))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(FileExistsError, match=r"holds a model or an agent .*overwrite=True"):
         export_agent(tmp_path, model, tokenizer, kind="merged")
@@ -177,6 +179,7 @@ def test_another_agent_is_not_overwritten_nor_mixed(folders, tmp_path):
     export_agent(tmp_path, model, tokenizer, kind="merged", overwrite=True)
     check_no_export(tmp_path, models=False)
     assert not (tmp_path / "agent.json").exists() and (tmp_path / "config.json").exists()
+    assert load_tokenizer(tmp_path).chat_template is None
 
 
 @pytest.mark.hostile

@@ -153,7 +153,7 @@ def _move(part: Path, folder: Path) -> None:
     names = sorted((path.name for path in part.iterdir()), key=lambda name: (name == CARD, name))
     for name in names:
         path_below(folder, name)
-    for pattern in _EXPORTED:
+    for pattern in (*_EXPORTED, "chat_template.jinja"):  # not every tokenizer has one
         for path in folder.glob(pattern):
             path.unlink()
     for name in names:
