@@ -193,9 +193,12 @@ def test_an_export_writes_through_no_link(folders, tmp_path):
     assert (tmp_path / "mine.json").read_text() == "mine"
 
 
+@pytest.mark.parametrize("how", ["target_modules", "modules_to_save"])
 @pytest.mark.parametrize(("family", "head"), [("gpt2", "lm_head"), ("flan-t5", "shared")])
-def test_adapters_of_tied_weights_are_not_merged(family, head, folders, tmp_path):
-    lora = LoraConfig(r=2, target_modules=[*TARGETS[family], head], init_lora_weights=False)
+def test_adapters_of_tied_weights_are_not_merged(family, head, how, folders, tmp_path):
+    layers = {"target_modules": TARGETS[family]}
+    layers[how] = [*layers.get(how, ()), head]
+    lora = LoraConfig(r=2, init_lora_weights=False, **layers)
     model, tokenizer = load_language_model(folders[family], lora=lora)
     with pytest.raises(ValueError, match="cannot be merged into one of them: use 'adapter'"):
         export_agent(tmp_path / "merged", model, tokenizer, kind="merged")

@@ -165,7 +165,8 @@ def _move(part: Path, folder: Path) -> None:
 def _adapts_tied_weights(model: PeftModel) -> bool:
     base = model.get_base_model()
     ends = (base.get_input_embeddings(), base.get_output_embeddings())
-    return base.config.tie_word_embeddings and any(hasattr(end, "base_layer") for end in ends)
+    wrapped = [hasattr(end, "base_layer") or hasattr(end, "modules_to_save") for end in ends]
+    return base.config.tie_word_embeddings and any(wrapped)
 
 
 def _merged(model: PeftModel) -> PreTrainedModel:
