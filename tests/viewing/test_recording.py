@@ -123,6 +123,13 @@ def test_a_person_is_advised_whatever_the_batch():
         assert sorted(line.split(" (Q")[0].split()[-1] for line in said) == ["down", "up", "wait"]
 
 
+def test_what_cannot_be_played_or_recorded_is_named():
+    with pytest.raises(ValueError, match=r"env has 2 instances .*: play takes one"):
+        converse(stairs.make(2), None, "up")
+    with pytest.raises(ValueError, match=r"max_steps \(0\) must be at least 1, or None"):
+        record(Dabbler(), stairs.make(1), max_steps=0)
+
+
 def test_an_unknown_goal_gets_the_nearest_ones():
     goals = PlaygroundTextEnv(1).goal_texts
     wanted = "Grow red lion then grasp blue chair"

@@ -56,7 +56,12 @@ def play(
 
     Returns:
         Whether the goal was reached; False if the person quits.
+
+    Raises:
+        ValueError: if the environment has several instances.
     """
+    if (number := env.batch_size.numel()) != 1:
+        raise ValueError(f"env has {number} instances {list(env.batch_size)}: play takes one")
     game = describe_env(env)
     limit = f" of {game.max_steps}" if game.max_steps else ""
     state, step = env.reset(), 0
