@@ -147,6 +147,7 @@ class PlayedGame:
 
         Candidates keep the order in which they were read, however the game lists them now.
         """
+        self.seed = None
         if saved is None:
             return
         self.begin(saved["seed"], saved["goal"])

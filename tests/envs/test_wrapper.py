@@ -123,6 +123,23 @@ def test_a_state_dict_goes_on_where_games_stood():
     assert (steps_of(other, carried) == expected).all()
 
 
+def test_a_state_from_before_the_first_episode_ends_those_that_are_played():
+    env = stairs.make(2, seed=0)
+    before = env.state_dict()
+    state = play(env, [2, 2])
+    env.load_state_dict(before)
+    with pytest.raises(ValueError, match="episode of environment 0 is over: reset it"):
+        env.step(state.set("action", torch.tensor([2, 2])))
+
+
+def test_a_state_of_other_games_is_refused_and_changes_nothing():
+    env, other = stairs.make(2, seed=0), stairs.make(3, seed=1)
+    before = env.state_dict()
+    with pytest.raises(ValueError, match="the state has 3 games, expected 2"):
+        env.load_state_dict(other.state_dict())
+    assert env.state_dict() == before
+
+
 class Turned(stairs.Stairs):
     """Lists its actions in another order, as a set of strings does in another process."""
 
