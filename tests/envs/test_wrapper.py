@@ -343,6 +343,8 @@ REFUSED = {
         r"actions\[0\] holds 'go\\x00 up': leave the zero byte out",
     ),
     "no reward": (lambda: of(Odd(paid=None)), r"reward\[0\] is None: it must be a number"),
+    "a word": (lambda: of(Odd(paid="high")), r"reward\[0\] is 'high': it must be a number"),
+    "no reward of one's own": (lambda: of(reward=lambda step: None), r"reward\[0\] is None: it mu"),
     "no number": (lambda: of(Odd(paid=float("nan"))), r"reward\[0\] is nan: it must be a finite"),
     "a large number": (lambda: of(Odd(paid=1e300)), r"reward\[0\] is 1e\+300: .* float32 holds"),
     "unknown key": (
