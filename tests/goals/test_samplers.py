@@ -232,6 +232,9 @@ def test_only_goals_in_use_are_drawn(kind):
     assert torch.equal(sampler.progress, progress)
     with pytest.raises(ValueError, match="used has 0 goals, and none that is ever drawn"):
         sampler.use(odd & ~odd)
+    for wrong in (torch.tensor([1, 3, 5]), odd[:1], odd.long()):
+        with pytest.raises(ValueError, match=r"used \(tensor.* must be bool, one for each goal: 6"):
+            sampler.use(wrong)
 
 
 def test_goals_that_shares_leave_out_cannot_be_the_only_ones_in_use():
