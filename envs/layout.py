@@ -179,8 +179,7 @@ class TextLayout:
 
         Raises:
             ValueError: naming the key, if actions or goals are too many, missing, empty or
-                duplicated, a text is no string or, without ``keep``, too long, or values are not
-                one for each environment.
+                duplicated, a text is no string or too long without ``keep``, or values do not fit.
         """
         self._check_number("goal", goal)
         self._check_number("observation", observation)

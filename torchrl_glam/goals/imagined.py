@@ -180,8 +180,7 @@ class ImaginedGoals(Transform):
             rows = rows & moves
         reached = torch.zeros_like(rows)
         reached[rows] = self._judge(tensordict[rows], after[rows], ids[rows])
-        shape = after["done"].shape
-        rows, reached = rows.view(shape), reached.view(shape)
+        rows, reached = (each.view(after["done"].shape) for each in (rows, reached))
         done = after["done"] | reached
         for key in self._reward_keys:
             after[key] = reached.to(after[key].dtype).where(rows, after[key])
