@@ -110,15 +110,12 @@ class PlayedGame:
         truncated = self._flag("truncated", truncated)
         if not more:  # where done means either
             terminated, truncated = terminated and not truncated, terminated and truncated
-        try:
-            self.steps.append(GameStep(observation, info, action, float(reward)))
-        except TypeError:
-            raise ValueError(f"reward[{self.index}] is {reward!r}: it must be a number") from None
+        self.steps.append(GameStep(observation, info, action, self._number(reward)))
         out_of_time = max_steps is not None and len(self.steps) > max_steps
         self.terminated = terminated
         self.truncated = (truncated or out_of_time) and not terminated
         own = self.rules.reward
-        self.reward = float(reward if own is None else own(self.steps[-1]))
+        self.reward = self._number(reward if own is None else own(self.steps[-1]))
         if not abs(self.reward) <= _LARGEST_REWARD:  # which NaN is not either
             raise ValueError(
                 f"reward[{self.index}] is {self.reward}: it must be a finite number that float32 "
@@ -147,6 +144,7 @@ class PlayedGame:
 
         Candidates keep the order in which they were read, however the game lists them now.
         """
+        self.seed = None
         if saved is None:
             return
         self.begin(saved["seed"], saved["goal"])
@@ -211,6 +209,12 @@ class PlayedGame:
             f"{what}={source!r}: the game writes no such key, it writes {keys}. Name one of them, "
             "or give a function of observation and info"
         )
+
+    def _number(self, reward: Any) -> float:
+        try:
+            return float(reward)
+        except (TypeError, ValueError):
+            raise ValueError(f"reward[{self.index}] is {reward!r}: it must be a number") from None
 
     def _flag(self, what: str, value: Any) -> bool:
         if isinstance(value, str) or value not in (False, True):

@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from tensordict import TensorDict
@@ -178,8 +178,8 @@ class TextLayout:
             success: whether the step reached the goal, which ends the episode. Default: it did not.
 
         Raises:
-            ValueError: naming the key and the row, if actions or goals are too many, missing,
-                empty or duplicated, or if a text is too long and ``keep`` is None.
+            ValueError: naming the key, if actions or goals are too many, missing, empty or
+                duplicated, a text is no string or too long without ``keep``, or values do not fit.
         """
         self._check_number("goal", goal)
         self._check_number("observation", observation)
@@ -193,9 +193,8 @@ class TextLayout:
         }
         self._check_actions(rows, out["actions"])
         if self._ids is not None:
-            for text in goal:
-                if text not in self._ids:
-                    raise ValueError(f"goal is {text!r}, which is not in goal_texts")
+            if unknown := [text for text in goal if text not in self._ids]:
+                raise ValueError(f"goal is {unknown[0]!r}, which is not in goal_texts")
             out["goal_id"] = torch.tensor([self._ids[text] for text in goal])
         given = [()] * self._number if hindsight is None else hindsight
         named = self._rows("hindsight", given, self.max_hindsight)
@@ -207,11 +206,11 @@ class TextLayout:
                 ids = [[self._ids.get(text, -1) for text in row] for row in named]
                 out["hindsight"]["goal_id"] = torch.tensor(ids)
         if self.success:
-            out["success"] = self._column(success, torch.bool)
+            out["success"] = self._column("success", success, torch.bool)
         if reward is not None:
-            out["reward"] = self._column(reward, torch.float32)
-        out["terminated"] = self._column(terminated, torch.bool)
-        out["truncated"] = self._column(truncated, torch.bool)
+            out["reward"] = self._column("reward", reward, torch.float32)
+        out["terminated"] = self._column("terminated", terminated, torch.bool)
+        out["truncated"] = self._column("truncated", truncated, torch.bool)
         out["done"] = out["terminated"] | out["truncated"]
         packed = TensorDict(out, [self._number], device=self._env.device)
         packed = packed if self._env.batch_size else packed[0]
@@ -255,6 +254,8 @@ class TextLayout:
 
     def _cut(self, slot: str, strings: Strings) -> Strings:
         if not isinstance(strings, str):
+            if not isinstance(strings, Iterable):
+                raise ValueError(f"{slot} is {strings!r}: it must be a string")
             return [self._cut(slot, one) for one in strings]
         size, length = self._sizes[slot], len(strings.encode())
         if length <= size:
@@ -273,10 +274,11 @@ class TextLayout:
         self.num_cut[slot] += 1
         return cut_text(strings, lambda part: len(part.encode()) <= size, self.keep)
 
-    def _column(self, values: Tensor | Sequence | None, dtype: torch.dtype) -> Tensor:
-        if values is None:
-            return torch.zeros((self._number, 1), dtype=dtype)
-        return torch.as_tensor(values).to("cpu", dtype).reshape(self._number, 1)
+    def _column(self, name: str, values: Tensor | Sequence | None, dtype: torch.dtype) -> Tensor:
+        values = torch.as_tensor([0] * self._number if values is None else values)
+        if values.numel() != self._number:
+            raise ValueError(f"{name} has {values.numel()} values, expected {self._number}")
+        return values.to("cpu", dtype).reshape(self._number, 1)
 
     def _check_actions(self, rows: list[list[str]], written: Tensor) -> None:
         """Refuses rows without an action, and actions that read alike as they were written."""

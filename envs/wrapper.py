@@ -160,19 +160,8 @@ class TextEnvWrapper(EnvBase):
         if goal_texts is not None and goal_sampler is None:
             self.goal_kind_prior = [*map(self.goal_kind_ids.count, range(len(self.goal_kinds)))]
         self.num_cut = self.layout.num_cut
-        rules = Rules(
-            actions=actions,
-            observation=observation,
-            goal=goal,
-            goal_text=goal_text,
-            success=success,
-            reward=reward,
-            act=act,
-            history=history,
-            hindsight=hindsight,
-            max_actions=max_actions,
-            overflow=overflow,
-        )
+        sources = (actions, observation, goal, goal_text, success)
+        rules = Rules(*sources, reward, act, history, hindsight, max_actions, overflow)
         self._played = [PlayedGame(game, index, rules) for index, game in enumerate(self.games)]
         self.max_steps = max_steps
         self.set_seed(seed)
@@ -249,6 +238,8 @@ class TextEnvWrapper(EnvBase):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restores the streams and plays the episodes again up to where they stood."""
+        if (number := len(state["episodes"])) != len(self.games):
+            raise ValueError(f"the state has {number} games, expected {len(self.games)}")
         self._streams = [list(stream) for stream in state["streams"]]
         for played, saved in zip(self._played, state["episodes"], strict=True):
             played.restore(saved, self.max_steps)

@@ -123,6 +123,15 @@ def test_a_state_dict_goes_on_where_games_stood():
     assert (steps_of(other, carried) == expected).all()
 
 
+def test_a_state_from_before_the_first_episode_ends_those_that_are_played():
+    env = stairs.make(2, seed=0)
+    before = env.state_dict()
+    state = play(env, [2, 2])
+    env.load_state_dict(before)
+    with pytest.raises(ValueError, match="episode of environment 0 is over: reset it"):
+        env.step(state.set("action", torch.tensor([2, 2])))
+
+
 class Turned(stairs.Stairs):
     """Lists its actions in another order, as a set of strings does in another process."""
 
@@ -281,8 +290,20 @@ class Odd(stairs.Stairs):
         self.step = lambda action: (shown, paid, ended, False, info)[:values]
 
 
+def pack(**given):
+    told = {"goal": ["Go"] * 2, "observation": ["Here"] * 2, "actions": [["up"]] * 2}
+    stairs.make(2).layout.pack(**{**told, **given})
+
+
 GAME = stairs.Stairs()
 REFUSED = {
+    "a short column": (lambda: pack(reward=[1.0]), "reward has 1 values, expected 2"),
+    "a number for a text": (lambda: pack(observation=["Here", 7]), "observation is 7: it must be"),
+    "an action of None": (lambda: pack(actions=[["up"], [None]]), "action is None: it must be a"),
+    "a state of other games": (
+        lambda: stairs.make(2).load_state_dict(stairs.make(3).state_dict()),
+        "the state has 3 games, expected 2",
+    ),
     "no goal": (lambda: of(goal=None), r"goal \(None\), goal_text \(None\) and .*: give one"),
     "two goals": (
         lambda: of(goal_text="Go"),
@@ -326,6 +347,8 @@ REFUSED = {
         r"actions\[0\] holds 'go\\x00 up': leave the zero byte out",
     ),
     "no reward": (lambda: of(Odd(paid=None)), r"reward\[0\] is None: it must be a number"),
+    "a word": (lambda: of(Odd(paid="high")), r"reward\[0\] is 'high': it must be a number"),
+    "no reward of one's own": (lambda: of(reward=lambda step: None), r"reward\[0\] is None: it mu"),
     "no number": (lambda: of(Odd(paid=float("nan"))), r"reward\[0\] is nan: it must be a finite"),
     "a large number": (lambda: of(Odd(paid=1e300)), r"reward\[0\] is 1e\+300: .* float32 holds"),
     "unknown key": (

@@ -131,6 +131,21 @@ def test_the_judge_ends_an_imagined_episode_and_nothing_else_does():
     assert (done & ~said & rows).any()
 
 
+def test_instances_that_the_step_mask_leaves_out_stand_still():
+    """Three, of which one goes on, one has reached its goal, and one has been cut off."""
+    env, *_ = made(4, [182, 183, 182, 183])
+    env.transform.judge.words = [""] * 184  # names every goal
+    state = env.reset()
+    marks = {"_step": [1, 0, 0, 0], "terminated": [0, 0, 1, 0], "truncated": [0, 0, 0, 1]}
+    marks = {key: torch.tensor(rows).bool().unsqueeze(1) for key, rows in marks.items()}
+    state.update({**marks, "done": marks["terminated"] | marks["truncated"]})
+    after = env.step(state.set("action", torch.full((4,), 3)))["next"]
+    assert after["reward"].flatten().tolist() == [1, 0, 0, 0]
+    assert after["terminated"].flatten().tolist() == [True, False, True, False]
+    assert after["truncated"].flatten().tolist() == [False, False, False, True]
+    assert after["done"].flatten().tolist() == [True, False, True, True]
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(
         ValueError, match=r"num_known \(2\) must be from 1 to 1: sampler has 2 goals"

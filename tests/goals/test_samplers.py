@@ -170,7 +170,8 @@ REFUSED = [
     (lambda: Progress(TEXTS, exploration=(1.0, 1.2)), r"exploration \(1.0, 1.2\) must"),
     (lambda: Progress(TEXTS, window=1), r"window \(1\) must be at least 2"),
     (lambda: Kinds(TEXTS), "kinds is missing: an expert must give"),
-    (lambda: Learned(TEXTS, EMBEDDINGS[:3]), "embeddings has 3 rows, expected 5, one a goal"),
+    (lambda: Learned(TEXTS, EMBEDDINGS[:3]), r"has shape \[3, 3\], expected \[5, D\]"),
+    (lambda: Learned(TEXTS, EMBEDDINGS[:, 0]), r"has shape \[5\], expected \[5, D\]"),
     (lambda: Learned(TEXTS, EMBEDDINGS / 0), "of 1 goals are not finite, of 'Grasp a cow' first"),
     (lambda: Learned(TEXTS, EMBEDDINGS, dropout=1), r"dropout \(1\) must be in \[0, 1\)"),
     (lambda: Learned(TEXTS, EMBEDDINGS, per_goal=0), r"per_goal \(0\) must be above 0"),
@@ -231,6 +232,9 @@ def test_only_goals_in_use_are_drawn(kind):
     assert torch.equal(sampler.progress, progress)
     with pytest.raises(ValueError, match="used has 0 goals, and none that is ever drawn"):
         sampler.use(odd & ~odd)
+    for wrong in (torch.tensor([1, 3, 5]), odd[:1], odd.long()):
+        with pytest.raises(ValueError, match=r"used \(tensor.* must be bool, one for each goal: 6"):
+            sampler.use(wrong)
 
 
 def test_goals_that_shares_leave_out_cannot_be_the_only_ones_in_use():

@@ -3,6 +3,7 @@
 import pytest
 import stairs
 import torch
+from torchrl.envs import SerialEnv
 
 from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.text import decode_text
@@ -112,6 +113,21 @@ def test_a_game_without_a_batch_is_recorded_and_played():
     floor = int(decode_text(goal).split()[-1])
     said = ["up" if floor > 0 else "down"] * abs(floor)
     assert converse(stairs.alone(seed=0), None, *said)[0]
+
+
+def test_a_person_is_advised_whatever_the_batch():
+    """None, and one of two dimensions as a batched environment has it."""
+    nested = SerialEnv(1, lambda: stairs.make(1, seed=0))
+    for env in (stairs.alone(seed=0), nested):
+        said = converse(env, Dabbler(), "h", "q")[1].split("\n")[-3:]
+        assert sorted(line.split(" (Q")[0].split()[-1] for line in said) == ["down", "up", "wait"]
+
+
+def test_what_cannot_be_played_or_recorded_is_named():
+    with pytest.raises(ValueError, match=r"env has 2 instances .*: play takes one"):
+        converse(stairs.make(2), None, "up")
+    with pytest.raises(ValueError, match=r"max_steps \(0\) must be at least 1, or None"):
+        record(Dabbler(), stairs.make(1), max_steps=0)
 
 
 def test_an_unknown_goal_gets_the_nearest_ones():

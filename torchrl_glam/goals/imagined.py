@@ -173,10 +173,14 @@ class ImaginedGoals(Transform):
         if not rows.any():
             return next_tensordict
         after = self._write(next_tensordict, ids, rows)
+        if (moves := tensordict.get("_step", None)) is not None:  # the others stand still
+            moves, ends = moves.view_as(ids), ("done", "terminated", "truncated")
+            was, now = (state.select(*ends, strict=False) for state in (tensordict, after))
+            after.update(was.where(rows & ~moves, now))
+            rows = rows & moves
         reached = torch.zeros_like(rows)
         reached[rows] = self._judge(tensordict[rows], after[rows], ids[rows])
-        shape = after["done"].shape
-        rows, reached = rows.view(shape), reached.view(shape)
+        rows, reached = (each.view(after["done"].shape) for each in (rows, reached))
         done = after["done"] | reached
         for key in self._reward_keys:
             after[key] = reached.to(after[key].dtype).where(rows, after[key])

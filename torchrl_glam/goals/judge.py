@@ -166,8 +166,7 @@ class WordJudge:
         return deepcopy(state | {"generator": self._generator.get_state()})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores what :meth:`state_dict` returned; RuntimeError if its goals have another number
-        of words."""
+        """Restores a state; RuntimeError if its goals have another number of words."""
         state = deepcopy(dict(state_dict))
         self.weights.load_state_dict(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -94,8 +94,8 @@ class LearnedProgressGoals(GoalSampler):
             raise ValueError(f"lag ({lag}) must be a multiple of every ({every})")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout ({dropout}) must be in [0, 1)")
-        if isinstance(embeddings, Tensor) and len(embeddings) != (size := len(goal_texts)):
-            raise ValueError(f"embeddings has {len(embeddings)} rows, expected {size}, one a goal")
+        if isinstance(embeddings, Tensor) and embeddings.shape[:-1] != (size := self.kinds.shape):
+            raise ValueError(f"embeddings has shape {[*embeddings.shape]}, expected [{size[0]}, D]")
         self.embeddings = embeddings.__getitem__ if isinstance(embeddings, Tensor) else embeddings
         self.window, self.per_goal, self.batch_size = window, per_goal, batch_size
         self.every, self.steps, self.dropout = every, steps, dropout

@@ -93,8 +93,11 @@ class GoalSampler:
         The state does not hold it: a resumed run says it again.
 
         Raises:
-            ValueError: if none of them is ever drawn.
+            ValueError: if they are not bool ``[G]``, or none of them is ever drawn.
         """
+        used = torch.as_tensor(used).cpu()
+        if used.dtype != torch.bool or used.shape != self.progress.shape:
+            raise ValueError(f"used ({used}) must be bool, one for each goal: {len(self.progress)}")
         likely = torch.ones_like(self.progress) if self._likely is None else self._likely
         even = (likely * used).cumsum(0)
         if not even[-1] > 0:

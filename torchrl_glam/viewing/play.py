@@ -56,7 +56,12 @@ def play(
 
     Returns:
         Whether the goal was reached; False if the person quits.
+
+    Raises:
+        ValueError: if the environment has several instances.
     """
+    if (number := env.batch_size.numel()) != 1:
+        raise ValueError(f"env has {number} instances {list(env.batch_size)}: play takes one")
     game = describe_env(env)
     limit = f" of {game.max_steps}" if game.max_steps else ""
     state, step = env.reset(), 0
@@ -99,11 +104,11 @@ def play(
 def _hint(state: TensorDictBase, choices: dict[int, str], agent: Agent | None) -> str:
     if agent is None:
         return "There is no agent to ask: start with agent=FOLDER."
-    said = agent.read(state)
-    probability, value = said["probability"][0], said.get("action_value", None)
+    said = agent.read(state).reshape(-1)[0]
+    probability, value = said["probability"], said.get("action_value", None)
     lines = []
     for slot in sorted(choices, key=lambda slot: -probability[slot].item()):
         share = probability[slot].item()
         line = f"{share:6.1%} {'#' * round(20 * share):20} {choices[slot]}"
-        lines.append(line if value is None else f"{line} (Q {value[0, slot].item():.3f})")
+        lines.append(line if value is None else f"{line} (Q {value[slot].item():.3f})")
     return "\n".join(lines)

@@ -43,7 +43,7 @@ def record(
         ``reward``, ``named`` (goals that the step reached), and for Playground-Text ``scene``.
 
     Raises:
-        ValueError: if the agent's probabilities are not finite.
+        ValueError: if the agent's probabilities are not finite, or ``max_steps`` is below 1.
 
     Examples:
         >>> from torchrl_glam.models import zero_shot_agent
@@ -54,6 +54,8 @@ def record(
         >>> len(episodes), episodes[0]["steps"][0]["candidates"][-1]
         (2, 'Grasp')
     """
+    if max_steps is not None and max_steps < 1:
+        raise ValueError(f"max_steps ({max_steps}) must be at least 1, or None")
     description = describe_env(env)
     limit = max_steps or description.max_steps or 100
 
