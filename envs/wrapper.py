@@ -160,8 +160,19 @@ class TextEnvWrapper(EnvBase):
         if goal_texts is not None and goal_sampler is None:
             self.goal_kind_prior = [*map(self.goal_kind_ids.count, range(len(self.goal_kinds)))]
         self.num_cut = self.layout.num_cut
-        sources = (actions, observation, goal, goal_text, success)
-        rules = Rules(*sources, reward, act, history, hindsight, max_actions, overflow)
+        rules = Rules(
+            actions=actions,
+            observation=observation,
+            goal=goal,
+            goal_text=goal_text,
+            success=success,
+            reward=reward,
+            act=act,
+            history=history,
+            hindsight=hindsight,
+            max_actions=max_actions,
+            overflow=overflow,
+        )
         self._played = [PlayedGame(game, index, rules) for index, game in enumerate(self.games)]
         self.max_steps = max_steps
         self.set_seed(seed)
