@@ -199,6 +199,7 @@ def test_other_recipes_refuse_by_name(line, unplayed, tmp_path):
         ("model.rank=3", "model (the language model) has no key 'model.rank': it offers model=fl"),
         ("replay=nothing", "Available options in 'replay': balanced hindsight no_hindsight unif"),
         ("gama=0.5", "there is no key 'gama'; did you mean gamma?"),
+        ("hydra.foo=1", "To append to your config use +hydra.foo=1"),
         ("figure=9", "figure=9 is a sweep of many runs: write --multirun +figure=9"),
     ],
 )
