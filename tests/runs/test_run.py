@@ -3,6 +3,7 @@
 import signal
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sac_glam
@@ -13,6 +14,7 @@ from torchrl._utils import timeit
 
 import torchrl_glam.runs.run as run_module
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
+from torchrl_glam.runs.records import metrics
 from torchrl_glam.runs.records.progress import Progress, check_rewards
 from torchrl_glam.runs.run import Run, diverged
 
@@ -72,6 +74,23 @@ def test_what_an_earlier_run_of_the_process_timed_is_not_of_this_one(tmp_path):
     train(tmp_path, total_steps=32)
     row = read_csv(tmp_path / "run" / "metrics.csv")[1]
     assert float(row["seconds/time/update"]) > 0 == float(row["seconds/time/earlier"])
+
+
+def test_a_logger_ends_with_its_run_and_is_told_how(tmp_path, monkeypatch):
+    """Else the next run of a sweep would be logged as this one, or refused."""
+    ended = []
+    experiment = SimpleNamespace(__exit__=lambda kind, *_: ended.append(kind))
+    logger = SimpleNamespace(experiment=experiment, log_scalar=lambda *_, **__: None)
+    monkeypatch.setattr(metrics, "get_logger", lambda *_, **__: logger)
+
+    def fail(run):
+        raise LookupError
+
+    settings = {"total_steps": 16, "loggers": ["tensorboard"]}
+    train(tmp_path / "whole", **settings)
+    with pytest.raises(LookupError):
+        train(tmp_path / "broken", fail=fail, **settings)
+    assert ended == [None, LookupError]
 
 
 def test_target_weights_follow_by_tau_and_the_bonus_arrives(tmp_path):
