@@ -195,7 +195,7 @@ def main(cfg: DictConfig) -> None:
         raise RunIsDone(f"{output} is done")
     if (output / METRICS).exists():
         raise ValueError(f"output ({config.output}) is the folder of a run: choose another")
-    check_no_export(output, models=not (results / REPORT).exists())  # made elsewhere
+    check_no_export(output, models=not (results / RESULTS[0]).exists())  # made elsewhere
     with (
         reserved(output, "config.json", overwrite=True),
         reserved(results, *RESULTS, key="results", overwrite=True),
