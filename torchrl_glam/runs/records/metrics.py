@@ -97,8 +97,7 @@ class MetricsTable:
     def close(self) -> None:
         """Ends the loggers, with the error that is handled: another run may begin its own."""
         for kind, logger in self._loggers.items():
-            if hasattr(logger.experiment, "__exit__"):  # of all but csv
-                end = logger.experiment.__exit__
+            if end := getattr(logger.experiment, "__exit__", None):  # of all but csv
                 self._attempt(f"the logger {kind}", end, *sys.exc_info())
 
     def _attempt(self, destination: str, write: Callable, *args: Any, **kwargs: Any) -> None:
