@@ -74,11 +74,13 @@ def read_run(options: argparse.Namespace) -> tuple[SACGLAMConfig, SACGLAMConfig]
     before = OmegaConf.to_object(saved)
     keys = [key.lstrip("+") for key in options.keys]
     own = {"output": str(options.out), "total_steps": options.updates, "loggers": []}
-    own |= {"update_every": 1, "num_updates": 1, "checkpoint_every": 0}
+    own |= {"resume": None, "update_every": 1, "num_updates": 1, "checkpoint_every": 0}
     own |= {"log_every": options.every, "eval_every": options.every}
     for key in sorted({key.partition("=")[0] for key in keys} & own.keys()):
         raise ValueError(f"{key} is not read here: give --updates, --every and --out")
     config = read_config(SACGLAMConfig, OmegaConf.merge(saved, OmegaConf.from_dotlist(keys)))
+    expected = f"be at most --updates ({options.updates})"
+    config.require("warmup_updates", config.warmup_updates <= options.updates, expected)
     if not any(key.startswith("env_class=") for key in keys):
         refuse_named_env(before.env_class, "the run's folder", "env_class")
     for key in (*STORED, *(["gamma"] if before.n_step > 1 else [])):

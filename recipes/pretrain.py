@@ -195,7 +195,7 @@ def main(cfg: DictConfig) -> None:
         raise RunIsDone(f"{output} is done")
     if (output / METRICS).exists():
         raise ValueError(f"output ({config.output}) is the folder of a run: choose another")
-    check_no_export(output, models=not (results / REPORT).exists())  # made elsewhere
+    check_no_export(output, models=not (results / RESULTS[0]).exists())  # made elsewhere
     with (
         reserved(output, "config.json", overwrite=True),
         reserved(results, *RESULTS, key="results", overwrite=True),
@@ -218,7 +218,10 @@ def pretrain(config: PretrainConfig, output: Path, results: Path) -> None:
         tokenizer = make_word_tokenizer(exercises.texts(), config.vocabulary)
         readings = iter(partial(exercises, config.batch_size), None)
     for split in config.eval_splits:  # that a text is too long for the report is said now
-        make_env(config.tasks(), tokenizer, num_envs=1, split=split).rollout(4)
+        env = make_env(config.tasks(), tokenizer, num_envs=1, split=split)
+        env.rollout(4)
+    known = not config.imitate_steps or describe_env(env).make_oracle is not None
+    config.require("imitate_steps", known, f"be 0: {config.env_class} knows no shortest plans")
     model = make_model(config, tokenizer)
     model.set_attn_implementation("eager")  # on the CPU the fused kernel goes backward slowly
     num_parameters = sum(p.numel() for p in model.parameters())

@@ -119,6 +119,8 @@ offline_sac env.size=6: env ({'size': 6}) must stay what it was ({'size': 3})
 offline_sac foo=1
 offline_sac gamma=2
 offline_sac num_updates=4: num_updates is not read here: give --updates
+offline_sac resume=auto: resume is not read here: give --updates
+offline_sac --updates 49: warmup_updates (50) must be at most --updates (49)
 offline_sac n_step=x
 offline_sac --updates 0: --updates (0) must be at least 1
 offline_sac hindsight=maybe
@@ -199,6 +201,7 @@ def test_other_recipes_refuse_by_name(line, unplayed, tmp_path):
         ("model.rank=3", "model (the language model) has no key 'model.rank': it offers model=fl"),
         ("replay=nothing", "Available options in 'replay': balanced hindsight no_hindsight unif"),
         ("gama=0.5", "there is no key 'gama'; did you mean gamma?"),
+        ("hydra.foo=1", "To append to your config use +hydra.foo=1"),
         ("figure=9", "figure=9 is a sweep of many runs: write --multirun +figure=9"),
     ],
 )

@@ -3,15 +3,18 @@
 import signal
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sac_glam
 import torch
 from run_metrics import read_csv
 from tensordict import TensorDict
+from torchrl._utils import timeit
 
 import torchrl_glam.runs.run as run_module
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
+from torchrl_glam.runs.records import metrics
 from torchrl_glam.runs.records.progress import Progress, check_rewards
 from torchrl_glam.runs.run import Run, diverged
 
@@ -63,6 +66,31 @@ def test_learning_rates_fall_with_environment_steps(tmp_path):
     train(tmp_path, look, lr_trunk=0.01, lr_heads=0.02, lr_alpha=0.04, lr_end=0.5)
     assert seen[32] == pytest.approx([0.0075, 0.015, 0.03])
     assert seen[64] == pytest.approx([0.005, 0.01, 0.02])
+
+
+def test_what_an_earlier_run_of_the_process_timed_is_not_of_this_one(tmp_path):
+    with timeit("time/earlier"):  # since its last row
+        pass
+    train(tmp_path, total_steps=32)
+    row = read_csv(tmp_path / "run" / "metrics.csv")[1]
+    assert float(row["seconds/time/update"]) > 0 == float(row["seconds/time/earlier"])
+
+
+def test_a_logger_ends_with_its_run_and_is_told_how(tmp_path, monkeypatch):
+    """Else the next run of a sweep would be logged as this one, or refused."""
+    ended = []
+    experiment = SimpleNamespace(__exit__=lambda kind, *_: ended.append(kind))
+    logger = SimpleNamespace(experiment=experiment, log_scalar=lambda *_, **__: None)
+    monkeypatch.setattr(metrics, "get_logger", lambda *_, **__: logger)
+
+    def fail(run):
+        raise LookupError
+
+    settings = {"total_steps": 16, "loggers": ["tensorboard"]}
+    train(tmp_path / "whole", **settings)
+    with pytest.raises(LookupError):
+        train(tmp_path / "broken", fail=fail, **settings)
+    assert ended == [None, LookupError]
 
 
 def test_target_weights_follow_by_tau_and_the_bonus_arrives(tmp_path):

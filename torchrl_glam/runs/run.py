@@ -133,6 +133,7 @@ class Run(Setting):
         self._table = MetricsTable(
             self.folder, config.loggers, self.name, record=record, write=self.ranks.first
         )
+        self._stack.callback(self._table.close)
         self._progress = Progress(config, self.game, self.counters, self.ranks)
         self._kept = {**objects, "metrics": self._table, **self._progress.kept}
         self._checkpoints = CheckpointManager(self.folder, ranks=self.ranks)

@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -92,6 +93,12 @@ class MetricsTable:
         if self._record is not None:
             page = str(self.path.with_name(PAGE))
             self._attempt(page, self._record.write, self.rows, references)
+
+    def close(self) -> None:
+        """Ends the loggers, with the error that is handled: another run may begin its own."""
+        for kind, logger in self._loggers.items():
+            if end := getattr(logger.experiment, "__exit__", None):  # of all but csv
+                self._attempt(f"the logger {kind}", end, *sys.exc_info())
 
     def _attempt(self, destination: str, write: Callable, *args: Any, **kwargs: Any) -> None:
         if not self._writes:

@@ -39,6 +39,7 @@ class Progress:
         total, before = self._config.total_steps, self._counters["steps"]
         shown = {"desc": name, "unit": "step", "disable": not self._ranks.first}
         self.bar = stack.enter_context(tqdm(total=total, initial=before, **shown))
+        timeit.erase()  # what an earlier run of this process timed since its last row
         self._since = dict(self._counters)
         self._started = time.perf_counter() - self._counters["seconds"]
 
