@@ -101,6 +101,13 @@ def test_random_actions_are_admissible_ones():
     chosen = with_random_actions(policy, 4, 0.4)(states)["action"]
     shares = chosen.bincount(minlength=4) / 20_000
     assert shares.tolist() == pytest.approx([0.6 + 0.4 / 3, 0, 0.4 / 3, 0.4 / 3], abs=0.015)
+    assert with_random_actions(policy, 4, 0.0) is policy
+
+
+@pytest.mark.parametrize("share", [1.1, -0.1, float("nan")])
+def test_shares_of_random_actions_out_of_range(share):
+    with pytest.raises(ValueError, match=rf"share \({share}\) must be in \[0, 1\]"):
+        with_random_actions(None, 4, share)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
