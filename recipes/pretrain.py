@@ -59,8 +59,8 @@ from torchrl_glam.runs.run_folder import METRICS, RunIsDone, require_same_config
 from torchrl_glam.text import describe_env
 
 register("pretrain", PretrainConfig, Path(__file__).parent / "config")
-REPORT = "report.json"
-RESULTS = ("loss.csv", "loss.png", REPORT)
+LOSSES, REPORT = "loss.csv", "report.json"  # the first and the last result that is written
+RESULTS = (LOSSES, "loss.png", REPORT)
 TRANSCRIPTS_EVERY = 4  # batches of exercises about words from one of transcripts to the next
 
 
@@ -195,7 +195,7 @@ def main(cfg: DictConfig) -> None:
         raise RunIsDone(f"{output} is done")
     if (output / METRICS).exists():
         raise ValueError(f"output ({config.output}) is the folder of a run: choose another")
-    check_no_export(output, models=not (results / RESULTS[0]).exists())  # made elsewhere
+    check_no_export(output, models=not (results / LOSSES).exists())  # made elsewhere
     with (
         reserved(output, "config.json", overwrite=True),
         reserved(results, *RESULTS, key="results", overwrite=True),
@@ -259,7 +259,7 @@ def pretrain(config: PretrainConfig, output: Path, results: Path) -> None:
     steps = figures["steps_of_play"]
     model.config.pretraining = f"{about}{steps:,} steps of random play; no labels of the task"
     export_agent(output, model, tokenizer, overwrite=True)
-    with open(results / "loss.csv", "w", newline="") as file:
+    with open(results / LOSSES, "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["batch", "nats_per_token", "seconds"])
         writer.writerows(curve)

@@ -177,9 +177,11 @@ def unknown_key(message: str) -> str:
         return ""
     name = found[1]
     group = name.split(".")[0].split("/")[0]
-    if offers := ", ".join(options_of(group)):
-        about = GROUPS.get(group)  # of Hydra's own groups, and a sweep's, Hydra says enough
-        return f"{group} ({about}) has no key {name!r}: it offers {group}={offers}" if about else ""
+    if offers := options_of(group):
+        if group not in GROUPS:  # of its own groups, and of a sweep's, Hydra says enough
+            return ""
+        offers = ", ".join(offers)
+        return f"{group} ({GROUPS[group]}) has no key {name!r}: it offers {group}={offers}"
     store = ConfigStore.instance()
     schemas = (store.load(file).node for file in store.repo if file.endswith("_schema.yaml"))
     known = [str(key) for schema in schemas for key in schema]

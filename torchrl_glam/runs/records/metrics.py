@@ -97,7 +97,8 @@ class MetricsTable:
     def close(self) -> None:
         """Ends the loggers, with the error that is handled: another run may begin its own."""
         for kind, logger in self._loggers.items():
-            if end := getattr(logger.experiment, "__exit__", None):  # of all but csv
+            # Logger.close tells no error, and leaves a run of MLflow open. Of all but csv.
+            if end := getattr(logger.experiment, "__exit__", None):
                 self._attempt(f"the logger {kind}", end, *sys.exc_info())
 
     def _attempt(self, destination: str, write: Callable, *args: Any, **kwargs: Any) -> None:
