@@ -75,6 +75,7 @@ def test_only_episodes_under_way_are_played_and_count_once(monkeypatch, make):
     assert results["success"] == pytest.approx(sum(floor > 0 for floor in floors) / 6)
     if env.batch_size.numel() == env.batch_size[0]:
         assert len(played) == sum(steps)
+    assert evaluate(None, env, seed=3) == evaluate(None, stairs.make(6), seed=3)
 
 
 def test_the_same_seed_gives_the_same_result_and_leaves_the_random_state():

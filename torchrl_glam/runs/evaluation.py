@@ -102,7 +102,8 @@ def play_episodes(
             mask = state["action_mask"]
             action = mask.to(torch.int8).argmax(-1)
             if policy is None:
-                action = torch.multinomial(mask.float(), 1).squeeze(-1)
+                rows = mask.reshape(-1, mask.shape[-1]).float()
+                action = torch.multinomial(rows, 1).view(mask.shape[:-1])
             else:
                 action[running] = policy(state[running])["action"]
             step = env.step(state.set("action", action))["next"]

@@ -172,7 +172,7 @@ def unknown_key(message: str) -> str:
     """
     if "is not a ListConfig" in message and (key := re.search(r"full_key: (\S+)", message)):
         return f"it takes a list: {key[1]}=[...]"
-    found = re.search(r"Could not override '([^']+)'", message)
+    found = re.search(r"(?:Could not override|Key) '([^']+)'", message)
     if found is None:
         return ""
     name = found[1]
