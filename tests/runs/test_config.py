@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 from sac_glam import make_sampler
 from torchrl.data import RandomSampler
@@ -172,7 +171,7 @@ def test_hindsight_needs_goals_that_are_named():
         (
             {"sampling": "prior"},
             {"goal_kind_prior": None},
-            r"sampling \(prior\) must be uniform, ratio or .*, as the environment does not say",
+            r"sampling \(prior\) must be uniform, .* not say",
         ),
     ],
 )
@@ -295,12 +294,6 @@ def test_sampler_is_the_one_asked_for(overrides, kind, settings):
     sampler = make_sampler(SACGLAMConfig(**overrides), game)
     assert type(sampler) is kind
     assert {name: getattr(sampler, name) for name in settings} == settings
-
-
-@pytest.mark.parametrize("override", ["n_step=three", "no_such_key=1"])
-def test_wrong_types_and_unknown_keys_are_refused(override):
-    with pytest.raises(ConfigCompositionException):
-        load("quickstart", override)
 
 
 @pytest.mark.parametrize("option", sorted(file.stem for file in (FILES / "env").glob("*.yaml")))

@@ -1,25 +1,16 @@
 """Goals named by a judge instead of the social partner, by the key `hindsight_by`."""
 
-from types import SimpleNamespace
-
 import pytest
 import stairs
 import torch
 from tensordict.nn import TensorDictModule
 
 from torchrl_glam.envs import PlaygroundTextEnv
-from torchrl_glam.models import load_language_model, make_trunk
 from torchrl_glam.runs.config import PPOGLAMConfig, RecipeConfig, SACGLAMConfig
 from torchrl_glam.runs.goals import PursuedGoals
 from torchrl_glam.runs.setting import Setting
 
 SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
-
-
-@pytest.fixture(scope="module")
-def language():
-    model, tokenizer = load_language_model("tiny")
-    return SimpleNamespace(tokenizer=tokenizer, trunk=make_trunk(model, tokenizer).eval())
 
 
 def made(language, kind=SACGLAMConfig, **settings):
