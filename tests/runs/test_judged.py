@@ -139,16 +139,6 @@ def test_a_game_without_a_partner(language):
         made(language, **{**where, "hindsight_by": "partner"})
 
 
-def test_a_restored_judge_names_what_an_unbroken_one_does(language):
-    (env, whole), (_, parts), (_, other) = (made(language) for _ in range(3))
-    first, second = played(env, 20), played(env, 20)
-    for goals in (whole, parts):
-        goals.name(first.clone())
-    other.load_state_dict(parts.state_dict())
-    found = [goals.name(second.clone())["next", "hindsight"] for goals in (whole, other)]
-    assert (found[0] == found[1]).all() and whole.measure(None) == other.measure(None)
-
-
 class NoTable(PlaygroundTextEnv):
     goal_texts = property(lambda _: None, lambda *_: None)
     goal_kind_ids = property(lambda _: None, lambda *_: None)
