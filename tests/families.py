@@ -92,6 +92,21 @@ def fresh_trunk(family, autocast=None):
     return trunk
 
 
+def outputs_and_gradients(trunk, states, only=None):
+    """What a trunk writes of admissible candidates; gradients of a number that hangs on all of it.
+
+    Both by name, for weights that are reached.
+    """
+    out, mask = trunk(states.clone(), only=only), states["action_mask"]
+    keys = trunk.written_keys(only)
+    found = {key: out[key] if key == "prompt_embedding" else out[key][mask] for key in keys}
+    total = sum(value.sin().sum() for value in found.values())
+    weights = {name: p for name, p in trunk.named_parameters() if p.requires_grad}
+    gradients = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
+    reached = {n: g for n, g in zip(weights, gradients, strict=True) if g is not None}
+    return {key: value.detach() for key, value in found.items()}, reached
+
+
 def plain_score(model, tokenizer, goal, observation, action):
     """Log-likelihood, hidden state after the last token, and hidden state before the first."""
     prompt = f"Goal: {goal}\n{observation}\nAction:"

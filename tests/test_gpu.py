@@ -42,13 +42,10 @@ from torchrl_glam.runs.processes.ray_pool import CollectorWorker
 from torchrl_glam.runs.processes.ray_worker import make_collector
 from torchrl_glam.text import TokenizeText
 
-NEEDS_CARD = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card"),
-]
+no_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
 
-@pytest.fixture(params=[pytest.param("card", marks=NEEDS_CARD), "pretended card"])
+@pytest.fixture(params=[pytest.param("card", marks=[pytest.mark.gpu, no_card]), "pretended card"])
 def device(request):
     if request.param == "card":
         yield "cuda"
@@ -244,7 +241,7 @@ def test_a_worker_collects_on_its_card_for_a_learner_without():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+@no_card
 @each_kind
 def test_bfloat16_stays_near(kind):
     near = kind("cuda", fresh_trunk("flan-t5", torch.bfloat16))
@@ -252,7 +249,7 @@ def test_bfloat16_stays_near(kind):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+@no_card
 def test_four_bits_score_as_on_the_cpu(tmp_path):
     pytest.importorskip("bitsandbytes", reason="needs bitsandbytes for weights in 4 bits")
     folder = make_flan_t5(tmp_path / "model")

@@ -57,9 +57,7 @@ def read(words: list[str]) -> list[list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     all_games = [name for name in GAMES if name != "jericho"]  # whose files are the user's
     parser.add_argument("games", nargs="*", default=all_games, help=f"of {GAMES}, keys after each")
     parser.add_argument("--num-envs", type=int, default=32, help="side by side (default: 32)")

@@ -1,5 +1,7 @@
-"""What goal samplers cost for a large table: milliseconds to make one, to draw the goals of 32
-episodes, and to take in 32 episodes that ended, as a recipe does after each step.
+"""What goal samplers cost for a large table.
+
+Milliseconds to make one, to draw the goals of 32 episodes, and to take in 32 episodes that ended,
+as a recipe does after each step.
 
     python tests/benchmarks/bench_goals.py                    # a million goals
     python tests/benchmarks/bench_goals.py --goals 8470 --out cost.csv
@@ -27,9 +29,7 @@ def milliseconds(call, calls: int = CALLS) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--goals", type=int, default=1_000_000)
     parser.add_argument("--out", type=Path, help="CSV to write")
     arguments = parser.parse_args()

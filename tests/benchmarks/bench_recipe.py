@@ -36,9 +36,7 @@ def run(processes: int, overrides: list[str], scratch: Path) -> dict[str, float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", nargs="+", type=int, default=[1])
     parser.add_argument("overrides", nargs="*", help="keys of the configuration, key=value")
     arguments = parser.parse_intermixed_args()

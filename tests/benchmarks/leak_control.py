@@ -14,6 +14,7 @@ import argparse
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from tensordict import TensorDictBase
@@ -147,7 +148,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=20_000)
     parser.add_argument("--no-effects", action="store_true", help="it has read no transcripts")
-    parser.add_argument("--out", help="JSON file to write")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()
     model, tokenizer = load_language_model(options.model)
     model.eval()
@@ -168,8 +169,7 @@ def main() -> None:
     text = json.dumps(report, indent=2)
     print(text)
     if options.out:
-        with open(options.out, "w") as file:
-            file.write(text + "\n")
+        options.out.write_text(text + "\n")
 
 
 if __name__ == "__main__":

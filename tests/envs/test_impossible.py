@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torchrl.envs import check_env_specs
 
 from torchrl_glam.envs import GoalSpace, PlaygroundTextEnv
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
@@ -61,11 +60,6 @@ def test_the_share_is_that_of_the_episodes(impossible):
             assert (count > 0).sum() == number and count.max() < 2 * len(drawn_ids) / number
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"num_objects": 3, "sequential": False}, {"text": False}])
-def test_specs(kwargs):
-    check_env_specs(PlaygroundTextEnv(6, impossible=0.8, **kwargs), break_when_any_done="both")
-
-
 @settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
@@ -94,14 +88,6 @@ def test_random_play_never_gets_there(sequential):
     assert not steps["next", "terminated"].any() and not steps["next", "reward"].any()
     kinds = steps["next", "hindsight", "kind"]
     assert (kinds >= 0).sum() > 5_000 and (kinds < IMPOSSIBLE).all()
-
-
-def test_bad_values():
-    for value in (-0.1, 1.5, float("nan")):
-        with pytest.raises(ValueError, match=rf"impossible must be a share in .*, got {value}"):
-            PlaygroundTextEnv(impossible=value)
-    with pytest.raises(ValueError, match=r"num_objects \(37\) must be at most 36 where there are"):
-        PlaygroundTextEnv(impossible=0.1, num_objects=37)
 
 
 def drawn(goals, count, size, generator):

@@ -147,9 +147,8 @@ def test_instances_that_the_step_mask_leaves_out_stand_still():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(
-        ValueError, match=r"num_known \(2\) must be from 1 to 1: sampler has 2 goals"
-    ):
+    message = r"num_known \(2\) must be from 1 to 1: sampler has 2 goals"
+    with pytest.raises(ValueError, match=message):
         ImaginedGoals(UniformGoals(["Grasp", "Grow"]), 2, None)
     table = (
         *GoalSpace("train", sequential=False).texts,

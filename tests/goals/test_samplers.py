@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchrl_glam.envs import GoalSpace, PlaygroundTextEnv
 from torchrl_glam.goals import KindProgressGoals as Kinds
 from torchrl_glam.goals import LearnedProgressGoals as Learned
 from torchrl_glam.goals import ProgressGoals as Progress
@@ -96,20 +95,6 @@ def test_exploration_falls_from_one_to_a_fifth():
         tell(sampler, [(1, 0), (1, 1)])
     shares.append(sampler.exploration)
     assert shares == pytest.approx([1.0, 0.2 + 0.8 / math.e])
-
-
-def test_an_environment_pursues_what_is_drawn():
-    goals = GoalSpace("train", sequential=False, impossible=0.8)
-    sampler = Kinds(goals.texts, kinds=goals.kind_ids, **GREEDY)
-    tell(sampler, [(0, 0), (0, 1)])  # goals to grasp make progress
-    env = PlaygroundTextEnv(50, 3, sequential=False, impossible=0.8, goal_sampler=sampler, seed=0)
-    assert env.goal_kind_prior is None and env.goal_texts == sampler.goal_texts
-    steps = env.rollout(40, break_when_any_done=False)
-    assert not steps["goal_kind"].any()
-    ended, named = steps["next", "done"].squeeze(-1), steps["next", "hindsight", "goal_id"]
-    reached = steps["next", "reward"].squeeze(-1)[ended] > 0
-    sampler.update(steps["goal_id"][ended], reached, named)
-    assert sampler._counts.tolist() == [2 + int(ended.sum()), 0, 0, 0, 0]
 
 
 @settings(max_examples=40, deadline=None)

@@ -6,7 +6,16 @@ import warnings
 import pytest
 import torch
 from architectures import make_architecture
-from families import ACTIONS, FAMILIES, GOALS, OBSERVATIONS, make_model, make_states, plain_score
+from families import (
+    ACTIONS,
+    FAMILIES,
+    GOALS,
+    OBSERVATIONS,
+    make_model,
+    make_states,
+    outputs_and_gradients,
+    plain_score,
+)
 from peft import LoraConfig
 from torch import nn
 
@@ -133,9 +142,8 @@ def test_tokens_beyond_the_vocabulary_are_named(family, key, tokenizer):
 def test_weights_that_get_no_gradient_are_named(tokenizer):
     model = make_model("gpt2", tokenizer)
     model.unused = nn.Linear(2, 2)
-    with pytest.raises(
-        ValueError, match=r"2 of \d+ trainable weights .* \(unused.weight, unused.b"
-    ):
+    message = r"2 of \d+ trainable weights .* \(unused.weight, unused.b"
+    with pytest.raises(ValueError, match=message):
         check_gradients(make_trunk(model, tokenizer))
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -163,11 +171,7 @@ def backward(trunk, states):
     with torch.autograd.graph.saved_tensors_hooks(
         lambda t: kept.append(t.nbytes) or t, lambda t: t
     ):
-        out = trunk(states.clone())
-        value = out["log_likelihood"].sin().sum() + out["action_embedding"].sin().sum()
-    value.backward()
-    gradients = {n: p.grad.clone() for n, p in trunk.named_parameters() if p.grad is not None}
-    trunk.zero_grad()
+        _, gradients = outputs_and_gradients(trunk, states)
     return gradients, sum(kept)
 
 

@@ -13,6 +13,7 @@ from families import (
     make_nine_states,
     make_states,
     make_transitions,
+    outputs_and_gradients,
     plain_score,
 )
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictSequential
@@ -47,21 +48,26 @@ def trunk_of(family, tokenizer, model=None, **options):
     return make_trunk(model or make_model(family, tokenizer), tokenizer, **options)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager", "ours"])
-@pytest.mark.parametrize("masked", [(), ((0, 1), (1, 4), (2, 0))], ids=["all", "masked"])
-def test_scores_equal_the_plain_computation(family, tokenizer, attention, masked, monkeypatch):
-    options = {} if attention == "ours" else {"attention": attention}
+@pytest.fixture(params=["sdpa", "eager", "ours"])
+def read_by(request, family, tokenizer, monkeypatch):
+    """A trunk whose model reads by one of its own attentions, or T5 by our passes."""
+    options = {} if request.param == "ours" else {"attention": request.param}
     trunk = trunk_of(family, tokenizer, make_model(family, tokenizer, **options))
-    if attention == "ours" and "t5" in family:
+    if request.param == "ours" and "t5" in family:
         monkeypatch.setattr(encoder_decoder, "can_read", lambda *_: True)
+    return trunk
+
+
+@pytest.mark.parametrize("masked", [(), ((0, 1), (1, 4), (2, 0))], ids=["all", "masked"])
+def test_scores_equal_the_plain_computation(family, tokenizer, read_by, masked):
+    trunk = read_by
     decodes = family in ("gpt2", "llama", "qwen2")
     assert type(trunk) is (DecoderOnlyTrunk if decodes else EncoderDecoderTrunk)
     assert_plain(trunk, tokenizer, trunk(make_states(tokenizer, masked)))
 
 
-def test_gradients_equal_the_plain_computation(family, tokenizer):
-    trunk = trunk_of(family, tokenizer)
-    model, states = trunk.base_model, trunk(make_states(tokenizer))
+def test_gradients_equal_the_plain_computation(tokenizer, read_by):
+    model, states = read_by.base_model, read_by(make_states(tokenizer))
     mask = states["action_mask"]
     weights = torch.linspace(-1, 1, int(mask.sum()))
     value = (states["log_likelihood"][mask] * weights).sum()
@@ -123,42 +129,30 @@ def test_the_mean_over_tokens(family, tokenizer):
     assert states["log_likelihood"][0, 0] == 0
 
 
-@pytest.mark.parametrize("tokens", [1, 60, 150, 10_000])
-def test_passes_of_few_tokens_change_nothing(family, tokenizer, tokens):
-    trunk = trunk_of(family, tokenizer)
-    states = make_nine_states(tokenizer).view(3, 3)
-    with torch.no_grad():
-        whole = trunk(states.clone())
-        trunk.max_tokens_per_pass = tokens
-        parts = trunk(states.clone())
-    for key in trunk.out_keys[::2]:
-        torch.testing.assert_close(parts[key], whole[key], atol=1e-4, rtol=1e-4)
-    mask = states["action_mask"]
-    torch.testing.assert_close(
-        parts["action_embedding"][mask], whole["action_embedding"][mask], atol=1e-4, rtol=1e-4
-    )
-
-
-def test_gradients_of_passes_are_those_of_the_whole(family, tokenizer):
+def test_passes_of_few_tokens_change_neither_outputs_nor_gradients(family, tokenizer):
     trunk = trunk_of(family, tokenizer)
     trunk.double()  # rounding is no part of the question
     parameters = list(trunk.parameters())
-    states = make_nine_states(tokenizer)
-    mask, gradients = states["action_mask"], []
-    for tokens in (None, 150):
+    states = make_nine_states(tokenizer).view(3, 3)
+    mask, found = states["action_mask"], []
+    for tokens in (None, 1, 60, 150, 10_000):
         trunk.max_tokens_per_pass = tokens
         out = trunk(states.clone())
-        value = out["log_likelihood"].sin().sum() + out["action_embedding"][mask].sin().sum()
-        value = value + out["prompt_embedding"].sin().sum()
+        read = [out["log_likelihood"], out["action_embedding"][mask], out["prompt_embedding"]]
+        value = sum(part.sin().sum() for part in read)
         twice = [
             torch.autograd.grad(value, parameters, allow_unused=True, retain_graph=again)
             for again in (True, False)
         ]
-        gradients.append(twice[0])
         for first, second in zip(*twice, strict=True):
             torch.testing.assert_close(first, second)
-    whole, parts = (torch.cat([g.flatten() for g in each if g is not None]) for each in gradients)
-    assert (parts - whole).norm() < 1e-5 * whole.norm()
+        gradient = torch.cat([g.flatten() for g in twice[0] if g is not None])
+        found.append([part.detach() for part in read] + [gradient])
+    whole = found[0]
+    for parts in found[1:]:
+        for one, other in zip(parts[:-1], whole[:-1], strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+        assert (parts[-1] - whole[-1]).norm() < 1e-5 * whole[-1].norm()
 
 
 def test_scores_alone_and_embeddings_alone(family, tokenizer):
@@ -333,32 +327,14 @@ def trunks():
     return [make_trunk(model, tokenizer, pad_to_multiple_of=multiple) for multiple in (1, 4)]
 
 
-def read(trunk, states, only=None):
-    """Outputs, and the gradient of a number that hangs on all of them."""
-    trunk.zero_grad(set_to_none=True)
-    out = trunk(states.clone(), only=only).select(*trunk.written_keys(only))
-    mask = states["action_mask"]
-    weights = {"log_likelihood": mask, "action_embedding": mask.unsqueeze(-1)}
-    total = sum((value.square() * weights.get(key, 1)).sum() for key, value in out.items())
-    total.backward()
-    grads = [p.grad.clone() for p in trunk.parameters() if p.grad is not None]
-    return out.detach(), grads
-
-
 @pytest.mark.parametrize("only", [None, "scores", "embeddings", "prompt"])
 @pytest.mark.parametrize("number", [1, 13, 75])
 def test_rounding_up_changes_no_output_nor_gradient(trunks, played, only, number):
-    states = played[:number, -1]
-    plain, rounded = (read(trunk, states, only) for trunk in trunks)
-    mask = states["action_mask"]
-    for key, value in plain[0].items():
-        other = rounded[0][key]
-        if key == "action_embedding":
-            value, other = value[mask], other[mask]
-        torch.testing.assert_close(other, value, rtol=1e-4, atol=1e-4)
-    for one, other in zip(plain[1], rounded[1], strict=True):
+    plain, rounded = (outputs_and_gradients(t, played[:number, -1], only) for t in trunks)
+    torch.testing.assert_close(rounded[0], plain[0], rtol=1e-4, atol=1e-4)
+    for name, one in plain[1].items():
         scale = one.abs().max().clamp_min(1e-6)
-        torch.testing.assert_close(other / scale, one / scale, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(rounded[1][name] / scale, one / scale, rtol=1e-3, atol=1e-4)
 
 
 def test_states_of_any_number_have_few_shapes(trunks, played, monkeypatch):

@@ -218,10 +218,16 @@ def test_a_folder_without_a_tokenizer_is_named(family, tmp_path):
         load_language_model(tmp_path)
 
 
-def test_adapters_alone_take_the_tokenizer_of_their_base(tmp_path):
-    model, tokenizer = load_language_model("tiny", lora=LoraConfig(target_modules=["q"]))
+def test_adapters_alone_come_with_their_base_and_its_tokenizer_and_are_trained(tmp_path):
+    lora = LoraConfig(target_modules=["q"])
+    model, tokenizer = load_language_model("tiny", lora=lora)
     model.save_pretrained(tmp_path)
-    assert len(load_language_model(tmp_path)[1]) == len(tokenizer)
+    again, its_tokenizer = load_language_model(tmp_path)
+    assert len(its_tokenizer) == len(tokenizer)
+    trained = {name for name, value in again.named_parameters() if value.requires_grad}
+    assert trained and all("lora_" in name for name in trained)
+    with pytest.raises(ValueError, match=r"lora cannot be given for name .* adapters already"):
+        load_language_model(tmp_path, lora=lora)
 
 
 def test_a_pattern_of_modules_can_be_loaded_again(tmp_path):

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import math
 
 import pytest
 import torch
@@ -111,15 +110,6 @@ def test_critics(critic, critics):
 
 def test_munchausen():
     check(Case("tied", munchausen=0.9, alpha_init=0.2))
-
-
-def test_the_bonus_of_an_action_given_up_is_bounded():
-    policy = torch.tensor([-10.0, math.log1p(-math.exp(-10.0))])
-    loss, batch, _ = toy.one_transition(policy, alpha_init=0.5)
-    targets = []
-    for loss.munchausen in (0.0, 0.8):
-        targets.append(loss(batch)["target_value"].item())
-    assert targets[1] - targets[0] == pytest.approx(0.8 * 0.5 * -6.0, abs=1e-6)
 
 
 def test_masked_candidates_may_hold_nan():

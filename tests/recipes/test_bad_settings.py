@@ -61,6 +61,7 @@ pretrain vocabulary=1: action_length
 pretrain imitate_seeds=0
 pretrain imitate_batch_size=0
 pretrain imitate_steps=5
+pretrain imitate_steps=128: imitate_steps (128) must be 0: corridor:Corridor knows
 pretrain num_steps=1e10: 'float' could not be converted to Integer
 pretrain num_steps=10000000000
 pretrain num_batches=10000000000

@@ -61,15 +61,6 @@ def test_a_model_whose_report_is_not_there_yet_is_made_again(recipe, tmp_path):
     assert (tmp_path / "report.json").exists()
 
 
-def test_plans_that_are_not_known_are_not_imitated(recipe, tmp_path):
-    options = ["env=corridor:Corridor", "imitate_steps=128", f"output={tmp_path / 'model'}"]
-    assert recipe.run(*SMALL, *options, log=tmp_path / "log") != 0
-    assert (
-        "imitate_steps (128) must be 0: corridor:Corridor knows" in (tmp_path / "log").read_text()
-    )
-    assert not (tmp_path / "model").exists()
-
-
 def test_the_embedded_model_is_one_of_its_configurations(recipe, tmp_path):
     options = [f"output={tmp_path / 'tiny'}", f"results={tmp_path}", "questions=1"]
     options += ["imitate_steps=64", "imitate_batch_size=64", "imitate_seeds=1"]

@@ -21,20 +21,6 @@ def make_rollout(steps=13, num_envs=6, seed=0):
     return rollout
 
 
-def test_a_closed_rollout_ends_everywhere_and_the_one_given_does_not():
-    rollout = make_rollout()
-    before = rollout.clone()
-    closed = close_rollout(rollout)
-    ends, old = closed["next"], before["next"]
-    assert ends["done"][:, -1].all()
-    assert torch.equal(ends["done"], ends["terminated"] | ends["truncated"])
-    assert torch.equal(ends["terminated"], old["terminated"])
-    for key in ("done", "truncated"):
-        assert torch.equal(ends[key][:, :-1], old[key][:, :-1])
-    assert not old["done"][:, -1].all(), "some episode must be cut for this test to say anything"
-    assert (rollout == before).all()
-
-
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1, 3), (0, 3), (2, 0)])
 def test_a_rollout_without_truncated_is_closed_by_done_alone(shape):
     no = torch.zeros(*shape, 1, dtype=torch.bool)
@@ -57,16 +43,18 @@ def test_what_cannot_be_closed_is_named():
         SubgoalFilter(GOALS.is_subgoal).inv(steps)
 
 
-def test_each_trajectory_of_a_row_is_closed():
+def test_each_trajectory_of_a_row_is_closed_and_the_rollout_given_is_not():
     """As with ``cat_results=-1``, where workers' steps stand one after another in a row."""
     no = torch.zeros(1, 5, 1, dtype=torch.bool)
     terminated = torch.tensor([0, 1, 0, 0, 0]).bool().view(1, 5, 1)
     ends = {"done": terminated, "terminated": terminated, "truncated": no}
     ids = torch.tensor([[0, 0, 2, 7, 7]])
     rollout = TensorDict({"next": ends, "collector": {"traj_ids": ids}}, batch_size=[1, 5])
+    before = rollout.clone()
     closed = close_rollout(rollout)["next"]
     assert closed["done"].flatten().tolist() == [False, True, True, False, True]
     assert closed["truncated"].flatten().tolist() == [False, False, True, False, True]
+    assert torch.equal(closed["terminated"], terminated) and (rollout == before).all()
 
 
 def test_rows_are_all_steps_of_this_rollout_and_none_is_kept_for_the_next():

@@ -136,26 +136,6 @@ def collector(seed):
     return Collector(env, policy, frames_per_batch=6, total_frames=60, **quiet)
 
 
-def flat(batches):
-    keys = ["goal_id", "action", "step_count", ("next", "reward"), ("next", "done")]
-    keys += [("collector", "traj_ids"), ("state", "objects")]
-    return [batch.select(*keys).clone() for batch in batches]
-
-
-def test_collector_goes_on_in_the_middle_of_an_episode(tmp_path):
-    source, batches = collector(seed=0), []
-    for count, batch in enumerate(source, start=1):
-        batches += flat([batch])
-        if count == 4:
-            CheckpointManager(tmp_path).save(4, {"collector": source}, CONFIG)
-    resumed = collector(seed=1)
-    assert CheckpointManager(tmp_path).load({"collector": resumed}, CONFIG) == 4
-    rest = flat(resumed)
-    assert len(batches) == 10 and len(rest) == 6
-    assert all((a == b).all() for a, b in zip(batches[4:], rest, strict=True))
-    assert batches[4]["step_count"][:, 0].any()  # no new episode, there would be nothing to see
-
-
 def test_an_environment_that_saves_no_state_is_told_of():
     env = Corridor(2)
     state = CollectorState(Collector(env, None, frames_per_batch=4, total_frames=8))

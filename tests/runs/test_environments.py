@@ -24,6 +24,9 @@ def make(env_class, env=None, **settings):
     return make_bare_env(config_of(env_class, env, **settings), 3, 0)
 
 
+PLAYGROUND = "torchrl_glam.envs:PlaygroundTextEnv"
+
+
 def test_a_module_may_lie_in_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a_game_of_mine.py").write_text("from corridor import Corridor as Mine")
@@ -66,7 +69,6 @@ def test_a_game_without_its_package_names_the_extra(path, package, extra, monkey
     [
         ("corridor", r"env_class \(corridor\) must be module:Name"),
         ("corridor:", r"env_class \(corridor:\) must be module:Name"),
-        ("corridor:Coridor", r"module corridor has no 'Coridor'; the nearest is 'Corridor'"),
         ("corridor:PLACES", r"env \(corridor:PLACES\) must be a torchrl.envs.EnvBase, or a func"),
         ("fractions:Fraction", r"env \(fractions:Fraction\) must be a torchrl.envs.EnvBase"),
     ],
@@ -80,36 +82,16 @@ def test_a_name_that_makes_no_environment_is_refused(path, message):
     ("env_class", "env", "message"),
     [
         ("corridor:Corridor", {"names_goals": "maybe"}, r"env.names_goals \(maybe\) must be true"),
-        (
-            "torchrl_glam.envs:PlaygroundTextEnv",
-            {"sequential": "no"},
-            r"env.sequential \(no\) must",
-        ),
-        (
-            "torchrl_glam.envs:PlaygroundTextEnv",
-            {"num_objects": 3.5},
-            r"env.num_objects \(3.5\) must be a whole number",
-        ),
-        (
-            "torchrl_glam.envs:PlaygroundTextEnv",
-            {"max_steps": True},
-            r"env.max_steps \(True\) must be a whole number",
-        ),
-        (
-            "torchrl_glam.envs:PlaygroundTextEnv",
-            {"impossible": "x"},
-            r"env.impossible \(x\) must be a number",
-        ),
+        (PLAYGROUND, {"sequential": "no"}, r"env.sequential \(no\) must"),
+        (PLAYGROUND, {"num_objects": 3.5}, r"env.num_objects \(3.5\) must be a whole number"),
+        (PLAYGROUND, {"max_steps": True}, r"env.max_steps \(True\) must be a whole number"),
+        (PLAYGROUND, {"impossible": "x"}, r"env.impossible \(x\) must be a number"),
         ("corridor:Corridor", {"length": 3}, r"unexpected keyword .*'length'; .* \['num_envs', 'n"),
         ("corridor:Corridor", {"num_envs": 3}, r"env.num_envs cannot be given"),
         ("corridor:needs", {}, r"corridor:needs\): missing a required argument: 'length'"),
         ("corridor:needs", {"length": 2}, r"env \(corridor:needs\) made a int, expected a torchrl"),
         ("corridor:alone", {"num_envs": 2}, r"env.num_envs cannot be given"),
-        (
-            "corridor:pair",
-            {},
-            r"batch size \[3, 2\], expected \[3\]: take an argument num_envs, or",
-        ),
+        ("corridor:pair", {}, r"batch size \[3, 2\], expected \[3\]: take an argument num_envs"),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(env_class, env, message, monkeypatch):
@@ -144,13 +126,10 @@ def test_a_split_changes_the_arguments_that_it_names():
 
 
 def test_what_a_split_says_of_training_is_not_said_again():
-    config = config_of(
-        "corridor:Corridor", {"step_reward": 0.0}, eval_splits={"train": {"step_reward": 1.0}}
-    )
-    with pytest.raises(
-        ValueError, match=r"env.step_reward \(0.0\) is 1.0 by .* eval_splits.train.step_"
-    ):
-        make_bare_env(config, 3, 0)
+    splits = {"train": {"step_reward": 1.0}}
+    message = r"env.step_reward \(0.0\) is 1.0 by .* eval_splits.train.step_"
+    with pytest.raises(ValueError, match=message):
+        make("corridor:Corridor", {"step_reward": 0.0}, eval_splits=splits)
 
 
 def test_only_entries_that_are_read_are_kept():
@@ -202,13 +181,9 @@ def test_a_memory_widens_what_is_kept_and_is_given_outside_of_the_environment(to
 def test_a_memory_beyond_what_the_model_reads_is_refused(tmp_path, tokenizer):
     tokenizer.save_pretrained(tmp_path)
     make_model("gpt2", tokenizer, n_positions=64).save_pretrained(tmp_path)
-    for memory in (63, 64):
-        setting = Setting(RecipeConfig(language_model=str(tmp_path), memory=memory))
+    settings = [Setting(RecipeConfig(language_model=str(tmp_path), memory=m)) for m in (63, 64)]
+    for setting in settings:
         setting.settle(torch.device("cpu"), 0)
-        if memory < 64:
-            setting.load_model()
-            continue
-        with pytest.raises(
-            ValueError, match=r"memory \(64\) must be below 64, as the model has 64"
-        ):
-            setting.load_model()
+    settings[0].load_model()
+    with pytest.raises(ValueError, match=r"memory \(64\) must be below 64, as the model has 64"):
+        settings[1].load_model()

@@ -11,7 +11,7 @@ from tensordict.nn import TensorDictModule
 from torchrl.envs import RenameTransform, SerialEnv, TransformedEnv
 
 from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
-from torchrl_glam.runs.evaluation import evaluate, evaluate_splits, play_randomly
+from torchrl_glam.runs.evaluation import evaluate, play_randomly
 from torchrl_glam.runs.records.statistics import EpisodeStatistics
 from torchrl_glam.text import decode_text
 
@@ -186,30 +186,6 @@ def test_the_policy_sees_running_instances_only():
 
     evaluate(policy, env, seed=0)
     assert seen[0] == 64 and seen[1] == 64 and 0 < seen[2] < 64 and len(seen) == 3
-
-
-def test_splits_and_modes_are_named():
-    envs = {"small": make_env(8), "large": make_env(8, num_objects=5)}
-    results = evaluate_splits(OraclePolicy(envs["small"].goals), envs, seed=0)
-    for name in envs:
-        for mode in ("sampled", "greedy"):
-            for what in ("success", "success/grasp", "success/grow"):
-                assert results[f"eval/{name}/{mode}/{what}"] == 1.0
-
-
-def test_episode_statistics_survive_a_checkpoint():
-    env = make_env(16, seed=0)
-    steps = env.rollout(40, break_when_any_done=False)
-    whole, first, second = (EpisodeStatistics(env.goal_kinds) for _ in range(3))
-    whole.add(steps)
-    first.add(steps[:, :17])
-    second.load_state_dict(first.state_dict())
-    second.add(steps[:, 17:])
-    summary = second.summary()
-    assert summary == whole.summary()
-    assert summary["episodes"] == int(steps["next", "done"].sum())
-    assert summary["kinds/pursued/grasp"] + summary["kinds/pursued/grow"] == 1
-    assert second.summary() == {"episodes": 0}
 
 
 def test_different_goals_that_were_reached_are_counted():

@@ -1,8 +1,8 @@
 """How a run is stopped, by signals and by errors, and what it says and saves then."""
 
 import os
+import pty
 import signal
-import subprocess
 import sys
 import textwrap
 
@@ -55,6 +55,7 @@ def test_a_closed_terminal_does_not_end_the_run_before_it_saves(tmp_path):
     program = f"""
         import signal, time
         from torchrl_glam.runs.interrupt import StopSignal
+        signal.alarm(60)  # ends it if it waits in vain
         with StopSignal() as stop:
             print("ready", flush=True)
             while not stop.requested:
@@ -63,21 +64,14 @@ def test_a_closed_terminal_does_not_end_the_run_before_it_saves(tmp_path):
                 print("a progress bar", flush=True)
             open({str(mark)!r}, "w").close()
     """
-    terminal, end = os.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        stdin=end,
-        stdout=end,
-        stderr=end,
-        start_new_session=True,
-        preexec_fn=lambda: __import__("fcntl").ioctl(end, __import__("termios").TIOCSCTTY, 0),
-    )
-    os.close(end)
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execv(sys.executable, [sys.executable, "-c", textwrap.dedent(program)])
     heard = b""
     while b"ready" not in heard:
         heard += os.read(terminal, 1000)
     os.close(terminal)
-    process.wait(timeout=300)
+    os.waitpid(process, 0)
     assert mark.exists()
 
 

@@ -46,26 +46,17 @@ def train(tmp_path, look=lambda run, agent: None, fail=None, **settings):
     return agent
 
 
-def test_the_entropy_coefficient_falls_with_environment_steps_and_is_not_learned(tmp_path):
+def test_rates_and_an_entropy_coefficient_that_is_not_learned_fall_with_environment_steps(tmp_path):
     seen = {}
 
     def look(run, agent):
-        seen[run.counters["steps"]] = agent.loss.alpha.item()
+        rates = [rate(agent, group) for group in ("trunk", "critic", "alpha")]
+        seen[run.counters["steps"]] = [agent.loss.alpha.item(), *rates]
 
-    train(tmp_path, look, alpha_init=0.2, alpha_end=0.1, lr_alpha=0.5)
-    assert seen[32] == pytest.approx(0.15)
-    assert seen[64] == pytest.approx(0.1)
-
-
-def test_learning_rates_fall_with_environment_steps(tmp_path):
-    seen = {}
-
-    def look(run, agent):
-        seen[run.counters["steps"]] = [rate(agent, group) for group in ("trunk", "critic", "alpha")]
-
-    train(tmp_path, look, lr_trunk=0.01, lr_heads=0.02, lr_alpha=0.04, lr_end=0.5)
-    assert seen[32] == pytest.approx([0.0075, 0.015, 0.03])
-    assert seen[64] == pytest.approx([0.005, 0.01, 0.02])
+    rates = {"lr_trunk": 0.01, "lr_heads": 0.02, "lr_alpha": 0.04, "lr_end": 0.5}
+    train(tmp_path, look, alpha_init=0.2, alpha_end=0.1, **rates)
+    assert seen[32] == pytest.approx([0.15, 0.0075, 0.015, 0.03])
+    assert seen[64] == pytest.approx([0.1, 0.005, 0.01, 0.02])
 
 
 def test_what_an_earlier_run_of_the_process_timed_is_not_of_this_one(tmp_path):
@@ -116,7 +107,7 @@ ARRIVALS = {
     "exploration": (0.5, lambda a, b: a.explorer[1].eps.item()),
     "munchausen": (0.5, lambda a, b: a.loss.munchausen),
     "critic_backprop": (False, lambda a, b: a.loss.critic_backprop),
-    "lr_trunk": (0.5, lambda a, b: rate(a, "trunk")),
+    "lr_trunk": (0.5, lambda a, b: rate(a, "trunk_actor")),
     "lr_heads": (0.25, lambda a, b: rate(a, "critic")),
     "lr_alpha": (0.75, lambda a, b: rate(a, "alpha")),
     "max_grad_norm": (2.0, lambda a, b: a.optimizer.max_grad_norm),
@@ -136,15 +127,14 @@ def rate(agent, group):
 
 @pytest.mark.slow
 def test_every_setting_arrives_at_its_component(tmp_path):
-    settings = {key: value for key, (value, _) in ARRIVALS.items() if key != "separate_optimizers"}
+    settings = {key: value for key, (value, _) in ARRIVALS.items()}
     config = SACGLAMConfig(output=str(tmp_path / "run"), **{**SMALL, **settings})
     config.check()
     with Run(config, "test") as run:
         agent = sac_glam.make_agent(run, config)
         buffer = sac_glam.make_buffer(config, run.game)
     for key, (value, arrived) in ARRIVALS.items():
-        if key in settings:
-            assert arrived(agent, buffer) == pytest.approx(value), key
+        assert arrived(agent, buffer) == pytest.approx(value), key
     assert not list(tmp_path.iterdir()), "a run that did not begin leaves nothing"
 
 

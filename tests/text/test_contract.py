@@ -9,7 +9,6 @@ from torchrl.envs import Compose, EnvBase, ParallelEnv, SelectTransform, SerialE
 from torchrl.envs import TransformedEnv as Transformed
 
 from torchrl_glam.envs import PlaygroundTextEnv
-from torchrl_glam.models import load_tokenizer
 from torchrl_glam.text import PromptTemplate, describe_env, token_lengths
 
 
@@ -112,14 +111,3 @@ def test_token_lengths_are_of_the_longest_texts_with_what_stands_before_them():
     lengths = token_lengths(env, Characters(), template)
     assert lengths == {"goal_length": 4, "action_length": 9}
     assert token_lengths(Silent(), Characters()) == {}
-
-
-def test_lengths_of_playground_are_those_of_its_longest_texts():
-    """Six blue chameleons seen and grown, one stood on and one held, told by the tokenizer."""
-    tokenizer, lead = load_tokenizer("tiny"), PromptTemplate().lead("observation")
-    lengths = token_lengths(PlaygroundTextEnv(2, num_objects=6), tokenizer)
-    many = ", ".join(["blue chameleon"] * 6)
-    one = "blue chameleon"
-    text = f"You see: {many}\nYou are on: {one}\nYou are holding: {one}\nYou have grown: {many}"
-    ids = tokenizer(lead + text, add_special_tokens=False).input_ids
-    assert lengths["observation_length"] == len(ids)

@@ -192,14 +192,6 @@ def test_an_instance_that_stands_still_keeps_its_memory():
     assert torch.equal(still["observation_tokens"], after["observation_tokens"])
 
 
-def test_a_partial_reset_clears_its_instance_alone():
-    games = diaries(3, longest=9)
-    env = make(games, 250)
-    state = act(env, act(env, env.reset(), [0, 0, 0]), [0, 0, 0])
-    state = env.reset(state.set("_reset", torch.tensor([[False], [True], [False]])))
-    assert check(state, games, 250).tolist() == [2, 0, 2]
-
-
 class Echo:
     """Answers a shout at length."""
 

@@ -9,6 +9,7 @@ class Reader:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         driver.get("about:blank")
+        driver.get_log("browser")  # what was said of another page
         driver.get(path.as_uri())
         self.driver = driver
 
@@ -34,6 +35,12 @@ class Reader:
         box = f"document.getElementById({name!r})"
         self.run(f"{box}.value = {value!r}; {box}.{event}")
         return self.text("#count")
+
+    def assert_sound(self):
+        """It opens without errors and without a network, and fits the screen."""
+        assert self.driver.get_log("browser") == []
+        assert self.run("return performance.getEntriesByType('resource').length") == 0
+        assert self.run("return document.documentElement.scrollWidth <= innerWidth")
 
 
 def asset(name, package="viewing"):

@@ -1,5 +1,6 @@
-"""Episodes to show: written by hand, or played by agents that need no language model."""
+"""Episodes to show: written by hand, or played by agents that need no language model; runs, too."""
 
+import json
 from types import SimpleNamespace
 
 import torch
@@ -43,6 +44,16 @@ def by_hand():
         {"goal": "Grasp </script><b>lion", "kind": 0, "success": False, "over": True, "steps": odd},
         {"goal": "Grow any lion", "kind": 1, "success": False, "over": False, "steps": plain},
     ]
+
+
+def write_run(folder, success, **settings):
+    """What a run leaves that measured success, and half of it on new goals, every 100 steps."""
+    folder.mkdir(parents=True)
+    names = "step,seconds,eval/train/sampled/success,eval/test/sampled/success\n"
+    rows = [f"{100 * i},{i},{value},{value / 2}\n" for i, value in enumerate(success)]
+    (folder / "metrics.csv").write_text(names + "50,0.5,,\n".join(rows))
+    (folder / "config.yaml").write_text(json.dumps(settings))
+    return str(folder)
 
 
 class Planner:

@@ -1,6 +1,5 @@
 """Statistics over runs against numbers worked out by hand, and the recipe that prints them."""
 
-import json
 import math
 import os
 from pathlib import Path
@@ -21,6 +20,8 @@ from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.run_folder import stored_settings
 from torchrl_glam.runs.success import Result
 from torchrl_glam.viewing import plot_results
+
+from .records import write_run
 
 
 def measured(steps, seconds, success):
@@ -72,14 +73,8 @@ def test_a_threshold_that_half_of_the_runs_miss_has_no_median():
 
 
 def a_run(folder, success, objects=3, **more):
-    folder.mkdir(parents=True)
-    names = "step,seconds,eval/train/sampled/success,eval/test/sampled/success\n"
-    rows = [f"{100 * i},{i},{value},{value / 2}\n" for i, value in enumerate(success)]
-    (folder / "metrics.csv").write_text(names + "50,0.5,,\n".join(rows))
-    settings = {"num_objects": objects, "sequential": False, "max_steps": 10}
-    settings = json.dumps({"env": settings} | more)
-    (folder / "config.yaml").write_text(settings)
-    return str(folder)
+    env = {"num_objects": objects, "sequential": False, "max_steps": 10}
+    return write_run(folder, success, **{"env": env, **more})
 
 
 def test_the_recipe_writes_curves_and_tables(tmp_path, succeeds, refused):
@@ -188,18 +183,6 @@ def test_settings_of_strangers_are_not_resolved(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "geheim")
     (tmp_path / "config.yaml").write_text("env: {level: '${oc.env:SECRET}'}\n")
     assert stored_settings(tmp_path) == {"env": {"level": "${oc.env:SECRET}"}}
-
-
-@pytest.mark.hostile
-def test_output_is_opened_first_and_through_no_link(tmp_path, here):
-    run = a_run(tmp_path / "a", [0.2, 0.9])
-    (tmp_path / "file").write_text("mine")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "steps.png").symlink_to(tmp_path / "elsewhere")
-    for out, message in (("file", "is a file: give a folder"), ("out", "is a symbolic link")):
-        status, said, wrong = here("compare", "--out", out, "a", run)
-        assert status == 2 and message in wrong and not said
-    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_the_recipe_refuses_what_cannot_be_compared(tmp_path, refused):

@@ -9,6 +9,8 @@ from run_metrics import read_csv
 
 from torchrl_glam.report.games import HELD_OUT, METRIC, game_rows, unusual
 
+from .records import write_run
+
 
 def a_run(*rows):
     return [dict(zip(("step", "seconds", METRIC, HELD_OUT), row, strict=True)) for row in rows]
@@ -71,13 +73,8 @@ def test_cells_that_are_not_known_are_dashes():
 
 
 def a_folder(path, ends, **settings):
-    path.mkdir(parents=True)
-    names = f"step,seconds,{METRIC},{HELD_OUT}\n"
-    rows = [f"{100 * i},{10 * i},{end},{end / 2}\n" for i, end in enumerate(ends)]
-    (path / "metrics.csv").write_text(names + "".join(rows))
-    seed = int(path.name)
-    told = {"seed": seed, "language_model": f"games/{path.parts[-3]}/model/{seed}", **settings}
-    (path / "config.yaml").write_text(json.dumps(told))
+    model = f"games/{path.parts[-3]}/model/{path.name}"
+    write_run(path, ends, seed=int(path.name), language_model=model, **settings)
 
 
 def test_the_table_names_what_a_game_has_of_its_own(tmp_path, succeeds, refused):
@@ -91,9 +88,7 @@ def test_the_table_names_what_a_game_has_of_its_own(tmp_path, succeeds, refused)
             (model / "report.json").write_text(json.dumps(report))
     said = succeeds("compare", "--out", "out", "games")
     assert (tmp_path / "out" / "games.md").read_text() in said
-    assert (
-        "| chess | sac | 2 | 0.600 (0.600 to 0.600) | 0.300 (0.300 to 0.300) | 100 | 10 |" in said
-    )
+    assert "| chess | sac | 2 | 0.600 (0.600 to 0.600) | 0.300 (0.300 to 0.300) | 100 | 1 |" in said
     rows = [row for row in read_csv(tmp_path / "out" / "games.csv") if row["agent"] == "sac"]
     assert [row["changed"] for row in rows] == ["", "lr=2.0", "gamma=0.95"]
     (tmp_path / "games" / "chess" / "model" / "0" / "report.json").write_text("[]")

@@ -23,22 +23,37 @@ def page(tmp_path_factory):
     return path
 
 
-def test_it_opens_without_errors_and_without_a_network(browser, page):
-    browser.get_log("browser")
-    reader = Reader(browser, page)
+@pytest.fixture
+def reader(browser, page):
+    return Reader(browser, page)
+
+
+@pytest.fixture
+def shown(browser, tmp_path):
+    """Writes a page of its own and opens it."""
+
+    def show(runs):
+        write_page(tmp_path / "page.html", runs, KINDS)
+        return Reader(browser, tmp_path / "page.html")
+
+    return show
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_opens_without_errors_and_without_a_network_and_fits_the_screen(browser, page, width):
+    reader = Reader(browser, page, width)
     assert reader.text("#goal") == "Grow red lion"
     assert reader.text("#about") == "three episodes"
     assert reader.text("#where") == "Step 1 of 3"
-    assert reader.run("return performance.getEntriesByType('resource').length") == 0
+    assert reader.run("return document.querySelector('.list').open") == (width > 600)
     for _ in range(4):
         reader.click("#next-surprise")
-    assert browser.get_log("browser") == []
+    reader.assert_sound()
 
 
-def test_buttons_and_keys_step(browser, page):
+def test_buttons_and_keys_step(reader):
     from selenium.webdriver.common.keys import Keys
 
-    reader = Reader(browser, page)
     assert reader.run("return document.getElementById('back').disabled")
     reader.click("#forward")
     assert reader.text("#where") == "Step 2 of 3"
@@ -57,8 +72,7 @@ def test_buttons_and_keys_step(browser, page):
     assert reader.text("#goal") == "Grow red lion"
 
 
-def test_a_step_tells_what_was_read_considered_and_done(browser, page):
-    reader = Reader(browser, page)
+def test_a_step_tells_what_was_read_considered_and_done(reader):
     assert reader.texts("pre") == [
         "Goal: Grow red lion\nYou see: red lion, blue water\nYou are on: nothing\nAction:"
     ]
@@ -83,8 +97,7 @@ def test_a_step_tells_what_was_read_considered_and_done(browser, page):
     assert "goal reached" in reader.text(".facts") and "reward 1" in reader.text(".facts")
 
 
-def test_a_record_that_breaks_off_is_no_failure(browser, page):
-    reader = Reader(browser, page)
+def test_a_record_that_breaks_off_is_no_failure(reader):
     for about, end in (
         ("does not reach the goal", "ended without success"),
         ("does not reach the goal in 1 steps", "the record breaks off"),
@@ -95,8 +108,7 @@ def test_a_record_that_breaks_off_is_no_failure(browser, page):
         assert end in reader.text(".facts")
 
 
-def test_the_scene_is_drawn_and_told(browser, page):
-    reader = Reader(browser, page)
+def test_the_scene_is_drawn_and_told(reader):
     told = "return document.querySelector('.scene').getAttribute('aria-label')"
     assert "The agent is on nothing and holds nothing. Grown: nothing." in reader.run(told)
     assert len(reader.texts(".scene .thing")) == 2 and not reader.texts(".scene .here")
@@ -110,8 +122,7 @@ def test_the_scene_is_drawn_and_told(browser, page):
     assert "Grown: red lion." in reader.run(told) and len(reader.texts(".scene .star")) == 1
 
 
-def test_the_list_is_filtered_and_ordered(browser, page):
-    reader = Reader(browser, page)
+def test_the_list_is_filtered_and_ordered(reader):
     assert reader.text("#count") == "3 of 3 episodes"
     assert reader.choose("outcome", "success") == "1 of 3 episodes"
     assert reader.choose("outcome", "failure") == "2 of 3 episodes"
@@ -129,12 +140,11 @@ def test_the_list_is_filtered_and_ordered(browser, page):
     assert reader.text("#goal") == "Grow red lion"
 
 
-def test_filters_offer_what_occurs_and_survive_a_reload(browser, tmp_path):
+def test_filters_offer_what_occurs_and_survive_a_reload(shown):
     plain = [episode | {"kind": 1} for episode in by_hand()]
     for episode in plain:
         episode["steps"] = [{k: v for k, v in s.items() if k != "value"} for s in episode["steps"]]
-    write_page(tmp_path / "page.html", {"agent": (READER, plain)}, KINDS)
-    reader = Reader(browser, tmp_path / "page.html")
+    reader = shown({"agent": (READER, plain)})
     assert [name.lower() for name in reader.texts("#kind option")] == ["all", "grow"]
     assert not any("Q" in name for name in reader.texts("#surprise option"))
     reader.choose("outcome", "failure")
@@ -145,38 +155,33 @@ def test_filters_offer_what_occurs_and_survive_a_reload(browser, tmp_path):
     assert reader.run("return document.getElementById('order').value") == "longest first"
 
 
-def test_a_game_without_hindsight_has_no_partner(browser, tmp_path):
+def test_a_game_without_hindsight_has_no_partner(shown):
     episodes = by_hand()
     for step in (step for episode in episodes for step in episode["steps"]):
         step["named"] = []
         del step["scene"]
-    write_page(tmp_path / "page.html", {"agent": (READER, episodes)}, KINDS)
-    reader = Reader(browser, tmp_path / "page.html")
+    reader = shown({"agent": (READER, episodes)})
     assert "partner" not in reader.text("#runs") and "reached" not in reader.text("#runs h3")
     episodes[0]["steps"][0]["named"] = ["Grasp blue water"]
-    write_page(tmp_path / "page.html", {"agent": (READER, episodes)}, KINDS)
-    reader = Reader(browser, tmp_path / "page.html")
+    reader = shown({"agent": (READER, episodes)})
     assert "Goals that the step reached: 1" in reader.text("#runs")
     assert "partner" not in reader.text("#runs")
 
 
-def test_values_that_are_not_numbers_are_told(browser, tmp_path):
+def test_values_that_are_not_numbers_are_told(shown):
     """As of a critic that diverged: JSON has no NaN, and a browser reads no page with one."""
     episodes, nan = by_hand(), float("nan")
     episodes[0]["steps"][0] |= {"value": [0.5, nan, float("inf")], "state_value": nan}
-    write_page(tmp_path / "page.html", {"agent": (READER, episodes)}, KINDS)
-    reader = Reader(browser, tmp_path / "page.html")
-    browser.get_log("browser")
-    assert reader.text("#runs").count("not a number") == 3
-    assert reader.texts("td.largest") and browser.get_log("browser") == []
+    reader = shown({"agent": (READER, episodes)})
+    assert reader.text("#runs").count("not a number") == 3 and reader.texts("td.largest")
+    reader.assert_sound()
 
 
-def test_two_agents_stand_side_by_side(browser, tmp_path):
+def test_two_agents_stand_side_by_side(shown):
     mine, other = by_hand(), by_hand()
     other[0] |= {"success": False, "steps": other[0]["steps"][:1]}
     runs = {"one": (READER, mine), "two": (READER, other)}
-    write_page(tmp_path / "page.html", runs, KINDS)
-    reader = Reader(browser, tmp_path / "page.html")
+    reader = shown(runs)
     boxes = reader.run(
         "return [...document.querySelectorAll('.run')].map(e => e.getBoundingClientRect().left)"
     )
@@ -187,15 +192,7 @@ def test_two_agents_stand_side_by_side(browser, tmp_path):
     assert reader.choose("outcome", "only two") == "0 of 3 episodes"
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_it_fits_the_screen(browser, page, width):
-    reader = Reader(browser, page, width)
-    assert reader.run("return document.documentElement.scrollWidth <= innerWidth")
-    assert reader.run("return document.querySelector('.list').open") == (width > 600)
-
-
-def test_everything_has_a_name_for_a_screen_reader(browser, page):
-    reader = Reader(browser, page)
+def test_everything_has_a_name_for_a_screen_reader(reader):
     unnamed = reader.run(
         "return [...document.querySelectorAll('button, select, svg, section')].filter(e =>"
         " !(e.getAttribute('aria-label') || e.labels?.length || e.textContent.trim())).length"

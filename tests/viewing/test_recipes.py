@@ -11,6 +11,8 @@ from torchrl_glam.runs.config.viewing import ViewConfig
 from torchrl_glam.runs.success import Result
 from torchrl_glam.viewing import choose_game, pool
 
+from .records import write_run
+
 SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
 
 
@@ -104,21 +106,24 @@ def test_a_language_model_alone_is_evaluated(succeeds, refused):
 
 @pytest.mark.hostile
 @pytest.mark.parametrize(
-    ("name", "output", "message"),
+    ("command", "message"),
     [
-        ("evaluate", "file", "output ('file') is a file: give a folder"),
-        ("evaluate", "linked", "is a symbolic link"),
-        ("watch", "file/page.html", "output ('file') is a file: give a folder"),
-        ("watch", "linked/page.html", "is a symbolic link"),
+        ("evaluate model=tiny episodes=4 output=file", "output ('file') is a file: give a folder"),
+        ("evaluate model=tiny episodes=4 output=linked", "is a symbolic link"),
+        ("watch model=tiny episodes=4 output=file/page.html", "output ('file') is a file: give"),
+        ("watch model=tiny episodes=4 output=linked/page.html", "is a symbolic link"),
+        ("compare --out file a run", "is a file: give a folder"),
+        ("compare --out linked a run", "is a symbolic link"),
     ],
 )
-def test_outputs_are_opened_first_and_through_no_link(here, tmp_path, name, output, message):
+def test_outputs_are_opened_first_and_through_no_link(here, tmp_path, command, message):
+    write_run(tmp_path / "run", [0.2, 0.9])
     (tmp_path / "file").write_text("mine")
     (tmp_path / "linked").mkdir()
-    for link in ("results.csv", "page.html"):
+    for link in ("results.csv", "page.html", "steps.png"):
         (tmp_path / "linked" / link).symlink_to(tmp_path / "elsewhere")
-    status, said, wrong = here(name, "model=tiny", "episodes=4", f"output={output}")
-    assert status == 1 and message in wrong and not said
+    status, said, wrong = here(*command.split())
+    assert status in (1, 2) and message in wrong and not said
     assert (tmp_path / "file").read_text() == "mine" and not (tmp_path / "elsewhere").exists()
 
 

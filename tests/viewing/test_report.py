@@ -193,11 +193,8 @@ def page(tmp_path_factory):
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_opens_without_errors_and_fits_the_screen(browser, page, width):
-    browser.get_log("browser")
     reader = Reader(browser, page, width)
-    assert browser.get_log("browser") == []
-    assert reader.run("return performance.getEntriesByType('resource').length") == 0
-    assert reader.run("return document.documentElement.scrollWidth <= innerWidth")
+    reader.assert_sound()
     assert reader.text("h1") == "my run"
     columns = reader.run(
         "return new Set([...document.querySelectorAll('figure')].map(e => e.offsetLeft)).size"

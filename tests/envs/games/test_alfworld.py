@@ -5,11 +5,11 @@ import re
 import sys
 
 import pytest
-import torch
-from torchrl.envs.utils import step_mdp
 
 from torchrl_glam.envs import check_text_env
 from torchrl_glam.text import decode_text
+
+from .playing import choose, listed
 
 pytest.importorskip("alfworld", reason="pip install torchrl_glam[alfworld]")
 pytest.importorskip("fast_downward", reason="pip install torchrl_glam[alfworld]")
@@ -22,7 +22,6 @@ from textworld.envs import PddlEnv  # noqa: E402
 
 from torchrl_glam.envs.games.alfworld import GOAL_KINDS, ALFWorldGame, make_alfworld  # noqa: E402
 from torchrl_glam.envs.games.alfworld_games import TASKS, make_game  # noqa: E402
-from torchrl_glam.runs.environments import import_env  # noqa: E402
 
 PICK, LOOK, CLEAN, HEAT, COOL, TWO = TASKS
 # Tasks by what their wordings are, written down again.
@@ -76,14 +75,13 @@ def test_a_walkthrough_wins(task):
     assert read(goal)[0] == task == GOAL_KINDS[state["goal_kind"]]
     assert "Your task" not in decode_text(state["observation"])[0]
     for number, action in enumerate(plan, 1):
-        [actions] = decode_text(state["actions"])
-        assert not any(a.startswith(("look", "inventory", "examine", "help")) for a in actions)
-        step = env.step(state.set("action", torch.tensor([actions.index(action)])))["next"]
+        useless = ("look", "inventory", "examine", "help")
+        assert not any(text.startswith(useless) for text in listed(state))
+        step, state = choose(env, state, action)
         won = number == len(plan)
         assert step["success"].item() == step["terminated"].item() == won
         assert step["reward"].item() == won
         assert (goal in decode_text(step["hindsight", "goal"])[0]) == won
-        state = step_mdp(step.new_empty(step.batch_size).set("next", step))
 
 
 def named_by(game, actions):
@@ -210,13 +208,3 @@ def test_what_is_refused_is_named(tmp_path):
     write(folder / "valid_unseen", f"{HEAT}-Egg-None-Fridge-7", game)
     with pytest.raises(ValueError, match=r"ALFWorld cannot play .*game.tw-pddl"):
         make_alfworld(tmp_path, fold="valid_unseen").reset()
-
-
-def test_the_extra_to_install_is_named(monkeypatch):
-    for name in [name for name in sys.modules if re.match(r"(\w+\.)*alfworld", name)]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "alfworld", None)
-    with pytest.raises(
-        ImportError, match=r"ALFWorld needs alfworld.*: pip install 'torchrl_glam\[al"
-    ):
-        import_env("torchrl_glam.envs.games.alfworld:make_alfworld")

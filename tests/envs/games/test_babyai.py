@@ -17,6 +17,7 @@ from torchrl_glam.envs.games.babyai_room import HELD_OUT  # noqa: E402
 from torchrl_glam.envs.games.babyai_words import describe  # noqa: E402
 
 SMALL = {"distractors": 2, "room_size": 5}
+OPEN = {"tasks": ["open"]}
 
 
 @pytest.mark.parametrize(
@@ -138,15 +139,9 @@ def test_places_are_counted_from_the_agent():
         ({"level": "GoToMoon"}, r"level \('GoToMoon'\) must be one of \['ActionObjDoor'"),
         ({"tasks": ["fly"]}, r"tasks \(\['fly'\]\) must be some of \('go to',"),
         ({"tasks": []}, r"tasks \(\[\]\) must be some of"),
-        ({"tasks": ["open"], "fold": "dev"}, r"fold \('dev'\) must be one of \['train', 'test'\]"),
-        (
-            {"tasks": ["open"], "room_size": 4, "distractors": 1},
-            r"distractors \(1\) must be .* most 0",
-        ),
-        (
-            {"tasks": ["open"], "room_size": 3, "distractors": 0},
-            r"most 0, as room_size \(3, which must be at least 4\)",
-        ),
+        ({**OPEN, "fold": "dev"}, r"fold \('dev'\) must be one of \['train', 'test'\]"),
+        ({**OPEN, "room_size": 4, "distractors": 1}, r"distractors \(1\) must be .* most 0"),
+        ({**OPEN, "room_size": 3, "distractors": 0}, r"as room_size \(3, which must be at least 4"),
     ],
 )
 def test_what_there_is_not_is_named(options, message):

@@ -3,21 +3,16 @@
 import shutil
 
 import pytest
-import torch
 
 from torchrl_glam.envs import check_text_env
 from torchrl_glam.text import decode_text
+
+from .playing import choose
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("java") is None, reason="java is not installed"),
 ]
-
-
-def choose(env, state, text):
-    """What the action of this text leads to, in every environment."""
-    rows = decode_text(state["actions"])
-    return env.step(state.set("action", torch.tensor([row.index(text) for row in rows])))["next"]
 
 
 def test_textworld_express():
@@ -27,7 +22,7 @@ def test_textworld_express():
     params = "numLocations=1,includeDoors=0,numDistractorItems=0"
     env = make_textworld_express("coin", params, num_envs=2, seed=0)
     check_text_env(env, steps=5)
-    step = choose(env, env.reset(), "take coin")
+    step, _ = choose(env, env.reset(), "take coin")
     assert step["success"].all() and step["terminated"].all()
     assert step["reward"].tolist() == [[1.0], [1.0]]
     named = decode_text(step["hindsight", "goal"])
@@ -48,7 +43,7 @@ def test_scienceworld():
     state = env.reset()
     assert (state["action_mask"].sum(-1) > 50).all()
     assert all(goal.startswith("Your task is to find a") for goal in decode_text(state["goal"]))
-    step = choose(env, state, "look around")
+    step, _ = choose(env, state, "look around")
     assert not step["done"].any() and not step["success"].any() and not step["reward"].any()
     env.close()
     for wrong in ({"fold": "valid"}, {"reward": "points"}):
@@ -85,7 +80,7 @@ def test_scienceworld():
     state, simulator = env.reset(), env.games[0].simulator
     before = simulator.server.getScore()
     room = decode_text(state["goal"])[0].rstrip(".").rsplit(" in the ", 1)[1]
-    step = choose(env, state, f"teleport to {room}")  # where the answer belongs
+    step, _ = choose(env, state, f"teleport to {room}")  # where the answer belongs
     gained = simulator.server.getScore() - before
     assert gained > 0
     assert step["reward"].item() == pytest.approx(gained, abs=0.01)

@@ -1,17 +1,15 @@
 """Games in z-machine files: those that TextWorld makes, which Jericho plays as any other."""
 
-import importlib
 import shutil
-import sys
 from hashlib import md5
 from types import SimpleNamespace
 
 import pytest
-import torch
-from torchrl.envs.utils import step_mdp
 
 from torchrl_glam.envs import check_text_env
 from torchrl_glam.text import decode_text
+
+from .playing import choose, listed
 
 pytest.importorskip("jericho", reason="pip install torchrl_glam[jericho]")
 
@@ -61,17 +59,6 @@ def test_games_that_textworld_makes_on_the_spot(coins):
         assert goal == "Take the coin" and observation.split("\n")[0].strip("-= ") == "Studio"
     with pytest.raises(ValueError, match=r"player \('me'\) must be"):
         make_textworld(player="me")
-
-
-def choose(env, state, text):
-    """What the action of this text leads to, and the state after it."""
-    (actions,) = decode_text(state["actions"])
-    step = env.step(state.set("action", torch.tensor([actions.index(text)])))["next"]
-    return step, step_mdp(step.new_empty(step.batch_size).set("next", step))
-
-
-def listed(state):
-    return [text for text in decode_text(state["actions"])[0] if text]
 
 
 @pytest.mark.slow
@@ -212,11 +199,3 @@ def test_other_arguments_that_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"empty\) holds no file \*.z1 to \*.z8"):
         make_jericho(tmp_path / "empty")
-
-
-def test_what_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "jericho", None)
-    for name in ("jericho", "zmachine"):
-        monkeypatch.delitem(sys.modules, f"torchrl_glam.envs.games.{name}")
-    with pytest.raises(ModuleNotFoundError, match=r"needs jericho: pip install .*\[jericho\]"):
-        importlib.import_module("torchrl_glam.envs.games.jericho")

@@ -1,11 +1,11 @@
 """TextWorld's challenges as text environments."""
 
 import pytest
-import torch
-from torchrl.envs.utils import step_mdp
 
 from torchrl_glam.envs import check_text_env
 from torchrl_glam.text import decode_text
+
+from .playing import choose, listed
 
 textworld = pytest.importorskip("textworld", reason="pip install torchrl_glam[textworld]")
 
@@ -18,17 +18,14 @@ def test_the_coin_is_found_by_walking_on():
     check_text_env(env, steps=12)
     state = env.reset()
     assert decode_text(state["goal"]) == ["Take the coin"]
-    (actions,) = decode_text(state["actions"])
-    (way,) = [index for index, text in enumerate(actions) if text.startswith("go ")]
-    step = env.step(state.set("action", torch.tensor([way])))["next"]
+    [way] = [text for text in listed(state) if text.startswith("go ")]
+    step, state = choose(env, state, way)
     (named,) = decode_text(step["hindsight", "goal"])
     room = decode_text(step["observation"])[0].split("\n")[0]
     assert named[0] == f"Find the {room.lower()}"
     assert not step["success"].any() and not step["done"].any()
-    (actions,) = decode_text(step["actions"])
-    assert not any(text.startswith(("examine", "look", "inventory")) for text in actions)
-    state = step_mdp(step.new_empty(step.batch_size).set("next", step))
-    step = env.step(state.set("action", torch.tensor([actions.index("take coin")])))["next"]
+    assert not any(text.startswith(("examine", "look", "inventory")) for text in listed(state))
+    step, _ = choose(env, state, "take coin")
     assert step["success"].all() and step["terminated"].all() and step["reward"].item() == 1
     assert decode_text(step["hindsight", "goal"])[0][0] == "Take the coin"
 
