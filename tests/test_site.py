@@ -16,6 +16,29 @@ DOCS = ROOT / "recipes" / "docs"
 FOLDERS = "envs goals models objectives pretraining replay report text viewing".split()
 
 
+def find(name):
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        try:
+            item = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:]:
+            item = getattr(item, part)
+        return item
+    raise ModuleNotFoundError(name)
+
+
+def test_what_the_paper_s_page_names_is_there():
+    text = (DOCS / "paper.md").read_text(encoding="utf-8")
+    names = re.findall(r"\{py:\w+\}`([\w.]+)`", text)
+    assert len(names) > 25 and all(find(name).__doc__ for name in names)
+    files = re.findall(r"\]\((\.\./[^)]+)\)", text)
+    assert files and all((DOCS / file).is_file() for file in files)
+    for equation in ("Equation 1,", "Equation 2,", "Equation 3,", "Equations 4 and 5,"):
+        assert equation in text
+
+
 def test_what_answers_name_is_in_their_files():
     """A code word in a row of the fifteen questions is in a file that it links, or the recipe."""
     recipe = (ROOT / "recipes" / "sac_glam.py").read_text(encoding="utf-8")

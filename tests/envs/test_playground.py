@@ -15,6 +15,7 @@ SIZES = [
     {"num_envs": 5, "split": "test", "max_steps": 2},
     {"num_envs": 3, "num_objects": 10, "max_steps": 3, "text": False},
     {"num_envs": 6, "num_objects": 3, "sequential": False, "impossible": 0.8},
+    {"num_envs": 6, "impossible": 0.8},
     {"num_envs": 6, "impossible": 0.8, "text": False},
 ]
 
@@ -87,6 +88,20 @@ def test_most_names_is_attained():
     assert (after["hindsight", "goal_id"] >= 0).sum(1).tolist() == [env.partner.max_names] * 6
 
 
+def test_same_seed_same_episodes():
+    first, second, other = make(seed=3), make(seed=3), make(seed=4)
+    rollouts = []
+    for env in (first, second, other):
+        torch.manual_seed(0)
+        rollouts.append(env.rollout(40, break_when_any_done=False))
+    assert (rollouts[0] == rollouts[1]).all()
+    assert not (rollouts[0]["observation"] == rollouts[2]["observation"]).all()
+    torch.manual_seed(7)  # does not matter: the generator is private
+    first.set_seed(5)
+    second.set_seed(5)
+    assert (first.reset() == second.reset()).all()
+
+
 def test_unseeded_environments_differ_and_follow_the_global_seed():
     a, b = PlaygroundTextEnv(4), PlaygroundTextEnv(4)
     assert not (a.reset()["observation"] == b.reset()["observation"]).all()
@@ -152,6 +167,20 @@ def test_outputs_do_not_change_later():
         data, state = env.step_and_maybe_reset(env.rand_action(state))
         copies.append((data, data.clone()))
     assert all((data == copy).all() for data, copy in copies)
+
+
+def test_goal_sampler():
+    asked = []
+
+    def sampler(generator, n):
+        asked.append(n)
+        return torch.randint(0, 3, (n,), generator=generator)
+
+    env = make(goal_sampler=sampler, max_steps=1)
+    state = env.reset()
+    assert state["goal_id"].max() < 3
+    env.step_and_maybe_reset(env.rand_action(state))
+    assert asked[0] == 6 and sum(asked) == 12
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,19 @@ def test_divergences_are_finite_where_probabilities_round_to_zero():
     assert kl.item() == pytest.approx(0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25))
 
 
+def test_probabilities_are_a_softmax_over_admissible_candidates():
+    scores = [[0.5, 1.5, -1.0, 2.0], [0.0, 0.0, 0.0, 7.0]]
+    mask = [[True, False, True, True], [True, True, False, False]]
+    probs = CandidateActor().get_dist(state(scores, mask)).probs
+    total = math.exp(0.5) + math.exp(-1.0) + math.exp(2.0)
+    expected = [
+        [math.exp(0.5) / total, 0.0, math.exp(-1.0) / total, math.exp(2.0) / total],
+        [0.5, 0.5, 0.0, 0.0],
+    ]
+    torch.testing.assert_close(probs, torch.tensor(expected))
+    assert (probs[~torch.tensor(mask)] == 0.0).all()
+
+
 @pytest.mark.parametrize("offset", [0.0, -2000.0, 2000.0])
 def test_masked_candidates_stay_out_of_values_and_gradients(offset):
     scores = torch.tensor([[1.0, -300.0, 0.0]]) + offset

@@ -195,6 +195,19 @@ def test_construction_refuses(options, message):
         SharedTrunkOptimizer(make_pair()[0], **options)
 
 
+@pytest.mark.parametrize("separate", [True, False])
+def test_an_update_in_unequal_parts_is_that_of_the_whole_batch(separate):
+    ours, theirs = make_pair()
+    batch, norms = toy.make_batch(), []
+    for loss, sizes in ((ours, [7]), (theirs, [1, 4, 2])):
+        optimizer = SharedTrunkOptimizer(loss, separate=separate, max_grad_norm=0.05)
+        for part in batch.split(sizes):
+            optimizer.backward(loss(part.clone()), share=len(part) / 7)
+        norms.append(optimizer.step())
+    assert norms[1] == pytest.approx(norms[0])
+    assert_same(snapshot(theirs), snapshot(ours))
+
+
 def test_rates_are_scaled_from_those_at_the_start_and_restored():
     """The first step of Adam is as long as its rate: with a gradient of 2, ``rate * 2 / 2``."""
     weight = torch.nn.Parameter(torch.zeros(1))

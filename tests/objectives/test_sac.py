@@ -219,7 +219,10 @@ class _ActorWithParameters(CandidateActor):
         ({"alpha_init": math.nan}, r"alpha_init \(nan\)"),
         ({"alpha_end": 0.0}, r"alpha_end \(0.0\) must be positive"),
         ({"target_entropy": "auto"}, r"target_entropy \('auto'\) must be a number of nats"),
-        ({"target_entropy": -0.1}, r"target_entropy \(-0.1\) must lie in \[0, log\(num_actions"),
+        (
+            {"target_entropy": -0.1},
+            r"target_entropy \(-0.1\) must lie in \[0, log\(num_actions\)\]",
+        ),
         ({"target_entropy": 1.5}, r"target_entropy \(1.5\) .* \[0, 1.386\] nats"),
         ({"target_entropy": math.nan}, r"target_entropy \(nan\)"),
         ({"critic": [toy.make_critic()] * 2}, "got 2 with 1 distinct"),

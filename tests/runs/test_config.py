@@ -171,7 +171,7 @@ def test_hindsight_needs_goals_that_are_named():
         (
             {"sampling": "prior"},
             {"goal_kind_prior": None},
-            r"sampling \(prior\) must be uniform, .* not say",
+            r"sampling \(prior\) must be uniform, ratio or .*, as the environment does not say",
         ),
     ],
 )
@@ -195,6 +195,8 @@ def test_aligned_goals_need_to_know_which_are_sub_goals():
 
 
 BAD_SAC = [
+    ("hindsight_ratio", -0.1, r"hindsight_ratio \(-0.1\) must be in \[0, 1\]"),
+    ("gamma", 1.1, r"gamma \(1.1\) must be in \[0, 1\]"),
     ("munchausen", 1.0, r"munchausen \(1.0\) must be in \[0, 1\)"),
     ("tau", 0.0, r"tau \(0.0\) must be in \(0, 1\]"),
     ("tau", float("nan"), r"tau \(nan\) must be in"),
@@ -229,6 +231,7 @@ BAD_PPO = [
     ("objective", "trpo", r"objective \(trpo\) must be one of \('clip', 'kl'\)"),
     ("hindsight", "some", r"hindsight \(some\) must be one of \('none', 'all', 'aligned'\)"),
     ("clip_center", "zero", r"clip_center \(zero\) must be one of \('one', 'behaviour'\)"),
+    ("clip_center", "behaviour", r"clip_center \(behaviour\) must be one when hindsight is"),
     ("clip_epsilon", 1.0, r"clip_epsilon \(1.0\) must be in \(0, 1\)"),
     ("kl_target", 0.0, r"kl_target \(0.0\) must be above 0 and finite"),
     ("kl_coeff", -1.0, r"kl_coeff \(-1.0\) must be at least 0"),
@@ -246,6 +249,7 @@ BAD_RAY = [
     ("num_collectors", 0, r"num_collectors \(0\) must be at least 1"),
     ("max_policy_lag", 3, r"max_policy_lag \(3\) must be at least num_collectors times"),
     ("collector_cpus", 0.0, r"collector_cpus \(0.0\) must be above 0"),
+    ("collector_gpus", 1.5, r"collector_gpus \(1.5\) must be at most 1, or a whole number"),
     ("collector_timeout", float("nan"), r"collector_timeout \(nan\) must be above 0"),
     ("ray_address", " ", r"ray_address \( \) must not be empty"),
 ]

@@ -69,6 +69,7 @@ def test_a_game_without_its_package_names_the_extra(path, package, extra, monkey
     [
         ("corridor", r"env_class \(corridor\) must be module:Name"),
         ("corridor:", r"env_class \(corridor:\) must be module:Name"),
+        ("corridor:Coridor", r"module corridor has no 'Coridor'; the nearest is 'Corridor'"),
         ("corridor:PLACES", r"env \(corridor:PLACES\) must be a torchrl.envs.EnvBase, or a func"),
         ("fractions:Fraction", r"env \(fractions:Fraction\) must be a torchrl.envs.EnvBase"),
     ],
@@ -91,7 +92,11 @@ def test_a_name_that_makes_no_environment_is_refused(path, message):
         ("corridor:needs", {}, r"corridor:needs\): missing a required argument: 'length'"),
         ("corridor:needs", {"length": 2}, r"env \(corridor:needs\) made a int, expected a torchrl"),
         ("corridor:alone", {"num_envs": 2}, r"env.num_envs cannot be given"),
-        ("corridor:pair", {}, r"batch size \[3, 2\], expected \[3\]: take an argument num_envs"),
+        (
+            "corridor:pair",
+            {},
+            r"batch size \[3, 2\], expected \[3\]: take an argument num_envs, or",
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(env_class, env, message, monkeypatch):

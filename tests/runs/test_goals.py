@@ -14,7 +14,8 @@ from torchrl.envs import TransformedEnv
 from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.goals import imagine_goals, state_embeddings
 from torchrl_glam.runs import goals as runs_goals
-from torchrl_glam.runs.config import RecipeConfig
+from torchrl_glam.runs.config import RecipeConfig, SACGLAMConfig
+from torchrl_glam.runs.config.base import GOALS as WAYS
 from torchrl_glam.runs.environments import make_eval_envs, make_reference_env
 from torchrl_glam.runs.goals import PursuedGoals
 from torchrl_glam.runs.setting import Setting
@@ -180,6 +181,23 @@ def test_evaluations_have_no_impossible_goals_unless_they_are_asked_for(language
     assert "impossible" not in kinds["train"] and kinds["all"][-1] == "impossible"
     assert "impossible" not in make_reference_env(config).goal_kinds
     assert config.env["impossible"] == 0.5
+
+
+def test_bad_goals_are_refused_by_name(language):
+    for name in (*WAYS, "learning", "uniform+hindsight"):
+        if name in WAYS:
+            configured(name).check()
+            continue
+        with pytest.raises(
+            ValueError, match=rf"goals \({name}\) must be one of".replace("+", r"\+")
+        ):
+            configured(name).check()
+    given = SACGLAMConfig(env={**SIMPLE, "goal_sampler": "progress"})
+    with pytest.raises(ValueError, match=r"env.goal_sampler cannot be given"):
+        training_env(language, given)
+    config = SACGLAMConfig(goals="progress", sampling="ratio+prior")
+    with pytest.raises(ValueError, match=r"sampling \(ratio\+prior\) must be uniform, ratio or"):
+        training_env(language, config)
 
 
 def table_of_floors(goal_sampler=None):

@@ -30,6 +30,20 @@ def test_rows_are_added_to_the_end_and_new_columns_replace_the_file(tmp_path):
     assert os.listdir(tmp_path) == ["metrics.csv"]
 
 
+def test_a_loaded_table_replaces_the_file(tmp_path):
+    """A killed run has written rows that its checkpoint does not have, the last of them torn."""
+    table = MetricsTable(tmp_path)
+    table.add(8, {"loss": 0.5})
+    state = {"rows": [dict(row) for row in table.rows]}
+    table.add(16, {"loss": 0.25})
+    with open(table.path, "a") as file:
+        file.write("24,0.1")
+    resumed = MetricsTable(tmp_path)
+    resumed.load_state_dict(state)
+    resumed.add(16, {"loss": 0.75})
+    assert table.path.read_text() == "step,loss\n8,0.5\n16,0.75\n"
+
+
 class Full:
     """A disk that is full while it is told so: every file that is opened then takes 5 bytes."""
 

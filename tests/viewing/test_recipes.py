@@ -106,24 +106,32 @@ def test_a_language_model_alone_is_evaluated(succeeds, refused):
 
 @pytest.mark.hostile
 @pytest.mark.parametrize(
-    ("command", "message"),
+    ("command", "ends", "message"),
     [
-        ("evaluate model=tiny episodes=4 output=file", "output ('file') is a file: give a folder"),
-        ("evaluate model=tiny episodes=4 output=linked", "is a symbolic link"),
-        ("watch model=tiny episodes=4 output=file/page.html", "output ('file') is a file: give"),
-        ("watch model=tiny episodes=4 output=linked/page.html", "is a symbolic link"),
-        ("compare --out file a run", "is a file: give a folder"),
-        ("compare --out linked a run", "is a symbolic link"),
+        (
+            "evaluate model=tiny episodes=4 output=file",
+            1,
+            "output ('file') is a file: give a folder",
+        ),
+        ("evaluate model=tiny episodes=4 output=linked", 1, "is a symbolic link"),
+        (
+            "watch model=tiny episodes=4 output=file/page.html",
+            1,
+            "output ('file') is a file: give a folder",
+        ),
+        ("watch model=tiny episodes=4 output=linked/page.html", 1, "is a symbolic link"),
+        ("compare --out file a run", 2, "is a file: give a folder"),
+        ("compare --out linked a run", 2, "is a symbolic link"),
     ],
 )
-def test_outputs_are_opened_first_and_through_no_link(here, tmp_path, command, message):
+def test_outputs_are_opened_first_and_through_no_link(here, tmp_path, command, ends, message):
     write_run(tmp_path / "run", [0.2, 0.9])
     (tmp_path / "file").write_text("mine")
     (tmp_path / "linked").mkdir()
     for link in ("results.csv", "page.html", "steps.png"):
         (tmp_path / "linked" / link).symlink_to(tmp_path / "elsewhere")
     status, said, wrong = here(*command.split())
-    assert status in (1, 2) and message in wrong and not said
+    assert status == ends and message in wrong and not said
     assert (tmp_path / "file").read_text() == "mine" and not (tmp_path / "elsewhere").exists()
 
 
