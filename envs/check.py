@@ -9,7 +9,7 @@ from torchrl.envs import EnvBase, TransformedEnv, check_env_specs
 from torchrl.envs.utils import step_mdp
 
 from torchrl_glam.envs.action_mask import CandidateMask
-from torchrl_glam.text import EnvDescription, decode_text, describe_env
+from torchrl_glam.text import EnvDescription, decode_text, describe_env, draw_admissible
 
 _SLACK = 1e-4  # of rewards that leave their scale by rounding
 _GOAL, _KIND, _ID = ("hindsight", "goal"), ("hindsight", "kind"), ("hindsight", "goal_id")
@@ -132,7 +132,7 @@ def _play(env: EnvBase, seed: int, steps: int, actions: list[Tensor]) -> Iterato
     for _ in range(steps):
         action = next(given, None)
         if action is None:
-            action = _draw(state["action_mask"])
+            action = draw_admissible(state["action_mask"])
             actions.append(action)
         step = env.step(state.set("action", action.clone()))
         yield _Rows(step["next"].clone(), env.batch_size, "step", everything)
@@ -140,11 +140,6 @@ def _play(env: EnvBase, seed: int, steps: int, actions: list[Tensor]) -> Iterato
         if (done := step["next", "done"]).any():
             state = env.reset(state.set("_reset", done))
             yield _Rows(state.clone(), env.batch_size, "reset", done.view(env.batch_size))
-
-
-def _draw(mask: Tensor) -> Tensor:
-    """Admissible actions, uniformly."""
-    return torch.multinomial(mask.reshape(-1, mask.shape[-1]).float(), 1).view(mask.shape[:-1])
 
 
 def _check_seed(env: EnvBase, seed: int, played: Sequence[_Rows], actions: list[Tensor]) -> None:
@@ -170,7 +165,7 @@ def _check_partial_steps(env: EnvBase, seed: int, steps: int) -> None:
     state = env.reset()
     for _ in range(steps):
         before = _Rows(state.clone(), env.batch_size, "state", ~moves)
-        state.set("action", _draw(state["action_mask"]))
+        state.set("action", draw_admissible(state["action_mask"]))
         step = env.step(state.set("_step", moves.view(state["done"].shape)))
         rows = _Rows(step["next"], env.batch_size, "step", ~moves)
         key = rows.first_difference(before, ("observation", "actions", "action_mask", "done"))

@@ -56,7 +56,7 @@ from torchrl_glam.runs.files import reserved
 from torchrl_glam.runs.program import program
 from torchrl_glam.runs.records.process import describe_process
 from torchrl_glam.runs.run_folder import METRICS, RunIsDone, require_same_config
-from torchrl_glam.text import describe_env
+from torchrl_glam.text import describe_env, draw_admissible
 
 register("pretrain", PretrainConfig, Path(__file__).parent / "config")
 LOSSES, REPORT = "loss.csv", "report.json"  # the first and the last result that is written
@@ -132,9 +132,7 @@ def rate(config: PretrainConfig, batch: int) -> float:
 def normalised_entropy(trunk, env, num_states: int) -> float:
     """Entropy of the policy over that of the uniform one, where there is a choice."""
     length = -(-num_states // env.batch_size[0])
-    play = TensorDictModule(
-        lambda mask: torch.multinomial(mask.float(), 1).squeeze(-1), ["action_mask"], ["action"]
-    )
+    play = TensorDictModule(draw_admissible, ["action_mask"], ["action"])
     states = env.rollout(length, play, break_when_any_done=False).flatten()[:num_states]
     choices = states["action_mask"].sum(-1)
     states, choices = states[choices > 1], choices[choices > 1]

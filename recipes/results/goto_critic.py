@@ -30,7 +30,7 @@ from torchrl_glam.envs.games.babyai import make_babyai
 from torchrl_glam.models import load_language_model, make_critic, make_trunk
 from torchrl_glam.replay import HindsightRatioSampler, HindsightTransform
 from torchrl_glam.runs.device import bound_kernel_caches, keep_freed_memory
-from torchrl_glam.text import TokenizeText, decode_text
+from torchrl_glam.text import TokenizeText, decode_text, draw_admissible
 
 UPDATES, EVERY, BATCH = 300, 100, 128
 CASES = [  # what is learned, discount, weight of advantage learning
@@ -51,9 +51,7 @@ def play(tokenizer, num_envs: int, length: int, seed: int) -> TensorDict:
     lengths = {"goal_length": 16, "observation_length": 160, "action_length": 8}
     game = make_babyai(**room, num_envs=num_envs, seed=seed)
     env = TransformedEnv(game, TokenizeText(tokenizer, **lengths))
-    draw = TensorDictModule(
-        lambda mask: torch.multinomial(mask.float(), 1).squeeze(-1), ["action_mask"], ["action"]
-    )
+    draw = TensorDictModule(draw_admissible, ["action_mask"], ["action"])
     return env.rollout(length, draw, break_when_any_done=False)
 
 

@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
-from torchrl_glam.text import decode_text
+from torchrl_glam.text import decode_text, draw_admissible
 
 
 class Move(NamedTuple):
@@ -56,7 +56,7 @@ def record_play(env: EnvBase, num_steps: int, seed: int = 0) -> list[Move]:
     rounds = []
     for _ in range(-(-num_steps // state.numel())):
         mask = state["action_mask"]
-        action = torch.multinomial(mask.cpu().float(), 1, generator=generator).squeeze(-1)
+        action = draw_admissible(mask.cpu(), generator)
         step, state = env.step_and_maybe_reset(state.set("action", action.to(mask.device)))
         rounds.append(_in_words(step))
     return [move for moves in zip(*rounds, strict=True) for move in moves]

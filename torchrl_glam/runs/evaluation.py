@@ -13,7 +13,7 @@ from torchrl_glam.runs.processes.ranks import Ranks
 from torchrl_glam.runs.records.statistics import goals_reached
 from torchrl_glam.runs.seeds import seeded
 from torchrl_glam.runs.success import ALL, Result
-from torchrl_glam.text import describe_env
+from torchrl_glam.text import describe_env, draw_admissible
 
 EVAL_SEED = 10_000
 """Seed of the recipes' evaluations: all of them play the same goals and scenes."""
@@ -102,8 +102,7 @@ def play_episodes(
             mask = state["action_mask"]
             action = mask.to(torch.int8).argmax(-1)
             if policy is None:
-                rows = mask.reshape(-1, mask.shape[-1]).float()
-                action = torch.multinomial(rows, 1).view(mask.shape[:-1])
+                action = draw_admissible(mask)
             else:
                 action[running] = policy(state[running])["action"]
             step = env.step(state.set("action", action))["next"]

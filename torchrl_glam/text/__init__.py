@@ -4,7 +4,14 @@ The contract says what a text environment writes; text travels as tensors of byt
 at the environment's boundary, and goals and observations are put together into prompts.
 """
 
-from torchrl_glam.text.contract import EnvDescription, GameStep, Oracle, describe_env, token_lengths
+from torchrl_glam.text.contract import (
+    EnvDescription,
+    GameStep,
+    Oracle,
+    describe_env,
+    draw_admissible,
+    token_lengths,
+)
 from torchrl_glam.text.encoding import decode_text, encode_text, join_segments
 from torchrl_glam.text.prompt import PromptBuilder, check_composition
 from torchrl_glam.text.template import PromptTemplate
@@ -20,6 +27,7 @@ __all__ = [
     "check_composition",
     "decode_text",
     "describe_env",
+    "draw_admissible",
     "encode_text",
     "join_segments",
     "token_lengths",

@@ -12,6 +12,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
+import torch
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase, TransformedEnv
@@ -208,3 +209,21 @@ def _check(said: Mapping[str, Any], env: str) -> None:
         fit = len(ids) == len(said.get("goal_texts") or ())
         fit = fit and all(0 <= kind < len(kinds) for kind in ids)
         require(fit, "goal_kind_ids", "be an index into goal_kinds for each of goal_texts")
+
+
+def draw_admissible(mask: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Draws an admissible action of each state, uniformly: random play.
+
+    Args:
+        mask: which candidate actions are admissible, bool ``[*B, A]``; one at least in each state.
+        generator: on the device of the mask. Default: the global one.
+
+    Returns:
+        ``int64 [*B]``.
+
+    Examples:
+        >>> draw_admissible(torch.tensor([[False, True], [True, False]]))
+        tensor([1, 0])
+    """
+    rows = mask.reshape(-1, mask.shape[-1]).float()
+    return torch.multinomial(rows, 1, generator=generator).view(mask.shape[:-1])
