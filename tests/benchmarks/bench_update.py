@@ -12,7 +12,7 @@ step. Methods:
 
 - shared: `SACGLAMLoss` with `SharedTrunkOptimizer`, one Adam for the summed losses;
 - shared, 2 Adams: the same with an Adam for each loss, so two backward passes;
-- shared, model's forward: the same as the first, and T5 on a CPU read by its own forward;
+- shared, model's forward: the same as the first, and T5 read by its own forward;
 - naive: `DiscreteSACLoss` with the language model inside actor and critic, each prompt encoded
   once and its encoding repeated per candidate (without vmap, which is slower);
 - naive, vmap: the same as TorchRL runs it by default (attention is then eager: the fused one of the

@@ -1,12 +1,14 @@
-"""T5 read on a CPU by our own passes, against the model's own forward."""
+"""T5 read by our own passes, against the model's own forward."""
 
 import pytest
 import torch
 from families import make_model, make_nine_states, outputs_and_gradients
 from peft import LoraConfig, get_peft_model
+from pretend_card import PretendCard
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchrl_glam.models import make_trunk
-from torchrl_glam.models.trunks import encoder_decoder
+from torchrl_glam.models.trunks import encoder_decoder, t5
 from torchrl_glam.models.trunks.gradients import checkpoint_layers
 from torchrl_glam.models.trunks.t5 import LONGEST, can_read
 
@@ -35,6 +37,55 @@ def test_in_bfloat16_it_rounds_as_the_model_does(family, tokenizer, monkeypatch)
     for own, models in (torch.tensor(errors[of::2]).T for of in (0, 1)):
         assert own.square().mean().sqrt() < 1.25 * models.square().mean().sqrt()
         assert own.max() < 0.05
+
+
+class Operations(TorchDispatchMode):
+    """Counts what is computed, backward passes included."""
+
+    number = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.number += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+@pytest.mark.parametrize("family", ["t5", "flan-t5"])
+def test_on_a_card_it_takes_fewer_kernels(family, adapters, tokenizer, monkeypatch):
+    model = make_model(family, tokenizer)
+    if adapters:
+        lora = LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False)
+        model = get_peft_model(model, lora).eval()
+    states, attention, masks = make_nine_states(tokenizer), t5.scaled_dot_product_attention, []
+
+    def watched(query, key, value, mask, **options):
+        masks.append(mask)
+        return attention(query, key, value, mask, **options)
+
+    monkeypatch.setattr(t5, "scaled_dot_product_attention", watched)
+    with PretendCard():
+        trunk = make_trunk(model.to("cuda"), tokenizer)
+        masks.clear()
+        with Operations() as ours:
+            found = read(trunk, states.to("cuda"))
+        monkeypatch.setattr(encoder_decoder, "can_read", lambda *_: False)
+        with Operations() as theirs:
+            expected = read(trunk, states.to("cuda"))
+        for one, other in zip(found, expected, strict=True):
+            assert (one - other).norm() < 1e-4 * other.norm()
+    assert ours.number < theirs.number
+    # Fused attention takes no other order of dimensions.
+    assert len(masks) == 6 and all(mask.is_contiguous() for mask in masks)
+
+
+def test_under_autocast_adapters_read_what_they_are_given(tokenizer):
+    model = get_peft_model(make_model("t5", tokenizer), LoraConfig(r=2, target_modules=["q"]))
+    trunk, given = make_trunk(model, tokenizer, autocast=torch.bfloat16), []
+    adapted = trunk.base_model.encoder.block[0].layer[0].SelfAttention.q
+    adapted.lora_A.default.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+    with torch.autocast("cpu", torch.bfloat16):
+        adapted(torch.ones(2, adapted.in_features, dtype=torch.bfloat16))
+    assert [value.dtype for value in given] == [torch.bfloat16]
 
 
 def hooked(model):

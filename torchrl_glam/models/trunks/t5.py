@@ -1,10 +1,13 @@
-"""T5 read in bfloat16 on a CPU, where most of the time goes into moving numbers.
+"""T5 read with less around the products than in the model's own forward.
 
-The same function of the same weights as the model's own forward, with less around the products:
-queries, keys and values come from one product, those of all cross-attentions from another; the
-scale of a norm is a factor of the weights after it; nothing is cast twice. It rounds where autocast
-does, but for the scale of a norm. In float32, where products take most of the time, it gains
-nothing.
+The same function of the same weights, for two cases in which products are not what takes the time:
+
+- In bfloat16 on a CPU it is moving numbers. Queries, keys and values come from one product, those
+  of all cross-attentions from another; the scale of a norm is a factor of the weights after it;
+  nothing is cast twice. It rounds where autocast does, but for the scale of a norm.
+- On a GPU it is starting kernels. A norm is one kernel, and so is an activation; biases and masks
+  are added once and not in each layer; what several projections read is cast once. Projections are
+  called as modules, so they may have adapters or 4-bit weights.
 
 Conventions: B states, T tokens of a prompt, N nodes of a trie, H heads of width K, D width of the
 model. Hidden states between layers are float32 ``[B, T or N, D]``.
@@ -12,12 +15,13 @@ model. Hidden states between layers are float32 ``[B, T or N, D]``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import gelu, linear, rms_norm, scaled_dot_product_attention
 
 if TYPE_CHECKING:
     from transformers import T5ForConditionalGeneration
@@ -26,14 +30,17 @@ LONGEST = 256  # tokens; attention holds the weights of all pairs
 
 
 def can_read(model: nn.Module, prompt: Tensor) -> bool:
-    """Whether :func:`read_t5` reads these prompts: faster in bfloat16, by T5's own layers only."""
-    if prompt.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
-        return False
-    if prompt.shape[-1] > LONGEST:
-        return False
+    """Whether :func:`read_t5` reads these prompts: where it is faster, by T5's own layers only."""
     if model.config.model_type != "t5" or (model.training and model.config.dropout_rate):
         return False
-    return all(_is_plain(module) for module in model.modules())
+    if prompt.is_cuda:
+        blocks = [b for s in (model.get_encoder(), model.get_decoder()) for b in s.block]
+        parts = [part for block in blocks for part in (block, *block.layer)]
+        plain = all(type(part) in _known() and not _has_hooks(part) for part in parts)
+        return plain and model.dtype != torch.float16  # whose infinities T5 clamps
+    if prompt.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
+        return False
+    return prompt.shape[-1] <= LONGEST and all(_is_plain(module) for module in model.modules())
 
 
 @cache
@@ -46,8 +53,12 @@ def _known() -> set[type[nn.Module]]:
     return attention | feed_forward | around | {nn.Linear, nn.Embedding, nn.ModuleList}
 
 
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 def _is_plain(module: nn.Module) -> bool:
-    if module._forward_hooks or module._forward_pre_hooks:
+    if _has_hooks(module):
         return False
     own = list(module.parameters(recurse=False))
     if any(parameter.dtype != torch.float32 for parameter in own):
@@ -68,27 +79,34 @@ def read_t5(
     ``prompt`` and ``prompt_mask`` are ``[B, T]``, ``nodes`` the tokens ``[B, N]``, ``node_bias``
     ``[B, H, N, N]`` what is added to attention between nodes.
     """
-    casts = torch.is_autocast_enabled("cpu")
-    dtype = torch.get_autocast_dtype("cpu") if casts else torch.float32
-    seen = torch.zeros(prompt_mask.shape).masked_fill_(~prompt_mask.bool(), torch.finfo().min)
-    seen = seen[:, None, None]
+    kind = prompt.device.type
+    casts = torch.is_autocast_enabled(kind)
+    dtype = torch.get_autocast_dtype(kind) if casts else model.dtype
+    seen = prompt_mask.new_zeros(prompt_mask.shape, dtype=torch.float32)
+    seen = seen.masked_fill_(~prompt_mask.bool(), torch.finfo().min)[:, None, None]
     with torch.autocast("cpu", enabled=False):
         encoder, decoder = model.get_encoder(), model.get_decoder()
         bias = encoder.block[0].layer[0].SelfAttention.compute_bias(*prompt.shape[-1:] * 2) + seen
+        if prompt.is_cuda:
+            # In the order of dimensions without which attention falls back to many kernels.
+            bias, seen, node_bias = (x.to(dtype).contiguous() for x in (bias, seen, node_bias))
         hidden = encoder.embed_tokens(prompt)
         for block in encoder.block:
             hidden = _attend(block.layer[0], hidden, bias, dtype)
             hidden = _feed_forward(block.layer[1], hidden, dtype)
 
         crosses = [block.layer[1].EncDecAttention for block in decoder.block]
-        weights = [projection.weight for cross in crosses for projection in (cross.k, cross.v)]
-        read = _heads(_product(hidden, encoder.final_layer_norm, weights, dtype), crosses[0])
+        modules = [projection for cross in crosses for projection in (cross.k, cross.v)]
+        read = _products(hidden, encoder.final_layer_norm, modules, dtype)
+        read = _heads(read, crosses[0])
         hidden = decoder.embed_tokens(nodes)
         for block, key, value in zip(decoder.block, read[::2], read[1::2], strict=True):
             hidden = _attend(block.layer[0], hidden, node_bias, dtype)
             hidden = _cross_attend(block.layer[1], hidden, key, value, seen, dtype)
             hidden = _feed_forward(block.layer[2], hidden, dtype)
         norm = decoder.final_layer_norm
+        if hidden.is_cuda:
+            return norm(hidden)
         return _Normalised.apply(hidden, norm.variance_epsilon, torch.float32) * norm.weight
 
 
@@ -110,21 +128,39 @@ class _Normalised(torch.autograd.Function):
         return torch.addcmul(gradient, out, along, value=-1) * factor, None, None
 
 
-def _product(hidden: Tensor, norm: nn.Module, weights: list[Tensor], dtype: torch.dtype) -> Tensor:
-    """All projections ``[..., sum of their widths]`` of what a norm gives."""
+def _products(
+    hidden: Tensor, norm: nn.Module, modules: list[nn.Module], dtype: torch.dtype
+) -> list[Tensor] | Tensor:
+    """What each of P projections makes of what a norm gives: on a CPU one ``[B, T, P * W]``."""
+    if hidden.is_cuda:
+        scale = norm.weight
+        same = hidden.dtype == scale.dtype
+        out = rms_norm(hidden, scale.shape, scale, norm.variance_epsilon) if same else norm(hidden)
+        out = out.to(dtype)
+        return [module(out) for module in modules]
     out = _Normalised.apply(hidden, norm.variance_epsilon, dtype)
-    return linear(out, (torch.cat(weights) * norm.weight).to(dtype))
+    weights = torch.cat([module.weight for module in modules])
+    return linear(out, (weights * norm.weight).to(dtype))
 
 
-def _heads(projected: Tensor, attention: nn.Module) -> Tensor:
-    """``[B, T, P * H * K]`` to ``[P, B * H, T, K]``, for P projections."""
+def _product(module: nn.Module, inner: Tensor, dtype: torch.dtype) -> Tensor:
+    return module(inner) if inner.is_cuda else linear(inner, module.weight.to(dtype))
+
+
+def _heads(products: list[Tensor] | Tensor, attention: nn.Module) -> Sequence[Tensor]:
+    """P times ``[B, H, T, K]`` on a GPU, ``[P, B * H, T, K]`` on a CPU, of :func:`_products`."""
     heads, width = attention.n_heads, attention.key_value_proj_dim
-    split = projected.view(*projected.shape[:2], -1, heads, width).permute(2, 0, 3, 1, 4)
-    return split.reshape(len(split), -1, projected.shape[1], width)
+    if isinstance(products, list):
+        return [x.unflatten(-1, (heads, width)).transpose(1, 2) for x in products]
+    split = products.view(*products.shape[:2], -1, heads, width).permute(2, 0, 3, 1, 4)
+    return split.reshape(len(split), -1, products.shape[1], width)
 
 
 def _weighted(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-    """Attention of ``[B * H, N, K]`` to ``[B * H, T, K]``: ``[B, N, H * K]``."""
+    """Attention of queries to keys, as :func:`_heads` gives them: ``[B, N, H * K]``."""
+    if query.is_cuda:
+        out = scaled_dot_product_attention(query, key, value, bias, scale=1.0)
+        return out.transpose(1, 2).flatten(2)
     pairs = (query.shape[1], key.shape[1])
     scores = torch.bmm(query, key.transpose(1, 2)).view(len(bias), -1, *pairs)
     weights = (scores + bias).softmax(-1).to(value.dtype)
@@ -134,23 +170,23 @@ def _weighted(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor
 
 def _attend(layer: nn.Module, hidden: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
     own = layer.SelfAttention
-    weights = [own.q.weight, own.k.weight, own.v.weight]
-    query, key, value = _heads(_product(hidden, layer.layer_norm, weights, dtype), own)
-    return hidden + linear(_weighted(query, key, value, bias), own.o.weight.to(dtype))
+    heads = _heads(_products(hidden, layer.layer_norm, [own.q, own.k, own.v], dtype), own)
+    return hidden + _product(own.o, _weighted(*heads, bias), dtype)
 
 
 def _cross_attend(
     layer: nn.Module, hidden: Tensor, key: Tensor, value: Tensor, seen: Tensor, dtype: torch.dtype
 ) -> Tensor:
     cross = layer.EncDecAttention
-    (query,) = _heads(_product(hidden, layer.layer_norm, [cross.q.weight], dtype), cross)
-    return hidden + linear(_weighted(query, key, value, seen), cross.o.weight.to(dtype))
+    (query,) = _heads(_products(hidden, layer.layer_norm, [cross.q], dtype), cross)
+    return hidden + _product(cross.o, _weighted(query, key, value, seen), dtype)
 
 
 def _feed_forward(layer: nn.Module, hidden: Tensor, dtype: torch.dtype) -> Tensor:
     dense = layer.DenseReluDense
-    gated = hasattr(dense, "wi_0")
-    weights = [dense.wi_0.weight, dense.wi_1.weight] if gated else [dense.wi.weight]
-    gate, *up = _product(hidden, layer.layer_norm, weights, dtype).chunk(len(weights), -1)
-    inner = dense.act(gate) * up[0] if gated else dense.act(gate)
-    return hidden + linear(inner, dense.wo.weight.to(dtype))
+    modules = [dense.wi_0, dense.wi_1] if hasattr(dense, "wi_0") else [dense.wi]
+    products = _products(hidden, layer.layer_norm, modules, dtype)
+    gate, *up = products if hidden.is_cuda else products.chunk(len(modules), -1)
+    is_new = type(dense.act).__name__ == "NewGELUActivation"  # eight operations
+    inner = gelu(gate, approximate="tanh") if is_new else dense.act(gate)
+    return hidden + _product(dense.wo, inner * up[0] if up else inner, dtype)

@@ -137,6 +137,9 @@ class CandidateTrunk(TensorDictModuleBase):
         self.prompt.to(self.base_model.get_input_embeddings().weight.device)
         self.normalisation = normalisation
         self.autocast = autocast
+        adapters = [m for m in model.modules() if hasattr(m, "cast_input_dtype_enabled")]
+        for adapter in adapters if autocast else ():
+            adapter.cast_input_dtype_enabled = False  # autocast would cast back what it casts
         self.in_keys = [goal_key, observation_key, action_key, mask_key]
         self.out_keys = [log_likelihood_key, action_embedding_key, prompt_embedding_key]
         self._all_out_keys = tuple(self.out_keys)  # of which select_out_keys may leave some out
