@@ -79,13 +79,15 @@ def test_on_a_card_it_takes_fewer_kernels(family, adapters, tokenizer, monkeypat
 
 
 def test_under_autocast_adapters_read_what_they_are_given(tokenizer):
-    model = get_peft_model(make_model("t5", tokenizer), LoraConfig(r=2, target_modules=["q"]))
-    trunk, given = make_trunk(model, tokenizer, autocast=torch.bfloat16), []
+    base = make_model("t5", tokenizer).to(torch.bfloat16)
+    trunk, given = make_trunk(get_peft_model(base, LoraConfig(target_modules=["q"])), tokenizer), []
     adapted = trunk.base_model.encoder.block[0].layer[0].SelfAttention.q
     adapted.lora_A.default.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
-    with torch.autocast("cpu", torch.bfloat16):
-        adapted(torch.ones(2, adapted.in_features, dtype=torch.bfloat16))
-    assert [value.dtype for value in given] == [torch.bfloat16]
+    for enabled in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            adapted(torch.ones(2, adapted.in_features, dtype=torch.bfloat16))
+    # As given: autocast would cast it back. As the adapter's weights are: nothing else casts it.
+    assert [value.dtype for value in given] == [torch.bfloat16, torch.float32]
 
 
 def hooked(model):

@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+class _UnlessAutocast:
+    """Whether adapters cast what they read: autocast would cast it back."""
+
+    def __bool__(self) -> bool:
+        return not (torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"))
+
+
 class CandidateTrunk(TensorDictModuleBase):
     """Reads prompt and candidate actions; writes the inputs of actor and critic.
 
@@ -137,9 +144,9 @@ class CandidateTrunk(TensorDictModuleBase):
         self.prompt.to(self.base_model.get_input_embeddings().weight.device)
         self.normalisation = normalisation
         self.autocast = autocast
-        adapters = [m for m in model.modules() if hasattr(m, "cast_input_dtype_enabled")]
-        for adapter in adapters if autocast else ():
-            adapter.cast_input_dtype_enabled = False  # autocast would cast back what it casts
+        for module in model.modules():
+            if getattr(module, "cast_input_dtype_enabled", False) is True:  # an adapter of peft
+                module.cast_input_dtype_enabled = _UnlessAutocast()
         self.in_keys = [goal_key, observation_key, action_key, mask_key]
         self.out_keys = [log_likelihood_key, action_embedding_key, prompt_embedding_key]
         self._all_out_keys = tuple(self.out_keys)  # of which select_out_keys may leave some out
