@@ -137,7 +137,11 @@ def test_a_figure_has_a_line_for_each_arm_and_says_what_diverged(tmp_path, succe
     last = refused("compare", "--out", "again", "figure")
     assert "differ by their seed alone: gamma is None in" in last
     (tmp_path / "empty").mkdir()
-    refused("compare", "--out", "again", "empty")
+    for name in ("empty", "missing"):
+        assert f"{name}' holds no run of an arm" in refused("compare", "--out", "again", name)
+    (Path(broken) / "config.yaml").write_text("{seed: 2}")
+    last = refused("compare", "--out", "again", "n3", broken)
+    assert "total_steps (None) of the run" in last and "must be a whole number" in last
 
 
 @pytest.mark.hostile
