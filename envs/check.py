@@ -301,16 +301,13 @@ def _check_text(rows: _Rows, key: NestedKey, text: Tensor) -> None:
 
 
 def _check_kinds(rows: _Rows, description: EnvDescription) -> None:
-    kinds, named = description.goal_kinds, rows.get(_KIND)
-    for key, least in (("goal_kind", 0), (_KIND, -1)):
-        found = rows.get(key)
-        if found is None:
-            return
-        for place in ((found < least) | (found >= len(kinds))).nonzero().tolist():
-            raise ValueError(
-                f"{rows.name(key, *place)} is {int(found[tuple(place)])}, and there are "
-                f"{len(kinds)} goal_kinds {kinds}: name more of them, or write others"
-            )
+    kinds, texts, named = description.goal_kinds, description.goal_texts, rows.get(_KIND)
+    _check_indices(rows, "goal_kind", 0, len(kinds), f"goal_kinds {kinds}")
+    if texts is not None:
+        _check_indices(rows, "goal_id", 0, len(texts), "goal_texts")
+    if named is None:
+        return
+    _check_indices(rows, _KIND, -1, len(kinds), f"goal_kinds {kinds}")
     key = _GOAL if rows.get(_GOAL) is not None else _ID
     goals = rows.get(key)
     filled = goals[..., 0] != 0 if key == _GOAL else goals >= 0
@@ -322,15 +319,23 @@ def _check_kinds(rows: _Rows, description: EnvDescription) -> None:
         )
     if key == _GOAL:
         return
-    texts = description.goal_texts
     if texts is None:
         raise ValueError(
             f"{_name_of(_ID)} counts in texts that the environment does not tell: give it an "
             f"attribute goal_texts, or write {_name_of(_GOAL)}"
         )
-    for row, slot in (goals >= len(texts)).nonzero().tolist():
-        place, value = rows.name(_ID, row, slot), int(goals[row, slot])
-        raise ValueError(f"{place} is {value}, and goal_texts has {len(texts)} entries")
+    _check_indices(rows, _ID, -1, len(texts), "goal_texts")
+
+
+def _check_indices(rows: _Rows, key: NestedKey, least: int, size: int, table: str) -> None:
+    found = rows.get(key)
+    if found is None:
+        return
+    for place in ((found < least) | (found >= size)).nonzero().tolist():
+        raise ValueError(
+            f"{rows.name(key, *place)} is {int(found[tuple(place)])}, and there are {size} "
+            f"{table}: name more of them, or write others"
+        )
 
 
 def _name_of(key: NestedKey) -> str:

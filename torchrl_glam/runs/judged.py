@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 from torchrl._utils import timeit
 
 from torchrl_glam.goals import WordJudge, prompt_tokens
+from torchrl_glam.goals.sampler import check_ids
 from torchrl_glam.models import CandidateTrunk
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.records.statistics import goals_reached
@@ -91,7 +92,7 @@ class JudgedGoals:
 
     def _name(self, step: TensorDictBase) -> Tensor:
         """Goals that one step of all instances reached, ``int64 [num_envs, H]``, -1 for none."""
-        after, pursued = step["next"], step["goal_id"]
+        after, pursued = step["next"], check_ids("goal_id", step["goal_id"], 0, len(self._kinds))
         played = zip(decode_text(step["actions"]), step["action"].tolist(), strict=True)
         before, then = decode_text(step["observation"]), decode_text(after["observation"])
         words = self.judge.read(before, [row[i] for row, i in played], then)
