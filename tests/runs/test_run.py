@@ -1,6 +1,7 @@
 """The run around an algorithm: what arrives, what is rescued, and numbers that end it."""
 
 import signal
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +15,11 @@ from torchrl._utils import timeit
 
 import torchrl_glam.runs.run as run_module
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
-from torchrl_glam.runs.records import metrics
+from torchrl_glam.runs.processes.ranks import Ranks
+from torchrl_glam.runs.records import metrics, progress
 from torchrl_glam.runs.records.progress import Progress, check_rewards
 from torchrl_glam.runs.run import Run, diverged
+from torchrl_glam.text import EnvDescription
 
 SMALL = {
     **{"num_envs": 4, "update_every": 8, "total_steps": 64, "batch_size": 8, "num_updates": 1},
@@ -65,6 +68,23 @@ def test_what_an_earlier_run_of_the_process_timed_is_not_of_this_one(tmp_path):
     train(tmp_path, total_steps=32)
     row = read_csv(tmp_path / "run" / "metrics.csv")[1]
     assert float(row["seconds/time/update"]) > 0 == float(row["seconds/time/earlier"])
+
+
+def test_the_pace_is_that_since_the_row_before_or_the_start(monkeypatch):
+    """Each round takes a second, and the run is resumed between two rows."""
+    config, counters = SACGLAMConfig(**SMALL), {"steps": 24, "updates": 3, "seconds": 9.0}
+    clock, paces = SimpleNamespace(now=0.0), []
+    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    part = Progress(config, EnvDescription(3, frozenset()), counters, Ranks())
+    with ExitStack() as stack:
+        part.start("test", stack)
+        for clock.now in range(1, 6):
+            part.begin_round(None)
+            if counters["steps"] % 16 == 0:
+                part.log({}, {})
+            if row := part.end_round():
+                paces.append((row["steps_per_second"], row["seconds"]))
+    assert paces == [(8, 10), (8, 12), (8, 14)]
 
 
 def test_a_logger_ends_with_its_run_and_is_told_how(tmp_path, monkeypatch):

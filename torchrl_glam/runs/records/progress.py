@@ -60,6 +60,7 @@ class Progress:
         self._row = self._ranks.mean(dict(means)) | dict(metrics)
         for record in self._records.values():
             self._row |= record.summary()
+        self._counters["seconds"] = time.perf_counter() - self._started
         self._row |= pace(self._counters, self._since)
         self._row |= timeit.todict() | timeit.todict(percall=False, prefix="seconds")
         timeit.erase()
