@@ -93,7 +93,7 @@ class ScienceWorldGame:
         reward: str,
         kinds: Sequence[str] | None = None,
     ) -> None:
-        self.simulator, self._reward = simulator, reward
+        self.simulator, self.close, self._reward = simulator, simulator.close, reward
         try:
             self._kinds = re.compile(kinds if isinstance(kinds, str) else "|".join(kinds or ()))
         except re.error as error:

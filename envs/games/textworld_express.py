@@ -59,7 +59,7 @@ class TextWorldExpressGame:
     """A game of TextWorld-Express in Gymnasium's interface, played by ``simulator``."""
 
     def __init__(self, simulator: TextWorldExpressEnv, game: str, params: str, fold: str) -> None:
-        self.simulator, self._fold = simulator, fold
+        self.simulator, self.close, self._fold = simulator, simulator.close, fold
         simulator.load(gameName=game, gameParams=params)
         self._seeds = list(getattr(simulator, f"getValidSeeds{fold.capitalize()}")())
 

@@ -15,6 +15,12 @@ pytestmark = [
 ]
 
 
+def close(env):
+    """Closes an environment, with which its process ends."""
+    env.close()
+    assert env.games[0].simulator._gateway.java_process.wait(timeout=60) == 0
+
+
 def test_textworld_express():
     pytest.importorskip("textworld_express", reason="pip install torchrl_glam[textworld-express]")
     from torchrl_glam.envs.games.textworld_express import make_textworld_express
@@ -27,7 +33,7 @@ def test_textworld_express():
     assert step["reward"].tolist() == [[1.0], [1.0]]
     named = decode_text(step["hindsight", "goal"])
     assert named == [["Take the coin", ""]] * 2
-    env.close()
+    close(env)
     with pytest.raises(ValueError, match=r"game \('chess'\) must be one of \['cookingworld'"):
         make_textworld_express("chess")
     with pytest.raises(ValueError, match=r"fold \('valid'\) must be"):
@@ -45,7 +51,7 @@ def test_scienceworld():
     assert all(goal.startswith("Your task is to find a") for goal in decode_text(state["goal"]))
     step, _ = choose(env, state, "look around")
     assert not step["done"].any() and not step["success"].any() and not step["reward"].any()
-    env.close()
+    close(env)
     for wrong in ({"fold": "valid"}, {"reward": "points"}):
         with pytest.raises(ValueError, match=r"\('(valid|points)'\) must be"):
             make_scienceworld(**wrong)
@@ -53,7 +59,8 @@ def test_scienceworld():
         ValueError, match=r"kinds \(\['\('\]\) must be regular expressions: missing"
     ):
         make_scienceworld(kinds=["("])
-    [game] = make_scienceworld(kinds="focus on", max_actions=1024).games
+    env = make_scienceworld(kinds="focus on", max_actions=1024)
+    [game] = env.games
     assert all(text.startswith("focus on") for text in game.reset(seed=0)[1]["actions"])
     # what was done is named, and some kinds of actions are left
     kinds = ["teleport to", "focus on", "pick up", "move .* box$"]
