@@ -14,6 +14,7 @@ from tensordict import TensorDict
 from torchrl._utils import timeit
 
 import torchrl_glam.runs.run as run_module
+from torchrl_glam.runs import environments, goals
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
 from torchrl_glam.runs.processes.ranks import Ranks
 from torchrl_glam.runs.records import metrics, progress
@@ -102,6 +103,30 @@ def test_a_logger_ends_with_its_run_and_is_told_how(tmp_path, monkeypatch):
     with pytest.raises(LookupError):
         train(tmp_path / "broken", fail=fail, **settings)
     assert ended == [None, LookupError]
+
+
+def test_a_run_closes_its_environments_at_its_end_and_after_an_error(tmp_path, monkeypatch):
+    """Those of training, evaluations, goals and the probe."""
+    made, plain = {}, environments.make_bare_env
+
+    def make(*arguments):
+        env = plain(*arguments)
+        made[id(env)] = env
+        env.close = lambda **_: made.pop(id(env), None)
+        return env
+
+    for module in (environments, goals):
+        monkeypatch.setattr(module, "make_bare_env", make)
+    config = SACGLAMConfig(output=str(tmp_path / "run"), goals="learned_progress", **SMALL)
+    config.check()
+    with pytest.raises(LookupError), Run(config, "test") as run:
+        agent = sac_glam.make_agent(run, config)
+        run.keeps(**agent.kept, goals=agent.goals)
+        collector = run.collect(agent.env, agent.policy)
+        for _ in run.rounds(collector, agent.policy, heads=agent.loss.policy_and_values):
+            assert len(made) == 5
+            raise LookupError
+    assert not made
 
 
 def test_target_weights_follow_by_tau_and_the_bonus_arrives(tmp_path):

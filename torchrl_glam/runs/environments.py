@@ -21,7 +21,13 @@ from torchrl_glam.goals import ImaginedGoals
 from torchrl_glam.runs.config import LENGTHS, RecipeConfig
 from torchrl_glam.runs.probe import PlanProbe
 from torchrl_glam.runs.seeds import seeded
-from torchrl_glam.text import PromptTemplate, TokenizeText, describe_env, token_lengths
+from torchrl_glam.text import (
+    EnvDescription,
+    PromptTemplate,
+    TokenizeText,
+    describe_env,
+    token_lengths,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -269,10 +275,11 @@ def make_reference_env(config: RecipeConfig) -> EnvBase:
     return make_bare_env(replace(config, env={**config.env, "text": False}), 2_000, config.seed)
 
 
-def make_probe(config: RecipeConfig, tokenizer: PreTrainedTokenizerBase) -> PlanProbe | None:
-    """Instruments for policy and critic; None where there is no oracle or no time limit."""
+def make_probe(
+    config: RecipeConfig, tokenizer: PreTrainedTokenizerBase, game: EnvDescription
+) -> PlanProbe | None:
+    """Instruments for policy and critic; None where ``game`` has no oracle or no time limit."""
     config = of_evaluations(config)
-    game = describe_env(make_bare_env(config, 1, config.seed))
     if game.make_oracle is None or game.max_steps is None:
         return None
     oracle = game.make_oracle()

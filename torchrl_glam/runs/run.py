@@ -30,6 +30,7 @@ from torchrl_glam.runs.records.progress import Progress
 from torchrl_glam.runs.results import save_results
 from torchrl_glam.runs.run_folder import CONFIG, DIVERGED, claimed
 from torchrl_glam.runs.setting import Setting
+from torchrl_glam.text import describe_env
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -123,6 +124,8 @@ class Run(Setting):
         """
         config, loss = self.config, objects["loss"]
         self._optimizer, self._goals = objects["optimizer"], objects.get("goals")
+        if self._goals:
+            self._stack.callback(self._goals.close)
         trunk = getattr(loss.trunk, "trunk", loss.trunk)  # of PPO's scores alone
         check_gradients(trunk)
         self.ranks.align(loss, self.mine.seed)
@@ -217,7 +220,10 @@ class Run(Setting):
         """
         config, counters = self.config, self.counters
         self._policy, self._heads = policy, heads
-        self._probe = make_probe(config, self._tokenizer) if heads else None
+        game = describe_env(self._eval_envs["train"])
+        self._probe = make_probe(config, self._tokenizer, game) if heads else None
+        if self._probe:
+            self._stack.callback(self._probe.env.close, raise_if_closed=False)
         self._stop = self._stack.enter_context(StopSignal())
         if hasattr(collector, "shutdown"):
             self._stack.callback(collector.shutdown)
