@@ -86,6 +86,9 @@ def test_without_hindsight_the_entropy_is_as_in_appendix_c():
     config = load("paper", "hindsight=false")
     config.check()
     assert (config.alpha_init, config.target_entropy) == (0.005, 0.0)
+    config.total_steps = 224
+    with pytest.raises(ValueError, match=r"batch_size \(256\) must be at most total_steps \(224\)"):
+        config.check()
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))

@@ -295,6 +295,21 @@ def test_a_signal_while_the_results_are_saved_ends_the_sweep_after_them(tmp_path
     assert ended == ["saved", "sweep"]
 
 
+def test_a_run_without_an_update_is_told(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(run_module, "save_results", lambda *_: None)
+    told = "no update, as the replay buffer never held batch_size (999) transitions"
+    for batch_size in (8, 999):
+        assert told not in caplog.text
+
+        def finish(run, agent):
+            if run.counters["steps"] == 40:
+                run.finish(None, None)
+
+        sizes = {"batch_size": batch_size, "capacity": 999, "total_steps": 40}
+        train(tmp_path / str(batch_size), finish, **sizes)
+    assert told in caplog.text
+
+
 def steps(*rewards):
     reward = torch.tensor(rewards).view(2, -1, 1)
     return TensorDict({"next": {"reward": reward}}, reward.shape[:2])

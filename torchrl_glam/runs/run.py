@@ -302,6 +302,13 @@ class Run(Setting):
             end_sweep()
         if self._stopping or not self.ranks.first:
             return
+        if not self.counters["updates"]:
+            logger.warning(
+                "The run made no update, as the replay buffer never held batch_size (%s) "
+                "transitions: raise total_steps (%s), or lower batch_size",
+                self.config.batch_size,
+                self.config.total_steps,
+            )
         env = self._eval_envs["train"]
         final = save_results(
             self.folder, self._table, model, self._tokenizer, env, critics, self.config
