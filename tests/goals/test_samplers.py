@@ -153,6 +153,7 @@ REFUSED = [
     (lambda: Uniform(TEXTS, kinds=KINDS, shares=[0.5, 0.5, 0]), r"goals are \[2, 0, 3\]"),
     (lambda: Uniform(TEXTS, kinds=KINDS, shares=[1.5, 0, -0.5]), "must be at least 0"),
     (lambda: Progress(TEXTS, exploration=(1.0, 1.2)), r"exploration \(1.0, 1.2\) must"),
+    (lambda: Progress(TEXTS, exploration=0.2), r"exploration 0.2 must be two shares in \[0, 1\]"),
     (lambda: Progress(TEXTS, window=1), r"window \(1\) must be at least 2"),
     (lambda: Kinds(TEXTS), "kinds is missing: an expert must give"),
     (lambda: Learned(TEXTS, EMBEDDINGS[:3]), r"has shape \[3, 3\], expected \[5, D\]"),

@@ -226,7 +226,7 @@ def test_adapters_alone_come_with_their_base_and_its_tokenizer_and_are_trained(t
     assert len(its_tokenizer) == len(tokenizer)
     trained = {name for name, value in again.named_parameters() if value.requires_grad}
     assert trained and all("lora_" in name for name in trained)
-    with pytest.raises(ValueError, match=r"lora cannot be given for name .* adapters already"):
+    with pytest.raises(ValueError, match=r"lora cannot be given for model .* adapters already"):
         load_language_model(tmp_path, lora=lora)
 
 

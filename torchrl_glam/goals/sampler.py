@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from copy import deepcopy
 from typing import Any
 
@@ -52,9 +52,11 @@ class GoalSampler:
     ) -> None:
         if not goal_texts:
             raise ValueError(f"goal_texts ({goal_texts!r}) must be a table of goals to choose from")
-        within = len(exploration) == 2 and all(0 <= share <= 1 for share in exploration)
-        if not (within and 0 < decay < math.inf):
-            raise ValueError(f"exploration {exploration} must be in [0, 1], decay {decay} above 0")
+        pair = isinstance(exploration, Sized) and len(exploration) == 2
+        if not (pair and all(0 <= share <= 1 for share in exploration) and 0 < decay < math.inf):
+            raise ValueError(
+                f"exploration {exploration} must be two shares in [0, 1], decay {decay} above 0"
+            )
         self.goal_texts, self.hindsight, self.updates = goal_texts, hindsight, 0
         self._schedule = (*exploration, decay)
         self.kinds, self._likely = _check_kinds(kinds, shares, len(goal_texts))
