@@ -69,13 +69,13 @@ def program(main: Callable | None = None, **files: str) -> Callable:
         return lambda main: program(hydrated(_job(main)))
 
     @functools.wraps(main)
-    def run() -> None:
+    def run(*arguments: Any) -> None:
         full, given = os.environ.get(_FULL), sys.argv
         os.environ[_FULL] = "1"  # Hydra shortens errors itself, and ends with a hint instead
         handlers = _to_console()
         try:
             sys.argv = [*given[:1], *spell_out(given[1:])]
-            main()
+            main(*arguments)
             if dist.is_initialized():  # an error ends the process instead
                 dist.destroy_process_group()
         except KeyboardInterrupt:
