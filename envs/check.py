@@ -303,7 +303,7 @@ def _check_text(rows: _Rows, key: NestedKey, text: Tensor) -> None:
 def _check_kinds(rows: _Rows, description: EnvDescription) -> None:
     kinds, texts, named = description.goal_kinds, description.goal_texts, rows.get(_KIND)
     _check_indices(rows, "goal_kind", 0, len(kinds), f"goal_kinds {kinds}")
-    if texts is not None:
+    if texts is not None and rows.get("goal_id") is not None:
         _check_indices(rows, "goal_id", 0, len(texts), "goal_texts")
     if named is None:
         return
@@ -329,8 +329,6 @@ def _check_kinds(rows: _Rows, description: EnvDescription) -> None:
 
 def _check_indices(rows: _Rows, key: NestedKey, least: int, size: int, table: str) -> None:
     found = rows.get(key)
-    if found is None:
-        return
     for place in ((found < least) | (found >= size)).nonzero().tolist():
         raise ValueError(
             f"{rows.name(key, *place)} is {int(found[tuple(place)])}, and there are {size} "

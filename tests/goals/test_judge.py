@@ -124,7 +124,7 @@ def test_bad_values():
     for goals, settings in ((["Take cup"], {}), (GOALS, {"window": 0}), (GOALS, {"lr": -1.0})):
         with pytest.raises(ValueError, match=r"goal_texts \(\d goals\) must be two or more, buck"):
             WordJudge(goals, **settings)
-    with pytest.raises(ValueError, match=r"goal_texts\[1\] \('\?!'\) must have a word"):
+    with pytest.raises(ValueError, match=r"goal_texts has '\?!', without a word: write"):
         WordJudge(["Take cup", "?!"])
     judge = WordJudge(GOALS)
     steps, state = judge.read(["", ""], ["", ""], ["", ""]), judge.state_dict()

@@ -297,7 +297,7 @@ def test_a_signal_while_the_results_are_saved_ends_the_sweep_after_them(tmp_path
 
 def test_a_run_without_an_update_is_told(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(run_module, "save_results", lambda *_: None)
-    told = "no update, as the replay buffer never held batch_size (999) transitions"
+    told = "No update was made, as the replay buffer never held batch_size (999) transitions"
     for batch_size in (8, 999):
         assert told not in caplog.text
 

@@ -45,8 +45,7 @@ class WordJudge:
         seed: of weights and batches. Default: 0.
 
     Raises:
-        ValueError: if there are fewer than two goals, one has no word, or an argument is out of
-            range.
+        ValueError: if goals are fewer than two or without a word, or an argument is out of range.
 
     Examples:
         >>> judge = WordJudge(["Grasp lion", "Grasp cow"])
@@ -76,12 +75,9 @@ class WordJudge:
                 "at least 0"
             )
         goals = [_words(text) for text in goal_texts]
-        if [] in goals:
-            at = goals.index([])
-            raise ValueError(
-                f"goal_texts[{at}] ({goal_texts[at]!r}) must have a word to judge by: name the "
-                "goal in words, or leave it out"
-            )
+        for text, words in zip(goal_texts, goals, strict=True):
+            if not words:
+                raise ValueError(f"goal_texts has {text!r}, without a word: write goals in words")
         self._made = {"judge": f"WordJudge(buckets={buckets}, window={window})"}
         self._made["goals"] = name_table(goal_texts)
         self._ids = {word: i for i, word in enumerate(dict.fromkeys(w for g in goals for w in g))}
@@ -150,11 +146,8 @@ class WordJudge:
 
         Args:
             steps: as :meth:`read` tells them, ``uint8 [N, 4, V]``.
-            goal_ids: goals that they pursued, ``int64 [N]``.
+            goal_ids: goals that they pursued, ``int64 [N]``; a ValueError refuses other ids.
             reached: whether they reached these, bool ``[N]``.
-
-        Raises:
-            ValueError: if ``goal_ids`` are no goals; nothing has changed then.
         """
         goal_ids = check_ids("goal_ids", goal_ids, 0, len(self._goals))
         window, draw = len(self._steps), {"generator": self._generator}

@@ -21,13 +21,7 @@ from torchrl_glam.goals import ImaginedGoals
 from torchrl_glam.runs.config import LENGTHS, RecipeConfig
 from torchrl_glam.runs.probe import PlanProbe
 from torchrl_glam.runs.seeds import seeded
-from torchrl_glam.text import (
-    EnvDescription,
-    PromptTemplate,
-    TokenizeText,
-    describe_env,
-    token_lengths,
-)
+from torchrl_glam.text import PromptTemplate, TokenizeText, describe_env, token_lengths
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -276,10 +270,10 @@ def make_reference_env(config: RecipeConfig) -> EnvBase:
 
 
 def make_probe(
-    config: RecipeConfig, tokenizer: PreTrainedTokenizerBase, game: EnvDescription
+    config: RecipeConfig, tokenizer: PreTrainedTokenizerBase, like: EnvBase
 ) -> PlanProbe | None:
-    """Instruments for policy and critic; None where ``game`` has no oracle or no time limit."""
-    config = of_evaluations(config)
+    """Instruments for policy and critic; None where ``like`` has no oracle or no time limit."""
+    config, game = of_evaluations(config), describe_env(like)
     if game.make_oracle is None or game.max_steps is None:
         return None
     oracle = game.make_oracle()

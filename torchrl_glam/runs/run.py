@@ -30,7 +30,6 @@ from torchrl_glam.runs.records.progress import Progress
 from torchrl_glam.runs.results import save_results
 from torchrl_glam.runs.run_folder import CONFIG, DIVERGED, claimed
 from torchrl_glam.runs.setting import Setting
-from torchrl_glam.text import describe_env
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -220,8 +219,8 @@ class Run(Setting):
         """
         config, counters = self.config, self.counters
         self._policy, self._heads = policy, heads
-        game = describe_env(self._eval_envs["train"])
-        self._probe = make_probe(config, self._tokenizer, game) if heads else None
+        like = self._eval_envs["train"]
+        self._probe = make_probe(config, self._tokenizer, like) if heads else None
         if self._probe:
             self._stack.callback(self._probe.env.close, raise_if_closed=False)
         self._stop = self._stack.enter_context(StopSignal())
@@ -304,10 +303,9 @@ class Run(Setting):
             return
         if not self.counters["updates"]:
             logger.warning(
-                "The run made no update, as the replay buffer never held batch_size (%s) "
-                "transitions: raise total_steps (%s), or lower batch_size",
+                "No update was made, as the replay buffer never held batch_size (%s) transitions: "
+                "lower it, or raise total_steps",
                 self.config.batch_size,
-                self.config.total_steps,
             )
         env = self._eval_envs["train"]
         final = save_results(

@@ -81,8 +81,7 @@ class SACGLAMConfig(RecipeConfig):
         expected = f"be at least batch_size ({self.batch_size})"
         self.require("capacity", self.capacity >= self.batch_size, expected)
         expected = f"be at most total_steps ({self.total_steps}) without hindsight"
-        enough = self.hindsight or self.batch_size <= self.total_steps
-        self.require("batch_size", enough, expected)
+        self.require("batch_size", self.hindsight or self.batch_size <= self.total_steps, expected)
 
     def check_game(self, game: EnvDescription) -> None:
         """See ``RecipeConfig.check_game``."""
