@@ -14,8 +14,7 @@ SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
 
 
 def made(language, kind=SACGLAMConfig, **settings):
-    given = {"num_envs": 4, "env": SIMPLE, "hindsight_by": "judge", **settings}
-    config = kind(**given)
+    config = kind(**{"num_envs": 4, "env": SIMPLE, "hindsight_by": "judge", **settings})
     config.check()
     setting = Setting(config)
     setting.settle(torch.device("cpu"), 0)

@@ -81,11 +81,10 @@ class JudgedGoals:
         none, like = ids < 0, steps["goal_tokens"]
         wider = like.shape[-1] - self._tokens.shape[-1]
         tokens = pad(self._tokens, (0, wider), value=self._pad).to(like.dtype)
-        kinds = self._kinds.to(steps["goal_kind"].dtype)
         named = {
             "goal_id": ids,
             "goal_tokens": tokens[ids].masked_fill(none.unsqueeze(-1), self._pad),
-            "kind": kinds[ids].masked_fill(none, -1),
+            "kind": self._kinds[ids].masked_fill(none, -1).to(steps["goal_kind"].dtype),
         }
         steps = steps.exclude(*_TEXTS, *(("next", key) for key in (*_TEXTS, "hindsight")))
         return steps.set(("next", "hindsight"), TensorDict(named, steps.batch_size))
@@ -125,6 +124,5 @@ class JudgedGoals:
         return {"judge": self.judge.state_dict(), "told": self._told, "counts": self._counts}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores what :meth:`state_dict` returned."""
         self.judge.load_state_dict(state_dict["judge"])
         self._told, self._counts = state_dict["told"].clone(), state_dict["counts"].clone()

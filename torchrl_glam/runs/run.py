@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +80,7 @@ class Run(Setting):
         self.ranks = Ranks.join(config)
         self.mine = self.ranks.share(config)
         self.folder = Path(config.resume or config.output)
-        with ExitStack() as stack:  # gives the folder back if what follows fails
+        with self._stack as stack:  # gives the folder back if what follows fails
             with self.ranks.together():
                 if self.ranks.first:
                     stack.enter_context(claimed(self.folder, resume=config.resume is not None))
@@ -192,8 +191,7 @@ class Run(Setting):
             with timeit("time/update"):
                 result = self._passes.update(loss, batch, size or self.config.batch_size, **options)
         except FloatingPointError as error:
-            checkpoint = self._checkpoints.latest()
-            raise diverged(error, self.counters, self.config, checkpoint) from error
+            raise diverged(error, self.counters, self.config, self._checkpoints.latest()) from error
         self.counters["updates"] += 1
         return result
 

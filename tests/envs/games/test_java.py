@@ -15,12 +15,6 @@ pytestmark = [
 ]
 
 
-def close(env):
-    """Closes an environment, with which its process ends."""
-    env.close()
-    assert env.games[0].simulator._gateway.java_process.wait(timeout=60) == 0
-
-
 def test_textworld_express():
     pytest.importorskip("textworld_express", reason="pip install torchrl_glam[textworld-express]")
     from torchrl_glam.envs.games.textworld_express import make_textworld_express
@@ -31,9 +25,9 @@ def test_textworld_express():
     step, _ = choose(env, env.reset(), "take coin")
     assert step["success"].all() and step["terminated"].all()
     assert step["reward"].tolist() == [[1.0], [1.0]]
-    named = decode_text(step["hindsight", "goal"])
-    assert named == [["Take the coin", ""]] * 2
-    close(env)
+    assert decode_text(step["hindsight", "goal"]) == [["Take the coin", ""]] * 2
+    env.close()
+    assert env.games[0].simulator._gateway.java_process.wait(timeout=60) == 0
     with pytest.raises(ValueError, match=r"game \('chess'\) must be one of \['cookingworld'"):
         make_textworld_express("chess")
     with pytest.raises(ValueError, match=r"fold \('valid'\) must be"):
@@ -51,7 +45,8 @@ def test_scienceworld():
     assert all(goal.startswith("Your task is to find a") for goal in decode_text(state["goal"]))
     step, _ = choose(env, state, "look around")
     assert not step["done"].any() and not step["success"].any() and not step["reward"].any()
-    close(env)
+    env.close()
+    assert env.games[0].simulator._gateway.java_process.wait(timeout=60) == 0
     for wrong in ({"fold": "valid"}, {"reward": "points"}):
         with pytest.raises(ValueError, match=r"\('(valid|points)'\) must be"):
             make_scienceworld(**wrong)
