@@ -219,7 +219,6 @@ def _check_success(rows: _Rows, description: EnvDescription) -> None:
 
 
 def _check_types(rows: _Rows) -> None:
-    """Checks keys, types and shapes."""
     state, batch, where = rows.state, rows.batch, rows.where
     named = [key for key in (_GOAL, _ID) if state.get(key, None) is not None]
     for key in _ALWAYS + named + [_KIND] * bool(named):
@@ -259,7 +258,6 @@ def _check_types(rows: _Rows) -> None:
 
 
 def _check_content(rows: _Rows, description: EnvDescription) -> None:
-    """Checks texts, admissible actions and kinds of goals."""
     for key in ("goal", "observation", "actions", _GOAL):
         text = rows.get(key)
         if text is not None:
@@ -301,16 +299,13 @@ def _check_text(rows: _Rows, key: NestedKey, text: Tensor) -> None:
 
 
 def _check_kinds(rows: _Rows, description: EnvDescription) -> None:
-    kinds, named = description.goal_kinds, rows.get(_KIND)
-    for key, least in (("goal_kind", 0), (_KIND, -1)):
-        found = rows.get(key)
-        if found is None:
-            return
-        for place in ((found < least) | (found >= len(kinds))).nonzero().tolist():
-            raise ValueError(
-                f"{rows.name(key, *place)} is {int(found[tuple(place)])}, and there are "
-                f"{len(kinds)} goal_kinds {kinds}: name more of them, or write others"
-            )
+    kinds, texts, named = description.goal_kinds, description.goal_texts, rows.get(_KIND)
+    _check_indices(rows, "goal_kind", 0, len(kinds), f"goal_kinds {kinds}")
+    if texts is not None and rows.get("goal_id") is not None:
+        _check_indices(rows, "goal_id", 0, len(texts), "goal_texts")
+    if named is None:
+        return
+    _check_indices(rows, _KIND, -1, len(kinds), f"goal_kinds {kinds}")
     key = _GOAL if rows.get(_GOAL) is not None else _ID
     goals = rows.get(key)
     filled = goals[..., 0] != 0 if key == _GOAL else goals >= 0
@@ -322,15 +317,21 @@ def _check_kinds(rows: _Rows, description: EnvDescription) -> None:
         )
     if key == _GOAL:
         return
-    texts = description.goal_texts
     if texts is None:
         raise ValueError(
             f"{_name_of(_ID)} counts in texts that the environment does not tell: give it an "
             f"attribute goal_texts, or write {_name_of(_GOAL)}"
         )
-    for row, slot in (goals >= len(texts)).nonzero().tolist():
-        place, value = rows.name(_ID, row, slot), int(goals[row, slot])
-        raise ValueError(f"{place} is {value}, and goal_texts has {len(texts)} entries")
+    _check_indices(rows, _ID, -1, len(texts), "goal_texts")
+
+
+def _check_indices(rows: _Rows, key: NestedKey, least: int, size: int, table: str) -> None:
+    found = rows.get(key)
+    for place in ((found < least) | (found >= size)).nonzero().tolist():
+        raise ValueError(
+            f"{rows.name(key, *place)} is {int(found[tuple(place)])}, and there are {size} "
+            f"{table}: name more of them, or write others"
+        )
 
 
 def _name_of(key: NestedKey) -> str:
@@ -339,7 +340,6 @@ def _name_of(key: NestedKey) -> str:
 
 
 def _missing(key: NestedKey, where: str, more: str = "") -> ValueError:
-    """The error for an entry that is not there."""
     wanted = f", {' '.join(_ENTRIES[key])}" if key in _ENTRIES else ""
     return ValueError(
         f"{_name_of(key)} is missing from the {where}: the text contract wants it{wanted}{more}"

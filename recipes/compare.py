@@ -47,7 +47,7 @@ from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.runs.environments import OWN_ENVS, make_reference_env
 from torchrl_glam.runs.evaluation import play_randomly
 from torchrl_glam.runs.files import reserved
-from torchrl_glam.runs.run_folder import DIVERGED, METRICS, stored_settings
+from torchrl_glam.runs.run_folder import CONFIG, DIVERGED, METRICS, stored_settings
 from torchrl_glam.runs.success import Result
 from torchrl_glam.text import describe_env
 from torchrl_glam.viewing import format_results, measure, write_results
@@ -85,7 +85,12 @@ def measurements(folder: Path) -> Run:
     if any(last["step"] >= row["step"] for last, row in pairwise(rows)):
         raise ValueError(f"run ({str(folder)!r}) has steps in metrics.csv that do not ascend")
     if diverged(folder):
-        last, end = rows[-1], stored_settings(folder)["total_steps"]
+        last, end = rows[-1], stored_settings(folder).get("total_steps")
+        if not isinstance(end, int):
+            raise ValueError(
+                f"total_steps ({end}) of the run ({str(folder)!r}) must be a whole number: it "
+                f"diverged, and counts as failed until then. Mend its {CONFIG}, or leave it out"
+            )
         pace = last["seconds"] / max(last["step"], 1)
         for step in (last["step"] + 1, max(float(end), last["step"] + 2)):
             held_out = 0.0 * last[HELD_OUT]  # NaN where there are none
@@ -109,6 +114,11 @@ def arms_of(figure: Path) -> dict[str, list[Path]]:
     runs: dict[str, list[Path]] = {}
     for path in sorted(figure.glob(f"*/*/{METRICS}")):
         runs.setdefault(path.parts[-3], []).append(path.parent)
+    if not runs:
+        raise ValueError(
+            f"{str(figure)!r} holds no run of an arm, <arm>/<seed>/{METRICS}: give the folder of a "
+            "figure, or a label and runs"
+        )
     return runs
 
 
@@ -191,11 +201,11 @@ def main() -> None:
     groups = [list(part) for bar, part in groupby(arguments.groups, "|".__eq__) if not bar]
     runs = {label: [Path(path) for path in paths] for label, *paths in groups}
     games = sorted({path.parents[2] for path in figure.glob(f"*/*/*/{METRICS}")} if figure else ())
-    if figure is not None and not games:
-        groups = runs = arms_of(figure)
-    if not games and not (all(runs.values()) and 0 < len(groups) <= len(runs)):
-        parser.error("every group needs a label of its own and runs")
     try:
+        if figure is not None and not games:
+            groups = runs = arms_of(figure)
+        if not games and not (all(runs.values()) and 0 < len(groups) <= len(runs)):
+            raise ValueError("every group needs a label of its own and runs")
         for label, paths in runs.items():
             require_label(label, paths)
         if games:

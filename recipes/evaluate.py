@@ -61,9 +61,13 @@ def main(cfg: DictConfig) -> None:
     splits = config.splits or list(settings["eval_splits"])
     sizes = [{"num_objects": number} for number in config.objects or []] or [{}]
     places = [(split, size) for split in splits for size in sizes]
-    games = [
-        make_game(settings, num_envs=config.episodes, split=split, **size) for split, size in places
-    ]
+    number = {"num_envs": config.episodes}
+    try:
+        games = [make_game(settings, **number, split=split, **size) for split, size in places]
+    except ValueError as error:
+        if config.objects and "num_objects" in str(error):
+            raise ValueError(f"objects ({config.objects}): {error}") from error
+        raise
 
     # 2. Every figure: each agent sampled and greedy, random play, the oracle
     figures = len(places) * (len(names) * len(config.modes) + (2 if config.references else 0))

@@ -39,7 +39,8 @@ def shares(runs: list[Path]) -> dict[tuple[str, str], dict[float, list[float]]]:
         rows = [row for row in read_run(run).rows if "hindsight_in_buffer" in row]
         if not rows:
             raise ValueError(f"run ({str(run)!r}) measured no kinds of goals in a replay buffer")
-        kinds = [name.split("/")[2] for name in rows[-1] if name.startswith("kinds/buffer/")]
+        stored = "kinds/buffer/"
+        kinds = [name.removeprefix(stored) for name in rows[-1] if name.startswith(stored)]
         columns = {(of, kind): f"kinds/{of}/{kind}" for of in PANELS for kind in kinds}
         columns |= {(of, HINDSIGHT): f"hindsight_in_{of}" for of in ("buffer", "batch")}
         for row in rows:
@@ -88,11 +89,9 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", help="LABEL RUN [RUN ...] | FIGURE")
     arguments = parser.parse_args()
     label, *paths = arguments.runs
-    runs = {label: [Path(path) for path in paths]} if paths else arms_of(Path(label))
     try:
+        runs = {label: [Path(path) for path in paths]} if paths else arms_of(Path(label))
         require_label(label, runs.get(label, []))
-        if not runs:
-            raise ValueError(f"no run in {label!r}: give a label and runs, or a figure's folder")
         unit = require_comparable([path for paths in runs.values() for path in paths])
         groups = {label: shares(paths) for label, paths in runs.items()}
         with reserved(arguments.out, *FILES, key="--out"):

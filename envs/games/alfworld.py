@@ -108,7 +108,6 @@ class ALFWorldGame:
         return self._tell(state, room)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Gives the game a command."""
         state, _, over = self.engine.step(action)
         observation, info = self._tell(state, state["feedback"])
         return observation, float(info["won"]), bool(over), False, info
@@ -128,8 +127,7 @@ class ALFWorldGame:
         for _, thing in facts["holds"]:
             states = [state[2:] for state in _STATES.values() if (thing,) in facts[state]]
             carried = " ".join(["a", *states, thing])
-        lines = [*feedback.split("\n"), f"You are carrying: {carried}."]
-        return "\n".join(tidy(lines)), info
+        return "\n".join(tidy([*feedback.split("\n"), f"You are carrying: {carried}."])), info
 
 
 def _fulfilled(facts: Mapping[str, set[tuple[str, ...]]]) -> set[str]:

@@ -93,7 +93,7 @@ class ScienceWorldGame:
         reward: str,
         kinds: Sequence[str] | None = None,
     ) -> None:
-        self.simulator, self._reward = simulator, reward
+        self.simulator, self.close, self._reward = simulator, simulator.close, reward
         try:
             self._kinds = re.compile(kinds if isinstance(kinds, str) else "|".join(kinds or ()))
         except re.error as error:
@@ -110,7 +110,6 @@ class ScienceWorldGame:
         return self._tell("", info, [])
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Gives the game a command."""
         feedback, points, done, info = self.simulator.step(action)
         said = next((start for start in _DONE if feedback.startswith(f"{start} ")), None)
         reached = [_DONE[said] + feedback.removeprefix(said).split(".")[0]] if said else []

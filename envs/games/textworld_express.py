@@ -59,7 +59,7 @@ class TextWorldExpressGame:
     """A game of TextWorld-Express in Gymnasium's interface, played by ``simulator``."""
 
     def __init__(self, simulator: TextWorldExpressEnv, game: str, params: str, fold: str) -> None:
-        self.simulator, self._fold = simulator, fold
+        self.simulator, self.close, self._fold = simulator, simulator.close, fold
         simulator.load(gameName=game, gameParams=params)
         self._seeds = list(getattr(simulator, f"getValidSeeds{fold.capitalize()}")())
 
@@ -71,7 +71,6 @@ class TextWorldExpressGame:
         return self._tell(info, "", [])
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Gives the game a command."""
         feedback, _, _, info = self.simulator.step(action)
         room, reached = _room(info), []
         if room != self._room:

@@ -253,8 +253,7 @@ class PlaygroundTextEnv(EnvBase):
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Draws an admissible action for each environment, uniformly."""
-        draw = torch.rand(self.batch_size, device=self.device)
-        action = self.dynamics.choose(self._place, draw)
+        action = self.dynamics.choose(self._place, torch.rand(self.batch_size, device=self.device))
         if tensordict is None:
             tensordict = TensorDict(batch_size=self.batch_size, device=self.device)
         return tensordict.set("action", action)

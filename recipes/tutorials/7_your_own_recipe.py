@@ -32,6 +32,7 @@ from torchrl_glam.objectives import ClippedAdam
 from torchrl_glam.replay import HindsightRatioSampler, HindsightTransform, SegmentMultiStepTransform
 from torchrl_glam.report.record import RunRecord
 from torchrl_glam.runs.config import RecipeConfig, read_config
+from torchrl_glam.runs.program import program
 from torchrl_glam.runs.run import Run
 
 
@@ -64,9 +65,11 @@ class AWRLoss(torch.nn.Module):
 
 
 # %%
-# The run: parts, what a checkpoint keeps, an update, the loop.
+# The run: parts, what a checkpoint keeps, an update, the loop. What is wrong with the settings is
+# told in a line, without a traceback, by ``program``.
 
 
+@program
 def main(overrides):
     cfg = OmegaConf.merge(OmegaConf.structured(AWRConfig), OmegaConf.from_dotlist(overrides))
     config = read_config(AWRConfig, cfg)

@@ -116,6 +116,10 @@ FAULTS = {
         put_row(("hindsight", "goal_id"), (0, 1), 182),
         r"hindsight.goal_id\[0, 1\] of the reset names a goal and its kind is -1",
     ),
+    "unknown goal pursued": (
+        put_row("goal_id", 1, -1),
+        r"goal_id\[1\] of the reset is -1, and there are 182 goal_texts: name more",
+    ),
     "slots": (
         put(("hindsight", "kind"), lambda kind: kind[:, 1:]),
         r"hindsight.goal_id of the reset has \d+ slots and hindsight.kind \d+: a kind for each",

@@ -124,9 +124,22 @@ def test_bad_values():
     for goals, settings in ((["Take cup"], {}), (GOALS, {"window": 0}), (GOALS, {"lr": -1.0})):
         with pytest.raises(ValueError, match=r"goal_texts \(\d goals\) must be two or more, buck"):
             WordJudge(goals, **settings)
-    state = WordJudge(GOALS).state_dict()
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        WordJudge([*GOALS, "Take hat"]).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"goal_texts has '\?!', without a word: write"):
+        WordJudge(["Take cup", "?!"])
+    judge = WordJudge(GOALS)
+    steps, state = judge.read(["", ""], ["", ""], ["", ""]), judge.state_dict()
+    for ids in ([0, -1], [3, 0], [0.0, 1.0]):
+        with pytest.raises(ValueError, match=r"goal_ids \(.*must be ids of goals, in \[0, 3\)"):
+            judge.learn(steps, torch.tensor(ids), torch.tensor([True, False]))
+    others = {
+        "goals": WordJudge([*GOALS[:2], "Drop red lamp"]),
+        "judge": WordJudge(GOALS, window=9),
+    }
+    for name, other in others.items():
+        with pytest.raises(
+            ValueError, match=f"^{name} of the state is .*: make the judge as the s"
+        ):
+            other.load_state_dict(state)
 
 
 def test_nothing_is_learned_before_anything_is_told():

@@ -56,10 +56,9 @@ def test_progress_is_that_of_the_last_results(rounds):
 
 
 def test_hindsight_counts_as_a_success_where_it_is_to():
-    named = torch.tensor([[4, -1], [4, 4]])
     for hindsight, progress in ((False, 0.0), (True, 1.0)):  # 0, 0, 0 and then 1, 1, 1
         sampler = Progress(TEXTS, hindsight=hindsight)
-        tell(sampler, [(4, 0), (4, 0), (4, 0)], named=named)
+        tell(sampler, [(4, 0), (4, 0), (4, 0)], named=torch.tensor([[4, -1], [4, 4]]))
         assert sampler.progress[4] == progress
 
 
@@ -153,6 +152,7 @@ REFUSED = [
     (lambda: Uniform(TEXTS, kinds=KINDS, shares=[0.5, 0.5, 0]), r"goals are \[2, 0, 3\]"),
     (lambda: Uniform(TEXTS, kinds=KINDS, shares=[1.5, 0, -0.5]), "must be at least 0"),
     (lambda: Progress(TEXTS, exploration=(1.0, 1.2)), r"exploration \(1.0, 1.2\) must"),
+    (lambda: Progress(TEXTS, exploration=0.2), r"exploration 0.2 must be two shares in \[0, 1\]"),
     (lambda: Progress(TEXTS, window=1), r"window \(1\) must be at least 2"),
     (lambda: Kinds(TEXTS), "kinds is missing: an expert must give"),
     (lambda: Learned(TEXTS, EMBEDDINGS[:3]), r"has shape \[3, 3\], expected \[5, D\]"),

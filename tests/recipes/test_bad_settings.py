@@ -88,9 +88,10 @@ evaluate episodes=0
 evaluate episodes=1e10
 evaluate episodes=10000000000
 evaluate colour=red
-evaluate objects=[1]: num_objects (1) is too small
+evaluate objects=[1]: objects ([1]): num_objects (1) is too small
+evaluate objects=[300]: objects ([300]): num_objects (300) must be at most 96
+evaluate objects=[3] env=corridor:Corridor: objects ([3]): env (corridor:Corridor): got an unexp
 evaluate objects=[]
-evaluate objects=[100000000]
 evaluate splits=[]
 evaluate splits=[train,train]
 evaluate splits=[both]: split (both)
@@ -99,7 +100,7 @@ evaluate output=
 evaluate output=FILE
 evaluate device=cpu:5
 evaluate env.sequential=maybe
-evaluate model=no/such-model
+evaluate model=no/such-model: model ('no/such-model') could not be loaded
 watch agent=a model=tiny: agent (a) must be null with model (tiny)
 watch model=tiny episodes=0: episodes (0)
 watch model=tiny output=a.avi: output (a.avi) must end in .html
@@ -190,8 +191,7 @@ def test_other_recipes_refuse_by_name(line, unplayed, tmp_path):
     if message:
         assert message in last
     else:
-        key = overrides[0].partition("=")[0].removeprefix("env.")
-        assert re.search(rf"\b{key}\b", last), last
+        assert re.search(rf"\b{overrides[0].partition('=')[0].removeprefix('env.')}\b", last), last
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -212,6 +212,5 @@ def test_what_there_is_instead_is_told(case, told, unplayed):
 
 def test_good_settings_are_not_refused(succeeds, tmp_path):
     """Or the cases above would show nothing."""
-    overrides = f"output=run {SMALL['sac_glam']} {COMMON} max_grad_norm=inf".split()
-    succeeds("sac_glam", *overrides)
+    succeeds("sac_glam", *f"output=run {SMALL['sac_glam']} {COMMON} max_grad_norm=inf".split())
     assert (tmp_path / "run" / "metrics.csv").exists()

@@ -100,7 +100,7 @@ def test_runs_of_a_plain_sweep_have_folders_of_their_own(succeeds, tmp_path):
 def test_shares_of_the_kinds_of_goals(succeeds, refused, tmp_path):
     """The mean of two runs, of which one pursued no goal of a kind before its first row."""
     kinds = ("kinds/pursued/", "kinds/named/", "kinds/buffer/", "kinds/batch/")
-    head = [kind + name for kind in kinds for name in ("grasp", "grow")]
+    head = [kind + name for kind in kinds for name in ("grasp", "grow/any")]
     head += ["hindsight_in_buffer", "hindsight_in_batch", "step"]
     for run, cells in (
         ("a", "1,,1,0,0.75,0.25,0.5,0.5,0.5,0.5"),
@@ -112,7 +112,7 @@ def test_shares_of_the_kinds_of_goals(succeeds, refused, tmp_path):
         (tmp_path / run / "config.yaml").write_text("{env: {num_objects: 3}}")
     succeeds("shares", "--out", "drawn", "both", "a", "b")
     rows = (tmp_path / "drawn" / "shares.csv").read_text().splitlines()
-    assert len(rows) == 1 + (8 + 2) * 2 and "both,pursued,grow,32,0.0000,0.0000,0.0000" in rows
+    assert len(rows) == 1 + (8 + 2) * 2 and "both,pursued,grow/any,32,0.0000,0.0000,0.0000" in rows
     assert "both,buffer,grasp,64,0.5000,0.2500,0.7500" in rows
     assert "both,buffer,relabelled,64,0.7500,0.5000,1.0000" in rows
     assert (tmp_path / "drawn" / "shares.png").stat().st_size > 10_000
@@ -128,7 +128,7 @@ def test_shares_of_the_kinds_of_goals(succeeds, refused, tmp_path):
     (tmp_path / "b" / "metrics.csv").write_text("step,success\n0,0.5\n")
     for arguments, error in (
         (("both", "a", "b"), "run ('b') measured no kinds of goals in a replay buffer"),
-        (("multirun/figure_7",), "no run in 'multirun/figure_7'"),
+        (("multirun/figure_7",), "'multirun/figure_7' holds no run of an arm"),
         (("a", "b"), "'a' is a run where a label should stand"),
         (("both", "a", "a"), "a run is given twice"),
     ):

@@ -65,9 +65,12 @@ def test_hindsight_for_numeric_goals():
     assert names["hindsight"][-1] > 0.8 > 0.2 > names["plain"][-1]
 
 
-def test_your_own_recipe(tmp_path):
+def test_your_own_recipe(tmp_path, capsys):
     """A run that is resumed has the metrics of an unbroken one; its value head learns."""
     main = run("your_own_recipe")["main"]
+    with pytest.raises(SystemExit):
+        main(["gamma=2"])
+    assert "ValueError: gamma (2.0) must be in [0, 1]\n" in capsys.readouterr().err
     often = ["log_every=160", "eval_every=0", "checkpoint_every=320", "eval_episodes=100"]
     main([*often, "loggers=[]", f"output={tmp_path / 'unbroken'}", "total_steps=800"])
     main([*often, "loggers=[]", f"output={tmp_path / 'resumed'}", "total_steps=320"])

@@ -14,8 +14,7 @@ SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
 
 
 def made(language, kind=SACGLAMConfig, **settings):
-    given = {"num_envs": 4, "env": SIMPLE, "hindsight_by": "judge", **settings}
-    config = kind(**given)
+    config = kind(**{"num_envs": 4, "env": SIMPLE, "hindsight_by": "judge", **settings})
     config.check()
     setting = Setting(config)
     setting.settle(torch.device("cpu"), 0)
@@ -73,6 +72,9 @@ def test_goals_are_written_as_a_partner_writes_them(language):
     expected = [tokens[i] for i in named(first["goal_id"])]
     assert first["goal_tokens"].tolist()[: len(kinds)] == expected
     assert not first["goal_tokens"][len(kinds) :].any()
+    before["goal_id"][0, 0] = 182
+    with pytest.raises(ValueError, match=r"goal_id \(.*182, .*must be ids of goals, in \[0, 182\)"):
+        goals.name(before)
     assert not {"observation", "actions"} & {*steps.keys(), *after.keys()}
 
 

@@ -1,6 +1,7 @@
 """The run around an algorithm: what arrives, what is rescued, and numbers that end it."""
 
 import signal
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +14,13 @@ from tensordict import TensorDict
 from torchrl._utils import timeit
 
 import torchrl_glam.runs.run as run_module
+from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
-from torchrl_glam.runs.records import metrics
+from torchrl_glam.runs.processes.ranks import Ranks
+from torchrl_glam.runs.records import metrics, progress
 from torchrl_glam.runs.records.progress import Progress, check_rewards
 from torchrl_glam.runs.run import Run, diverged
+from torchrl_glam.text import EnvDescription
 
 SMALL = {
     **{"num_envs": 4, "update_every": 8, "total_steps": 64, "batch_size": 8, "num_updates": 1},
@@ -64,7 +68,24 @@ def test_what_an_earlier_run_of_the_process_timed_is_not_of_this_one(tmp_path):
         pass
     train(tmp_path, total_steps=32)
     row = read_csv(tmp_path / "run" / "metrics.csv")[1]
-    assert float(row["seconds/time/update"]) > 0 == float(row["seconds/time/earlier"])
+    assert float(row["seconds/time/update"]) > 0 and not any("earlier" in name for name in row)
+
+
+def test_the_pace_is_that_since_the_row_before_or_the_start(monkeypatch):
+    """Each round takes a second, and the run is resumed between two rows."""
+    config, counters = SACGLAMConfig(**SMALL), {"steps": 24, "updates": 3, "seconds": 9.0}
+    clock, paces = SimpleNamespace(now=0.0), []
+    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    part = Progress(config, EnvDescription(3, frozenset()), counters, Ranks())
+    with ExitStack() as stack:
+        part.start("test", stack)
+        for clock.now in range(1, 6):
+            part.begin_round(None)
+            if counters["steps"] % 16 == 0:
+                part.log({}, {})
+            if row := part.end_round():
+                paces.append((row["steps_per_second"], row["seconds"]))
+    assert paces == [(8, 10), (8, 12), (8, 14)]
 
 
 def test_a_logger_ends_with_its_run_and_is_told_how(tmp_path, monkeypatch):
@@ -82,6 +103,21 @@ def test_a_logger_ends_with_its_run_and_is_told_how(tmp_path, monkeypatch):
     with pytest.raises(LookupError):
         train(tmp_path / "broken", fail=fail, **settings)
     assert ended == [None, LookupError]
+
+
+def test_a_run_closes_its_environments_at_its_end_and_after_an_error(tmp_path, monkeypatch):
+    closed, settings = [], {**SMALL, "goals": "learned_progress"}
+    monkeypatch.setattr(PlaygroundTextEnv, "close", lambda env, **_: closed.append(env))
+    config = SACGLAMConfig(output=str(tmp_path / "run"), **settings)
+    config.check()
+    with pytest.raises(LookupError), Run(config, "test") as run:
+        agent = sac_glam.make_agent(run, config)
+        run.keeps(**agent.kept, goals=agent.goals)
+        collector = run.collect(agent.env, agent.policy)
+        for _ in run.rounds(collector, agent.policy, heads=agent.loss.policy_and_values):
+            held = [agent.env, *run._eval_envs.values(), run._probe.env, agent.goals._kind_env[0]]
+            raise LookupError
+    assert {id(env.base_env) for env in held} <= set(map(id, closed))
 
 
 def test_target_weights_follow_by_tau_and_the_bonus_arrives(tmp_path):
@@ -232,7 +268,7 @@ def test_what_may_change_on_resume_are_keys_of_the_configuration():
         assert set(config.may_change) < set(asdict(config))
 
 
-def test_a_signal_while_the_results_are_saved_ends_the_sweep_after_them(tmp_path, monkeypatch):
+def test_a_signal_while_the_results_are_saved_ends_the_sweep_after(tmp_path, monkeypatch, caplog):
     ended = []
     monkeypatch.setattr(run_module, "end_sweep", lambda: ended.append("sweep"))
 
@@ -247,7 +283,18 @@ def test_a_signal_while_the_results_are_saved_ends_the_sweep_after_them(tmp_path
             run.finish(None, None)
 
     train(tmp_path, finish)
-    assert ended == ["saved", "sweep"]
+    assert ended == ["saved", "sweep"] and "No update" not in caplog.text
+
+
+def test_a_run_without_an_update_is_told(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(run_module, "save_results", lambda *_: None)
+
+    def finish(run, agent):
+        if run.counters["steps"] == 16:
+            run.finish(None, None)
+
+    train(tmp_path, finish, total_steps=16, batch_size=200)
+    assert "never held batch_size (200) transitions: lower it, or raise total" in caplog.text
 
 
 def steps(*rewards):

@@ -148,15 +148,21 @@ def test_what_cannot_be_tokenised_is_named(tokenizer):
         TokenizeText(tokenizer, action_length=0)
     with pytest.raises(ValueError, match=r"goal_texts is needed: \('hindsight', 'goal_id'\) holds"):
         TokenizeText(tokenizer)(state_with(goal_id=torch.tensor([[2]])))
+    for ids in ([[0, -2]], [[0, 1]]):
+        with pytest.raises(
+            ValueError, match=rf"'goal_id'\) is from {min(*ids[0])} to .* the 1 goal"
+        ):
+            TokenizeText(tokenizer, goal_texts=["Sing"])(state_with(goal_id=torch.tensor(ids)))
+    with pytest.raises(ValueError, match=r"^action \(' Say <pad>'\) spells '<pad>', the tokenizer"):
+        TokenizeText(tokenizer)(state_with().set("actions", encode_text([["Say <pad>", ""]])))
     with pytest.raises(ValueError, match=r"goal_texts \('Sing'\) must be a list of texts"):
         TokenizeText(tokenizer, goal_texts="Sing")
     with pytest.raises(KeyError, match="text=True"):
         TransformedEnv(PlaygroundTextEnv(2, text=False), TokenizeText(tokenizer)).reset()
     for key in ("goal", "actions"):
         for wrong, kind in ((torch.ones(1, 2, 9).long(), "torch.int64"), (["Go"], "NonTensor")):
-            state = state_with().exclude(key).set(key, wrong)
             with pytest.raises(TypeError, match=rf"{key.removesuffix('s')} must .*, got .*{kind}"):
-                TokenizeText(tokenizer)(state)
+                TokenizeText(tokenizer)(state_with().exclude(key).set(key, wrong))
 
 
 @pytest.mark.parametrize("keep", [None, "head", "tail"])

@@ -137,7 +137,11 @@ def test_a_figure_has_a_line_for_each_arm_and_says_what_diverged(tmp_path, succe
     last = refused("compare", "--out", "again", "figure")
     assert "differ by their seed alone: gamma is None in" in last
     (tmp_path / "empty").mkdir()
-    refused("compare", "--out", "again", "empty")
+    for name in ("empty", "missing"):
+        assert f"{name}' holds no run of an arm" in refused("compare", "--out", "again", name)
+    (Path(broken) / "config.yaml").write_text("{seed: 2}")
+    last = refused("compare", "--out", "again", "n3", broken)
+    assert "total_steps (None) of the run" in last and "must be a whole number" in last
 
 
 @pytest.mark.hostile
@@ -150,8 +154,7 @@ def test_a_run_from_elsewhere_makes_no_environment_of_its_choice(tmp_path, succe
 
 
 def test_dollars_in_labels_are_no_formula(tmp_path, succeeds):
-    run = a_run(tmp_path / "a", [0.2, 0.9])
-    succeeds("compare", "--out", "out", "5$ and \\\\frac$", run)
+    succeeds("compare", "--out", "out", "5$ and \\\\frac$", a_run(tmp_path / "a", [0.2, 0.9]))
     kinds = [Result("$a", "train", 0, kind, 10, 5, 4.0) for kind in ("all", "1$ or 2$_")]
     plot_results(kinds, tmp_path / "kinds.png")
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag, pad
 
+from torchrl_glam.goals.sampler import check_alike, check_ids, name_table
+
 _WIDTH = 8  # of what is learned for pairs of words
 _LAST = 4  # words of a goal that are told apart from those before them
 _BATCH, _UPDATES = 128, 4  # steps of an update, and updates for each call
@@ -43,7 +45,7 @@ class WordJudge:
         seed: of weights and batches. Default: 0.
 
     Raises:
-        ValueError: if there are fewer than two goals, or an argument is out of range.
+        ValueError: if goals are fewer than two or without a word, or an argument is out of range.
 
     Examples:
         >>> judge = WordJudge(["Grasp lion", "Grasp cow"])
@@ -73,6 +75,11 @@ class WordJudge:
                 "at least 0"
             )
         goals = [_words(text) for text in goal_texts]
+        for text, words in zip(goal_texts, goals, strict=True):
+            if not words:
+                raise ValueError(f"goal_texts has {text!r}, without a word: write goals in words")
+        self._made = {"judge": f"WordJudge(buckets={buckets}, window={window})"}
+        self._made["goals"] = name_table(goal_texts)
         self._ids = {word: i for i, word in enumerate(dict.fromkeys(w for g in goals for w in g))}
         self._buckets, self._size = buckets, len(self._ids) + buckets
         size = self._size
@@ -139,9 +146,10 @@ class WordJudge:
 
         Args:
             steps: as :meth:`read` tells them, ``uint8 [N, 4, V]``.
-            goal_ids: goals that they pursued, ``int64 [N]``.
+            goal_ids: goals that they pursued, ``int64 [N]``; a ValueError refuses other ids.
             reached: whether they reached these, bool ``[N]``.
         """
+        goal_ids = check_ids("goal_ids", goal_ids, 0, len(self._goals))
         window, draw = len(self._steps), {"generator": self._generator}
         slots = (self._told + torch.arange(len(steps))) % window
         for name, values in zip(_KEPT, (steps, goal_ids, reached), strict=True):
@@ -163,10 +171,11 @@ class WordJudge:
         """Weights, optimizer, the last steps and the generator."""
         state = {name: getattr(self, name) for name in (*_KEPT, "_told")}
         state |= {name: getattr(self, name).state_dict() for name in ("weights", "optimizer")}
-        return deepcopy(state | {"generator": self._generator.get_state()})
+        return deepcopy(state | self._made | {"generator": self._generator.get_state()})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores a state; RuntimeError if its goals have another number of words."""
+        """Restores a state; a ValueError names another table of goals, buckets or window."""
+        check_alike(state_dict, **self._made)
         state = deepcopy(dict(state_dict))
         self.weights.load_state_dict(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])

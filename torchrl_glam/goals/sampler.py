@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Sized
 from copy import deepcopy
 from typing import Any
 
@@ -52,16 +52,17 @@ class GoalSampler:
     ) -> None:
         if not goal_texts:
             raise ValueError(f"goal_texts ({goal_texts!r}) must be a table of goals to choose from")
-        within = len(exploration) == 2 and all(0 <= share <= 1 for share in exploration)
-        if not (within and 0 < decay < math.inf):
-            raise ValueError(f"exploration {exploration} must be in [0, 1], decay {decay} above 0")
+        pair = isinstance(exploration, Sized) and len(exploration) == 2
+        if not (pair and all(0 <= share <= 1 for share in exploration) and 0 < decay < math.inf):
+            raise ValueError(
+                f"exploration {exploration} must be two shares in [0, 1], decay {decay} above 0"
+            )
         self.goal_texts, self.hindsight, self.updates = goal_texts, hindsight, 0
         self._schedule = (*exploration, decay)
         self.kinds, self._likely = _check_kinds(kinds, shares, len(goal_texts))
         self._even = None if self._likely is None else self._likely.cumsum(0)
         self._used: Tensor | None = None
-        table = repr((list(goal_texts), self.kinds.tolist()))
-        self._table = f"{len(goal_texts)} goals, {hashlib.sha256(table.encode()).hexdigest()[:16]}"
+        self._table = name_table(goal_texts, self.kinds.tolist())
         self._generator = torch.Generator().manual_seed(seed)
         self._set_progress(torch.zeros(len(goal_texts), dtype=torch.float64))
 
@@ -117,14 +118,14 @@ class GoalSampler:
         Raises:
             ValueError: if these do not fit together or are no goals; nothing has changed then.
         """
-        ids = self._check_ids("goal_ids", goal_ids, 0)
+        ids = check_ids("goal_ids", goal_ids, 0, len(self.goal_texts))
         reached = torch.as_tensor(successes).cpu().flatten()
         if len(ids) != len(reached) or not ((reached == 0) | (reached == 1)).all():
             raise ValueError(
                 f"successes ({successes}) must be 0 or 1, as many as goal_ids: {len(ids)}"
             )
         if self.hindsight and named is not None:
-            named = self._check_ids("named", named, -1)
+            named = check_ids("named", named, -1, len(self.goal_texts))
             named = named[named >= 0]
             ids, reached = torch.cat((ids, named)), torch.cat((reached, torch.ones_like(named)))
         self.updates += 1
@@ -142,12 +143,7 @@ class GoalSampler:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores a state; a ValueError names another sampler or another table of goals."""
         state = deepcopy(dict(state_dict))
-        for name, mine in (("sampler", repr(self)), ("goals", self._table)):
-            if state[name] != mine:
-                raise ValueError(
-                    f"{name} of the state is {state[name]}, expected {mine}: make the sampler as "
-                    "the saved one was made"
-                )
+        check_alike(state, sampler=repr(self), goals=self._table)
         self.updates = int(state["updates"])
         self._generator.set_state(state["generator"].cpu())
         for name in self._kept:
@@ -185,12 +181,30 @@ class GoalSampler:
         draw = torch.rand(count, generator=self._generator, dtype=torch.float64)
         return torch.searchsorted(cumulated, draw * cumulated[-1], right=True)
 
-    def _check_ids(self, name: str, ids: Tensor, least: int) -> Tensor:
-        ids, size = torch.as_tensor(ids).cpu().flatten(), len(self.goal_texts)
-        whole = not (ids.is_floating_point() or ids.dtype == torch.bool)
-        if len(ids) and not (whole and least <= ids.min() <= ids.max() < size):
-            raise ValueError(f"{name} ({ids}) must be ids of goals, in [{least}, {size})")
-        return ids.long()
+
+def name_table(goal_texts: Sequence[str], *more: Any) -> str:
+    """What a state says of its table of goals: their number, and a hash."""
+    table = repr((list(goal_texts), *more)).encode()
+    return f"{len(goal_texts)} goals, {hashlib.sha256(table).hexdigest()[:16]}"
+
+
+def check_alike(state: Mapping[str, Any], **made: str) -> None:
+    """Refuses the state of what was made in another way; its kind is the first name."""
+    for name, mine in made.items():
+        if state.get(name) != mine:
+            raise ValueError(
+                f"{name} of the state is {state.get(name)}, expected {mine}: make the "
+                f"{next(iter(made))} as the saved one was made"
+            )
+
+
+def check_ids(name: str, ids: Tensor, least: int, size: int) -> Tensor:
+    """Ids of a table of goals in one dimension, ``int64``."""
+    ids = torch.as_tensor(ids).cpu().flatten()
+    whole = not (ids.is_floating_point() or ids.dtype == torch.bool)
+    if len(ids) and not (whole and least <= ids.min() <= ids.max() < size):
+        raise ValueError(f"{name} ({ids}) must be ids of goals, in [{least}, {size})")
+    return ids.long()
 
 
 def _check_kinds(

@@ -59,12 +59,12 @@ def check_folder(folder: Path, *, weights: bool) -> None:
     whole, adapters = ((folder / name).exists() for name in ("config.json", ADAPTERS))
     if not (whole or adapters):
         raise FileNotFoundError(
-            f"name ({str(folder)!r}) is a folder without a config.json: it must hold a model and "
+            f"model ({str(folder)!r}) is a folder without a config.json: it must hold a model and "
             "its tokenizer, both written by save_pretrained"
         )
     if whole and adapters:
         raise ValueError(
-            f"name ({str(folder)!r}) holds a whole model (config.json) and adapters "
+            f"model ({str(folder)!r}) holds a whole model (config.json) and adapters "
             "(adapter_config.json), which would be added to it: remove the files of one of them"
         )
     _check_sizes(folder, _read(folder, "config.json"))
@@ -95,7 +95,7 @@ def _check_weights(folder: Path) -> None:
         _check_inside(folder, f"{_INDEX}: {tensor}", value)
     if any((folder / name).exists() for name in _PICKLES) and not any(folder.glob("*.safetensors")):
         raise ValueError(
-            f"name ({str(folder)!r}) holds its weights as a pickle (pytorch_model.bin), which may "
+            f"model ({str(folder)!r}) holds its weights as a pickle (pytorch_model.bin), which may "
             "run code and is not opened: write it as safetensors, with save_pretrained, where you "
             "trust it"
         )
@@ -105,13 +105,13 @@ def _check_plain(folder: Path, entry: Path) -> None:
     kind, name = kind_of(entry), entry.relative_to(folder).as_posix()
     if kind not in ("file", "folder"):
         raise ValueError(
-            f"name ({str(folder)!r}) holds {name!r}, which is a {kind}: only plain files are read "
+            f"model ({str(folder)!r}) holds {name!r}, which is a {kind}: only plain files are read "
             "(give a model of the hub's cache by its id, or copy its folder with cp -rL)"
         )
     tensors = entry.suffix in _TENSORS
     if kind == "file" and not tensors and (size := entry.stat().st_size) > _LARGEST:
         raise ValueError(
-            f"name ({str(folder)!r}) holds {name!r} of {size:,} bytes, expected at most "
+            f"model ({str(folder)!r}) holds {name!r} of {size:,} bytes, expected at most "
             f"{_LARGEST:,}: remove it if it is not part of the model"
         )
 
@@ -119,7 +119,7 @@ def _check_plain(folder: Path, entry: Path) -> None:
 def _check_inside(folder: Path, where: str, value: object) -> None:
     if not isinstance(value, str) or PurePath(value).name != value or value in ("", "..", "."):
         raise ValueError(
-            f"name ({str(folder)!r}) names the file {shorten(repr(value))} ({shorten(where)}), "
+            f"model ({str(folder)!r}) names the file {shorten(repr(value))} ({shorten(where)}), "
             "which is not in the folder: only those are read"
         )
 
@@ -134,7 +134,7 @@ def _check_sizes(folder: Path, config: dict) -> None:
             continue
         if isinstance(number, int) and number > _MOST_LAYERS:
             raise ValueError(
-                f"name ({str(folder)!r}) has {shorten(key)} of {shorten(number)} in its "
+                f"model ({str(folder)!r}) has {shorten(key)} of {shorten(number)} in its "
                 f"config.json, expected at most {_MOST_LAYERS:,}"
             )
 
@@ -167,14 +167,14 @@ def adapter_base(folder: Path, embedded: Collection[str] = ()) -> str:
     """
     if not (folder / _WEIGHTS).exists():
         raise ValueError(
-            f"name ({str(folder)!r}) holds adapters without adapter_model.safetensors: copy it "
+            f"model ({str(folder)!r}) holds adapters without adapter_model.safetensors: copy it "
             "again; adapters in a pickle (adapter_model.bin), which may run code and is not "
             "opened, can be written as safetensors with save_pretrained"
         )
     base = _read(folder, ADAPTERS).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise ValueError(
-            f"name ({str(folder)!r}) holds adapters that name no base model: write its folder or "
+            f"model ({str(folder)!r}) holds adapters that name no base model: write its folder or "
             f"its id on the hub as base_model_name_or_path into {ADAPTERS}"
         )
     path = Path(base)
@@ -183,7 +183,7 @@ def adapter_base(folder: Path, embedded: Collection[str] = ()) -> str:
     if path.parent.name == "assets" and path.name in embedded:  # of another installation
         return path.name
     raise FileNotFoundError(
-        f"name ({str(folder)!r}) holds adapters of the model {shorten(base)!r}, which is not "
+        f"model ({str(folder)!r}) holds adapters of the model {shorten(base)!r}, which is not "
         f"there: write where it is as base_model_name_or_path into {ADAPTERS}"
     )
 
@@ -237,8 +237,8 @@ def put_adapters(model: PreTrainedModel, folder: Path) -> PeftModel:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    settings = adapter_settings(_read(folder, ADAPTERS), f"{ADAPTERS} of name ({str(folder)!r})")
-    others = f"name ({str(folder)!r}) holds adapters of another model than {type(model).__name__}"
+    settings = adapter_settings(_read(folder, ADAPTERS), f"{ADAPTERS} of model ({str(folder)!r})")
+    others = f"model ({str(folder)!r}) holds adapters of another model than {type(model).__name__}"
     remedy = "name their own as base_model_name_or_path in adapter_config.json, or copy them again"
     try:
         weights = load_file(folder / _WEIGHTS)

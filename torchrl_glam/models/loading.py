@@ -87,7 +87,7 @@ def load_language_model(
     adapters = None if is_embedded(name) else find_adapters(Path(name))
     if adapters is not None and lora is not None:
         raise ValueError(
-            f"lora cannot be given for name ({str(name)!r}), which holds adapters already: train "
+            f"lora cannot be given for model ({str(name)!r}), which holds adapters already: train "
             "those (lora=None), or export them with kind='merged' and put new ones on that"
         )
     if load_in_4bit and lora is None and adapters is None:
@@ -122,7 +122,7 @@ def load_language_model(
     if missing := sorted(report["missing_keys"]):
         first = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         raise ValueError(
-            f"name ({str(name)!r}) lacks {len(missing)} tensors of the model ({first}), which "
+            f"model ({str(name)!r}) lacks {len(missing)} tensors of the model ({first}), which "
             "would be random: copy it again, or choose a model with a language-model head"
         )
     if attention is None and (chosen := text_config(model)._attn_implementation) != "sdpa":
@@ -167,13 +167,13 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
     tokenizer = _load(AutoTokenizer, name)
     if not tokenizer.decode(tokenizer("Goal:").input_ids, skip_special_tokens=True).strip():
         raise ValueError(  # transformers makes an empty one where there is none
-            f"name ({str(name)!r}) has no tokenizer, or one that knows no word: save the model's "
+            f"model ({str(name)!r}) has no tokenizer, or one that knows no word: save the model's "
             "own next to it (tokenizer.save_pretrained)"
         )
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             raise ValueError(
-                f"name ({str(name)!r}) has a tokenizer with neither a padding nor an "
+                f"model ({str(name)!r}) has a tokenizer with neither a padding nor an "
                 "end-of-sequence token: set its pad_token to a token that no text contains, and "
                 "save it next to the model"
             )
@@ -183,8 +183,7 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
 def is_embedded(name: str | Path) -> bool:
     """Whether a model that comes with the package is meant; a path may lead to one's own."""
-    own = isinstance(name, Path) and name.is_dir()
-    return str(name) in EMBEDDED and not own
+    return str(name) in EMBEDDED and not (isinstance(name, Path) and name.is_dir())
 
 
 def _choose_kind(name: str | Path) -> type:
@@ -198,7 +197,7 @@ def _choose_kind(name: str | Path) -> type:
         known = transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
     if type(config) not in known:
         raise ValueError(
-            f"name ({str(name)!r}) is a {config.model_type} model, which has no language-model "
+            f"model ({str(name)!r}) is a {config.model_type} model, which has no language-model "
             "head: choose an encoder-decoder such as 'google/flan-t5-base', or a decoder-only "
             "one such as 'Qwen/Qwen2.5-0.5B'"
         )
@@ -227,31 +226,30 @@ def _hub_answers(name: str) -> bool:
 
 
 def _load(kind: type, name: str | Path, **kwargs):
-    weights = kind.__name__.startswith("AutoModel")
     try:
-        source, where = _source(name, weights)
+        source, where = _source(name, weights=kind.__name__.startswith("AutoModel"))
         with without_current_folder():
             return kind.from_pretrained(source, trust_remote_code=False, **where, **kwargs)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and Path(name).is_dir():
             raise  # check_folder names what is missing
         raise FileNotFoundError(
-            f"name ({str(name)!r}) could not be loaded: it must be an embedded model {EMBEDDED}, a "
-            "folder with a model and its tokenizer, such as recipes/pretrain.py writes, or the id "
-            f"of a model on the hub (no network, or no such model). Reason given: {shorten(error)}"
+            f"model ({str(name)!r}) could not be loaded: it must be one of {EMBEDDED}, a folder "
+            "with a model and its tokenizer, such as recipes/pretrain.py writes, or the id of a "
+            f"model on the hub (no network, or no such model). Reason given: {shorten(error)}"
         ) from error
     except RecursionError as error:
-        raise ValueError(f"name ({str(name)!r}) has JSON files nested too deeply") from error
+        raise ValueError(f"model ({str(name)!r}) has JSON files nested too deeply") from error
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(
-            f"name ({str(name)!r}) has damaged weights, or those of another configuration "
+            f"model ({str(name)!r}) has damaged weights, or those of another configuration "
             f"({shorten(error)}): copy the model again"
         ) from error
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise
         raise ValueError(
-            f"name ({str(name)!r}) brings Python code of its own (auto_map in its configuration), "
+            f"model ({str(name)!r}) brings Python code of its own (auto_map in its configuration), "
             "which is never run: choose a model that transformers has itself"
         ) from error
 

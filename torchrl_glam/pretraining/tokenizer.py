@@ -70,10 +70,11 @@ def make_word_tokenizer(texts: Iterable[str], size: int = 4096) -> PreTrainedTok
         >>> tokenizer.tokenize("Goal: take\\na cat")
         ['Goal:', ' take', '\\na', ' ', 'c', 'a', 't']
     """
+    if size < 0:
+        raise ValueError(f"size ({size}) must be a number of words, 0 for characters alone")
     counts = Counter(word for text in texts for word in _WORD.findall(text))
     # By name where counts are equal, so that the same texts in another order make the same tokens.
-    words = sorted(counts, key=lambda word: (-counts[word], word))[:size]
-    return _from_pieces(words)
+    return _from_pieces(sorted(counts, key=lambda word: (-counts[word], word))[:size])
 
 
 def _from_pieces(

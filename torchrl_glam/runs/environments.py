@@ -49,13 +49,8 @@ or which an interpreter in C reads.
 def refuse_named_env(env_class: str, source: str, key: str) -> None:
     """Refuses an environment that only a card or a run's folder names: it may come from anywhere.
 
-    Args:
-        env_class: what is named.
-        source: who names it, for the message.
-        key: what a user who trusts it would name it by, for the message.
-
-    Raises:
-        ValueError: if it is not one of this package's, :data:`OWN_ENVS`.
+    Raises ValueError if it is not one of this package's, :data:`OWN_ENVS`: it says which ``source``
+    names it, and by which ``key`` a user who trusts it may.
     """
     if env_class not in OWN_ENVS:
         raise ValueError(
@@ -198,11 +193,10 @@ def make_env(
     """
     num_envs = config.num_envs if num_envs is None else num_envs
     seed = config.seed if seed is None else seed
-    template = config.template(tokenizer)
     with seeded(seed):  # how much environments draw here depends on how many there are
         draw = goal_sampler if imagined is None else imagined.draw
         env = make_bare_env(config, num_envs, seed, split, draw)
-        texts = token_texts(config, env, tokenizer, template)
+        texts = token_texts(config, env, tokenizer, config.template(tokenizer))
     env = TransformedEnv(env, imagined)
     env.append_transform(texts)
     game = describe_env(env)
@@ -220,12 +214,8 @@ def token_texts(
 ) -> TokenizeText:
     """The transform that writes tokens, with the configuration's lengths, memory and long texts.
 
-    Args:
-        config: the run's configuration.
-        env: writes the texts.
-        tokenizer, template: of the agent.
-        refuse: whether texts longer than the configuration says are refused, where they are not to
-            be cut. Default: True.
+    ``refuse`` tells whether texts longer than the configuration says are refused, where they are
+    not to be cut.
     """
     lengths, end = token_lengths(env, tokenizer, template), config.long_texts
     for name in LENGTHS:
@@ -269,10 +259,11 @@ def make_reference_env(config: RecipeConfig) -> EnvBase:
     return make_bare_env(replace(config, env={**config.env, "text": False}), 2_000, config.seed)
 
 
-def make_probe(config: RecipeConfig, tokenizer: PreTrainedTokenizerBase) -> PlanProbe | None:
-    """Instruments for policy and critic; None where there is no oracle or no time limit."""
-    config = of_evaluations(config)
-    game = describe_env(make_bare_env(config, 1, config.seed))
+def make_probe(
+    config: RecipeConfig, tokenizer: PreTrainedTokenizerBase, like: EnvBase
+) -> PlanProbe | None:
+    """Instruments for policy and critic; None where ``like`` has no oracle or no time limit."""
+    config, game = of_evaluations(config), describe_env(like)
     if game.make_oracle is None or game.max_steps is None:
         return None
     oracle = game.make_oracle()

@@ -281,8 +281,12 @@ class PursuedGoals:
         chosen = torch.cat(drawn)
         return self._env_of(chosen, len(chosen)), chosen, kinds[chosen]
 
+    def close(self) -> None:
+        """Closes the instances that :meth:`measure` plays."""
+        if "_kind_env" in vars(self):
+            self._kind_env[0].close(raise_if_closed=False)
+
     def state_dict(self) -> dict[str, Any]:
-        """The state of sampler and judge."""
         parts = {"sampler": self.sampler, "judge": self.judge}
         states = {name: part and part.state_dict() for name, part in parts.items()}
         return states | {"steps": self._steps, "counts": list(self._counts)}

@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 from torchrl._utils import timeit
 
 from torchrl_glam.goals import WordJudge, prompt_tokens
+from torchrl_glam.goals.sampler import check_ids
 from torchrl_glam.models import CandidateTrunk
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.records.statistics import goals_reached
@@ -80,18 +81,17 @@ class JudgedGoals:
         none, like = ids < 0, steps["goal_tokens"]
         wider = like.shape[-1] - self._tokens.shape[-1]
         tokens = pad(self._tokens, (0, wider), value=self._pad).to(like.dtype)
-        kinds = self._kinds.to(steps["goal_kind"].dtype)
         named = {
             "goal_id": ids,
             "goal_tokens": tokens[ids].masked_fill(none.unsqueeze(-1), self._pad),
-            "kind": kinds[ids].masked_fill(none, -1),
+            "kind": self._kinds[ids].masked_fill(none, -1).to(steps["goal_kind"].dtype),
         }
         steps = steps.exclude(*_TEXTS, *(("next", key) for key in (*_TEXTS, "hindsight")))
         return steps.set(("next", "hindsight"), TensorDict(named, steps.batch_size))
 
     def _name(self, step: TensorDictBase) -> Tensor:
         """Goals that one step of all instances reached, ``int64 [num_envs, H]``, -1 for none."""
-        after, pursued = step["next"], step["goal_id"]
+        after, pursued = step["next"], check_ids("goal_id", step["goal_id"], 0, len(self._kinds))
         played = zip(decode_text(step["actions"]), step["action"].tolist(), strict=True)
         before, then = decode_text(step["observation"]), decode_text(after["observation"])
         words = self.judge.read(before, [row[i] for row, i in played], then)
@@ -124,6 +124,5 @@ class JudgedGoals:
         return {"judge": self.judge.state_dict(), "told": self._told, "counts": self._counts}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores what :meth:`state_dict` returned."""
         self.judge.load_state_dict(state_dict["judge"])
         self._told, self._counts = state_dict["told"].clone(), state_dict["counts"].clone()

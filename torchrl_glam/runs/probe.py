@@ -27,7 +27,7 @@ class PlanProbe:
     scenes. The global random state is left as it was.
 
     Args:
-        env: instances of the environment, with what oracle, policy and critic read.
+        env: instances of the environment, with what oracle, policy and critic read; an attribute.
         oracle: knows the shortest plans.
         max_steps: steps of an episode.
         gamma: discount of a step, for the returns.
@@ -51,7 +51,7 @@ class PlanProbe:
     def __init__(
         self, env: EnvBase, oracle: Oracle, max_steps: int, *, gamma: float, seed: int = 0
     ) -> None:
-        self._env, self._oracle, self._max_steps = env, oracle, max_steps
+        self.env, self._oracle, self._max_steps = env, oracle, max_steps
         self._gamma, self._seed = gamma, seed
         self._kept = {"plan": self._play(oracle), "random": self._play(None)}
 
@@ -112,8 +112,8 @@ class PlanProbe:
     def _play(self, policy: Callable[[TensorDictBase], TensorDictBase] | None) -> TensorDictBase:
         """The states of one episode in every instance, flat, with actions and returns."""
         with seeded(self._seed):
-            self._env.set_seed(self._seed)
-            steps = self._env.rollout(self._max_steps, policy, break_when_any_done=False)
+            self.env.set_seed(self._seed)
+            steps = self.env.rollout(self._max_steps, policy, break_when_any_done=False)
         reward, done = steps["next", "reward"], steps["next", "done"]
         steps["return"] = reward2go(reward, done, self._gamma).squeeze(-1)
         ends = done.squeeze(-1).int()

@@ -65,17 +65,16 @@ def program(main: Callable | None = None, **files: str) -> Callable:
     """
 
     if main is None:
-        hydrated = hydra.main(version_base=None, **files)
-        return lambda main: program(hydrated(_job(main)))
+        return lambda main: program(hydra.main(version_base=None, **files)(_job(main)))
 
     @functools.wraps(main)
-    def run() -> None:
+    def run(*arguments: Any) -> None:
         full, given = os.environ.get(_FULL), sys.argv
         os.environ[_FULL] = "1"  # Hydra shortens errors itself, and ends with a hint instead
         handlers = _to_console()
         try:
             sys.argv = [*given[:1], *spell_out(given[1:])]
-            main()
+            main(*arguments)
             if dist.is_initialized():  # an error ends the process instead
                 dist.destroy_process_group()
         except KeyboardInterrupt:
@@ -137,7 +136,6 @@ def how_to_resume(folder: Path) -> str:
     if not HydraConfig.initialized():
         return f"resume={folder}"
     given = HydraConfig.get()
-    own = ("output", "resume")
-    kept = [key for key in given.overrides.task if key.split("=")[0] not in own]
+    kept = [k for k in given.overrides.task if k.split("=")[0] not in ("output", "resume")]
     name = ["--config-name", str(given.job.config_name)]  # first: no override may stand before it
     return shlex.join([*name, f"resume={folder}", *kept])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +80,7 @@ class Run(Setting):
         self.ranks = Ranks.join(config)
         self.mine = self.ranks.share(config)
         self.folder = Path(config.resume or config.output)
-        with ExitStack() as stack:  # gives the folder back if what follows fails
+        with self._stack as stack:  # gives the folder back if what follows fails
             with self.ranks.together():
                 if self.ranks.first:
                     stack.enter_context(claimed(self.folder, resume=config.resume is not None))
@@ -123,6 +122,8 @@ class Run(Setting):
         """
         config, loss = self.config, objects["loss"]
         self._optimizer, self._goals = objects["optimizer"], objects.get("goals")
+        if self._goals:
+            self._stack.callback(self._goals.close)
         trunk = getattr(loss.trunk, "trunk", loss.trunk)  # of PPO's scores alone
         check_gradients(trunk)
         self.ranks.align(loss, self.mine.seed)
@@ -190,8 +191,7 @@ class Run(Setting):
             with timeit("time/update"):
                 result = self._passes.update(loss, batch, size or self.config.batch_size, **options)
         except FloatingPointError as error:
-            checkpoint = self._checkpoints.latest()
-            raise diverged(error, self.counters, self.config, checkpoint) from error
+            raise diverged(error, self.counters, self.config, self._checkpoints.latest()) from error
         self.counters["updates"] += 1
         return result
 
@@ -217,7 +217,10 @@ class Run(Setting):
         """
         config, counters = self.config, self.counters
         self._policy, self._heads = policy, heads
-        self._probe = make_probe(config, self._tokenizer) if heads else None
+        like = self._eval_envs["train"]
+        self._probe = make_probe(config, self._tokenizer, like) if heads else None
+        if self._probe:
+            self._stack.callback(self._probe.env.close, raise_if_closed=False)
         self._stop = self._stack.enter_context(StopSignal())
         if hasattr(collector, "shutdown"):
             self._stack.callback(collector.shutdown)
@@ -296,6 +299,12 @@ class Run(Setting):
             end_sweep()
         if self._stopping or not self.ranks.first:
             return
+        if not self.counters["updates"]:
+            logger.warning(
+                "No update was made, as the replay buffer never held batch_size (%s) transitions: "
+                "lower it, or raise total_steps",
+                self.config.batch_size,
+            )
         env = self._eval_envs["train"]
         final = save_results(
             self.folder, self._table, model, self._tokenizer, env, critics, self.config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,6 +43,7 @@ class Setting:
 
     def __init__(self, config: RecipeConfig) -> None:
         self.config = self.mine = config
+        self._stack = ExitStack()  # what a run closes at its end
         self._pretraining = ""
 
     def settle(self, device: torch.device, seed: int) -> None:
@@ -112,6 +114,8 @@ class Setting:
         self.config.check_game(self.game)
         self._tokenizer = tokenizer
         self._eval_envs = make_eval_envs(self.config, tokenizer)
+        for each in (env, *self._eval_envs.values()):
+            self._stack.callback(each.close, raise_if_closed=False)
         return env
 
     def collect(

@@ -88,6 +88,11 @@ class TokenCache:
         for row, text, ids in zip(rows, texts, encoded, strict=True):
             if len(ids) > self.length:
                 ids = self._cut(text.removeprefix(self._lead), len(ids))
+            if self._tokenizer.pad_token_id in ids:
+                raise ValueError(
+                    f"{self.name} ({text!r}) spells {self._tokenizer.pad_token!r}, the tokenizer's "
+                    "padding, which is not read: let the environment write it in another way"
+                )
             row[: len(ids)] = ids
         return rows
 

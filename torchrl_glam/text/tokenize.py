@@ -66,10 +66,10 @@ class TokenizeText(Transform):
     Raises:
         ValueError: if the tokenizer has no padding token, ``memory`` is no number of tokens, or a
             length is too small for what stands in front of a slot; when a text is read, if it has
-            more tokens than the length kept for it and there is no ``keep``, if it is not UTF-8, or
-            if a prompt's pieces have not the tokens of the whole; on the first reset, if ``memory``
-            is too small for a step; when ids are read, if nothing gives their texts, or if the
-            environments of a batch differ in them.
+            more tokens than the length kept for it and there is no ``keep``, if it is not UTF-8 or
+            spells the padding token, or if a prompt's pieces have not the tokens of the whole; on
+            the first reset, if ``memory`` is too small for a step; when ids are read, if nothing
+            gives their texts, or if the environments of a batch differ in them.
         TypeError: when a text is read, if it is no tensor of bytes.
 
     Examples:
@@ -206,10 +206,15 @@ class TokenizeText(Transform):
             # The id -1 stands for no text.
             table = torch.from_numpy(self._caches[0].tokenize(["", *self._list_goals()]))
             self._goal_table = table.to(ids.device)
-        return embedding(ids.long() + 1, self._goal_table)
+        try:
+            return embedding(ids.long() + 1, self._goal_table)
+        except IndexError as error:
+            raise ValueError(
+                f"{self.in_keys[4]!r} is from {ids.min()} to {ids.max()}, and must be ids of the "
+                f"{len(self._goal_table) - 1} goal_texts, or -1: list more of them, or write others"
+            ) from error
 
     def _list_goals(self) -> Sequence[str]:
-        """The texts that ids of hindsight goals count in."""
         texts = self._goal_texts
         if texts is None:
             texts = getattr(self.container, "goal_texts", None)

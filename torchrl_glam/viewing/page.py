@@ -45,8 +45,7 @@ def write_page(
         # No text of an environment ends the element that holds it.
         "data": data.replace("<", "\\u003c").replace("\u2028", "\\u2028"),
     }
-    page = _SLOT.sub(lambda slot: parts[slot[1]], asset("viewer.html"))
-    replace_file(Path(path), page)
+    replace_file(Path(path), _SLOT.sub(lambda slot: parts[slot[1]], asset("viewer.html")))
 
 
 def _pack(

@@ -25,9 +25,9 @@ def test_textworld_express():
     step, _ = choose(env, env.reset(), "take coin")
     assert step["success"].all() and step["terminated"].all()
     assert step["reward"].tolist() == [[1.0], [1.0]]
-    named = decode_text(step["hindsight", "goal"])
-    assert named == [["Take the coin", ""]] * 2
+    assert decode_text(step["hindsight", "goal"]) == [["Take the coin", ""]] * 2
     env.close()
+    assert env.games[0].simulator._gateway.java_process.wait(timeout=60) == 0
     with pytest.raises(ValueError, match=r"game \('chess'\) must be one of \['cookingworld'"):
         make_textworld_express("chess")
     with pytest.raises(ValueError, match=r"fold \('valid'\) must be"):
@@ -46,6 +46,7 @@ def test_scienceworld():
     step, _ = choose(env, state, "look around")
     assert not step["done"].any() and not step["success"].any() and not step["reward"].any()
     env.close()
+    assert env.games[0].simulator._gateway.java_process.wait(timeout=60) == 0
     for wrong in ({"fold": "valid"}, {"reward": "points"}):
         with pytest.raises(ValueError, match=r"\('(valid|points)'\) must be"):
             make_scienceworld(**wrong)
@@ -53,7 +54,8 @@ def test_scienceworld():
         ValueError, match=r"kinds \(\['\('\]\) must be regular expressions: missing"
     ):
         make_scienceworld(kinds=["("])
-    [game] = make_scienceworld(kinds="focus on", max_actions=1024).games
+    env = make_scienceworld(kinds="focus on", max_actions=1024)
+    [game] = env.games
     assert all(text.startswith("focus on") for text in game.reset(seed=0)[1]["actions"])
     # what was done is named, and some kinds of actions are left
     kinds = ["teleport to", "focus on", "pick up", "move .* box$"]

@@ -120,8 +120,7 @@ def _register_sweep(
 
 def options_of(group: str) -> list[str]:
     """The options of a group that :func:`register` made known."""
-    found = ConfigStore.instance().repo.get(group, {})
-    return sorted(name.removesuffix(".yaml") for name in found)
+    return sorted(name.removesuffix(".yaml") for name in ConfigStore.instance().repo.get(group, {}))
 
 
 def spell_out(arguments: Sequence[str]) -> list[str]:

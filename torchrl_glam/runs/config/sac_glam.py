@@ -80,9 +80,10 @@ class SACGLAMConfig(RecipeConfig):
         self.require("warmup_updates", self.warmup_updates <= most, expected)
         expected = f"be at least batch_size ({self.batch_size})"
         self.require("capacity", self.capacity >= self.batch_size, expected)
+        expected = f"be at most total_steps ({self.total_steps}) without hindsight"
+        self.require("batch_size", self.hindsight or self.batch_size <= self.total_steps, expected)
 
     def check_game(self, game: EnvDescription) -> None:
-        """See ``RecipeConfig.check_game``."""
         self.within(0, math.log(game.num_actions), "target_entropy")
         if self.hindsight:
             if self.hindsight_by == "partner":

@@ -103,8 +103,7 @@ class RayPool:
         return worker.collect.remote(weights)
 
     def wait(self, tasks: Sequence[Any], seconds: float) -> Sequence[Any]:
-        limit = None if seconds == math.inf else seconds
-        done, _ = self._ray.wait(list(tasks), timeout=limit)
+        done, _ = self._ray.wait(list(tasks), timeout=None if seconds == math.inf else seconds)
         if done:
             done, _ = self._ray.wait(list(tasks), num_returns=len(tasks), timeout=0)
         return done

@@ -60,8 +60,10 @@ class Progress:
         self._row = self._ranks.mean(dict(means)) | dict(metrics)
         for record in self._records.values():
             self._row |= record.summary()
+        self._counters["seconds"] = time.perf_counter() - self._started
         self._row |= pace(self._counters, self._since)
-        self._row |= timeit.todict() | timeit.todict(percall=False, prefix="seconds")
+        spent = timeit.todict() | timeit.todict(percall=False, prefix="seconds")
+        self._row |= {key: value for key, value in spent.items() if value}  # 0: an earlier run's
         timeit.erase()
         self._since = dict(self._counters)
         shown = {k: f"{self._row[k]:.2f}" for k in ("success", "entropy") if k in self._row}

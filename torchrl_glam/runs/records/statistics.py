@@ -123,7 +123,6 @@ class EpisodeStatistics:
         return out
 
     def clear(self) -> None:
-        """Starts anew."""
         self._ended: Counter[str] = Counter()
         self._reached: Counter[str] = Counter()
         self._goals = torch.empty(0, dtype=torch.int64)  # that were reached
@@ -139,7 +138,6 @@ class EpisodeStatistics:
         return {"ended": dict(self._ended), "reached": dict(self._reached), "goals": self._goals}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the counts."""
         self.clear()
         self.merge(state_dict)
 
@@ -172,7 +170,6 @@ class GoalCoverage:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all of it."""
         self._seen = torch.empty(0, dtype=torch.int64)
         self._named = torch.zeros(len(self._kinds), dtype=torch.int64)
         self._steps = self._before = 0
@@ -207,7 +204,6 @@ class GoalCoverage:
         return {"seen": self._seen, **counts}
 
     def load_state_dict(self, state_dict: dict[str, Tensor | int]) -> None:
-        """Restores what :meth:`state_dict` returned."""
         self._seen, self._named = state_dict["seen"].clone(), state_dict["named"].clone()
         self._steps, self._before = state_dict["steps"], state_dict["before"]
 
@@ -270,7 +266,4 @@ def policy_lag(recorded_at: torch.Tensor, updates: int, of: str) -> dict[str, fl
         {'policy_lag/batch/mean': 7.0, 'policy_lag/batch/max': 10.0}
     """
     lag = updates - recorded_at.double()
-    return {
-        f"policy_lag/{of}/mean": lag.mean().item(),
-        f"policy_lag/{of}/max": lag.max().item(),
-    }
+    return {f"policy_lag/{of}/mean": lag.mean().item(), f"policy_lag/{of}/max": lag.max().item()}
