@@ -108,6 +108,7 @@ class ALFWorldGame:
         return self._tell(state, room)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Gives the game a command."""
         state, _, over = self.engine.step(action)
         observation, info = self._tell(state, state["feedback"])
         return observation, float(info["won"]), bool(over), False, info

@@ -96,6 +96,7 @@ class JerichoGame:
         return self._tell([], valid, [], over=False, won=False)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Gives the game a command."""
         before, room, carried = self.story.score, self._room, self._carried
         reply, over, won = self.story.do(action)
         valid, reached = [], []

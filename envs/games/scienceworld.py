@@ -110,6 +110,7 @@ class ScienceWorldGame:
         return self._tell("", info, [])
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Gives the game a command."""
         feedback, points, done, info = self.simulator.step(action)
         said = next((start for start in _DONE if feedback.startswith(f"{start} ")), None)
         reached = [_DONE[said] + feedback.removeprefix(said).split(".")[0]] if said else []

@@ -141,6 +141,7 @@ class TextWorldGame:
         return self._tell(state, "", [])
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Gives the game a command."""
         state, _, done = self.game.step(action)
         observation, info = self._tell(state, state.feedback, self._reached(action, state))
         return observation, float(info["won"]), bool(done or state["lost"]), False, info

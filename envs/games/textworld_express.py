@@ -71,6 +71,7 @@ class TextWorldExpressGame:
         return self._tell(info, "", [])
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Gives the game a command."""
         feedback, _, _, info = self.simulator.step(action)
         room, reached = _room(info), []
         if room != self._room:

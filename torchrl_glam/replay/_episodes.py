@@ -155,6 +155,7 @@ class StepLog:
         return {"track": self._track[kept], "steps": steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what :meth:`state_dict` returned."""
         self.clear()
         if not state:
             return

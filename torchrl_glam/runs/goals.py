@@ -287,6 +287,7 @@ class PursuedGoals:
             self._kind_env[0].close(raise_if_closed=False)
 
     def state_dict(self) -> dict[str, Any]:
+        """The state of sampler and judge."""
         parts = {"sampler": self.sampler, "judge": self.judge}
         states = {name: part and part.state_dict() for name, part in parts.items()}
         return states | {"steps": self._steps, "counts": list(self._counts)}

@@ -124,5 +124,6 @@ class JudgedGoals:
         return {"judge": self.judge.state_dict(), "told": self._told, "counts": self._counts}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores what :meth:`state_dict` returned."""
         self.judge.load_state_dict(state_dict["judge"])
         self._told, self._counts = state_dict["told"].clone(), state_dict["counts"].clone()

@@ -174,6 +174,7 @@ class CollectorState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what :meth:`state_dict` returned."""
         # strict=False, as the policy's weights are not part of it. The collector then numbers new
         # trajectories and writes them into its carrier: both are put back.
         self.collector.load_state_dict(state["counters"], strict=False)

@@ -18,6 +18,7 @@ class Rules:
         return {key: getattr(self, key) for key in keys}
 
     def require(self, key: str, holds: bool, expected: str) -> None:
+        """Requires a condition."""
         if not holds:
             raise ValueError(f"{key} ({getattr(self, key)}) must {expected}")
 

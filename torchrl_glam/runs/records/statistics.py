@@ -123,6 +123,7 @@ class EpisodeStatistics:
         return out
 
     def clear(self) -> None:
+        """Starts anew."""
         self._ended: Counter[str] = Counter()
         self._reached: Counter[str] = Counter()
         self._goals = torch.empty(0, dtype=torch.int64)  # that were reached
@@ -138,6 +139,7 @@ class EpisodeStatistics:
         return {"ended": dict(self._ended), "reached": dict(self._reached), "goals": self._goals}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores the counts."""
         self.clear()
         self.merge(state_dict)
 
@@ -170,6 +172,7 @@ class GoalCoverage:
         self.clear()
 
     def clear(self) -> None:
+        """Forgets all of it."""
         self._seen = torch.empty(0, dtype=torch.int64)
         self._named = torch.zeros(len(self._kinds), dtype=torch.int64)
         self._steps = self._before = 0
@@ -204,6 +207,7 @@ class GoalCoverage:
         return {"seen": self._seen, **counts}
 
     def load_state_dict(self, state_dict: dict[str, Tensor | int]) -> None:
+        """Restores what :meth:`state_dict` returned."""
         self._seen, self._named = state_dict["seen"].clone(), state_dict["named"].clone()
         self._steps, self._before = state_dict["steps"], state_dict["before"]
 
