@@ -51,7 +51,7 @@ def program(main: Callable | None = None, **files: str) -> Callable:
     command line is read as :func:`~torchrl_glam.runs.config.groups.spell_out` says.
 
     Args:
-        main: the function that is the program.
+        main: the function that is the program; it is given the arguments of the call.
         **files: ``config_path`` and ``config_name``, for ``hydra.main`` to decorate it first.
 
     Examples:

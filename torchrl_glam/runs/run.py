@@ -115,7 +115,8 @@ class Run(Setting):
         Args:
             **objects: of the kinds that
                 :class:`~torchrl_glam.runs.checkpoints.manager.CheckpointManager` saves; ``loss``
-                and ``optimizer`` must be among them. ``goals`` are measured at evaluations.
+                and ``optimizer`` must be among them. ``goals`` are measured at evaluations, and
+                closed at the end.
 
         Raises:
             ValueError: if a weight that is to be trained gets no gradient.
