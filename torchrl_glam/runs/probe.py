@@ -27,7 +27,7 @@ class PlanProbe:
     scenes. The global random state is left as it was.
 
     Args:
-        env: instances of the environment, with what oracle, policy and critic read; an attribute, too.
+        env: instances of the environment, with what oracle, policy and critic read.
         oracle: knows the shortest plans.
         max_steps: steps of an episode.
         gamma: discount of a step, for the returns.
