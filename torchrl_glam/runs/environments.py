@@ -49,8 +49,13 @@ or which an interpreter in C reads.
 def refuse_named_env(env_class: str, source: str, key: str) -> None:
     """Refuses an environment that only a card or a run's folder names: it may come from anywhere.
 
-    Raises ValueError if it is not one of this package's, :data:`OWN_ENVS`: it says which ``source``
-    names it, and by which ``key`` a user who trusts it may.
+    Args:
+        env_class: what is named.
+        source: who names it, for the message.
+        key: what a user who trusts it would name it by, for the message.
+
+    Raises:
+        ValueError: if it is not one of this package's, :data:`OWN_ENVS`.
     """
     if env_class not in OWN_ENVS:
         raise ValueError(
@@ -214,8 +219,12 @@ def token_texts(
 ) -> TokenizeText:
     """The transform that writes tokens, with the configuration's lengths, memory and long texts.
 
-    ``refuse`` tells whether texts longer than the configuration says are refused, where they are
-    not to be cut.
+    Args:
+        config: the run's configuration.
+        env: writes the texts.
+        tokenizer, template: of the agent.
+        refuse: whether texts longer than the configuration says are refused, where they are not to
+            be cut. Default: True.
     """
     lengths, end = token_lengths(env, tokenizer, template), config.long_texts
     for name in LENGTHS:

@@ -32,9 +32,16 @@ def save_results(
 ) -> dict[str, float]:
     """Writes ``model/`` to the folder of a run, and its ``report.html`` for the last time.
 
-    The last row of ``table`` has the results of
-    :func:`~torchrl_glam.runs.evaluation.evaluate_splits`; ``critics`` are parameters of the value
-    heads, stacked. Other games than Playground-Text play at random in ``env``, of evaluations.
+    Args:
+        folder: the run's.
+        table: metrics, with the results of
+            :func:`~torchrl_glam.runs.evaluation.evaluate_splits` in the last row.
+        model: the trained language model, or its adapters.
+        tokenizer: its tokenizer.
+        env: training environment of the evaluations; other games than Playground-Text play at
+            random there.
+        critics: parameters of the value heads, stacked.
+        config: the run's.
 
     Returns:
         Success of the sampled policy at the end, by split of goals.
