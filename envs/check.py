@@ -219,6 +219,7 @@ def _check_success(rows: _Rows, description: EnvDescription) -> None:
 
 
 def _check_types(rows: _Rows) -> None:
+    """Checks keys, types and shapes."""
     state, batch, where = rows.state, rows.batch, rows.where
     named = [key for key in (_GOAL, _ID) if state.get(key, None) is not None]
     for key in _ALWAYS + named + [_KIND] * bool(named):
@@ -258,6 +259,7 @@ def _check_types(rows: _Rows) -> None:
 
 
 def _check_content(rows: _Rows, description: EnvDescription) -> None:
+    """Checks texts, admissible actions and kinds of goals."""
     for key in ("goal", "observation", "actions", _GOAL):
         text = rows.get(key)
         if text is not None:
@@ -340,6 +342,7 @@ def _name_of(key: NestedKey) -> str:
 
 
 def _missing(key: NestedKey, where: str, more: str = "") -> ValueError:
+    """The error for an entry that is not there."""
     wanted = f", {' '.join(_ENTRIES[key])}" if key in _ENTRIES else ""
     return ValueError(
         f"{_name_of(key)} is missing from the {where}: the text contract wants it{wanted}{more}"

@@ -128,7 +128,8 @@ class ALFWorldGame:
         for _, thing in facts["holds"]:
             states = [state[2:] for state in _STATES.values() if (thing,) in facts[state]]
             carried = " ".join(["a", *states, thing])
-        return "\n".join(tidy([*feedback.split("\n"), f"You are carrying: {carried}."])), info
+        lines = [*feedback.split("\n"), f"You are carrying: {carried}."]
+        return "\n".join(tidy(lines)), info
 
 
 def _fulfilled(facts: Mapping[str, set[tuple[str, ...]]]) -> set[str]:

@@ -53,7 +53,8 @@ class Describer:
         self._actions = actions.to(device)
         self._columns, self._blocks = _standing_phrases(dynamics).to(device)
         # By the number of objects grown up to and including this one; 0 if it has not grown.
-        self._grown = torch.tensor([_EMPTY, _FIRST] + num_objects * [_NEXT], device=device)
+        grown = [_EMPTY, _FIRST] + num_objects * [_NEXT]
+        self._grown = torch.tensor(grown, device=device)
 
     def observation(self, place: Tensor, scene: Tensor, grown: Tensor) -> Tensor:
         """Describes states, given as in ``Dynamics.step``: ``uint8 [B, length]``."""

@@ -253,7 +253,8 @@ class PlaygroundTextEnv(EnvBase):
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Draws an admissible action for each environment, uniformly."""
-        action = self.dynamics.choose(self._place, torch.rand(self.batch_size, device=self.device))
+        draw = torch.rand(self.batch_size, device=self.device)
+        action = self.dynamics.choose(self._place, draw)
         if tensordict is None:
             tensordict = TensorDict(batch_size=self.batch_size, device=self.device)
         return tensordict.set("action", action)

@@ -56,9 +56,10 @@ def test_progress_is_that_of_the_last_results(rounds):
 
 
 def test_hindsight_counts_as_a_success_where_it_is_to():
+    named = torch.tensor([[4, -1], [4, 4]])
     for hindsight, progress in ((False, 0.0), (True, 1.0)):  # 0, 0, 0 and then 1, 1, 1
         sampler = Progress(TEXTS, hindsight=hindsight)
-        tell(sampler, [(4, 0), (4, 0), (4, 0)], named=torch.tensor([[4, -1], [4, 4]]))
+        tell(sampler, [(4, 0), (4, 0), (4, 0)], named=named)
         assert sampler.progress[4] == progress
 
 

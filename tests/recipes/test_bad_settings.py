@@ -191,7 +191,8 @@ def test_other_recipes_refuse_by_name(line, unplayed, tmp_path):
     if message:
         assert message in last
     else:
-        assert re.search(rf"\b{overrides[0].partition('=')[0].removeprefix('env.')}\b", last), last
+        key = overrides[0].partition("=")[0].removeprefix("env.")
+        assert re.search(rf"\b{key}\b", last), last
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -212,5 +213,6 @@ def test_what_there_is_instead_is_told(case, told, unplayed):
 
 def test_good_settings_are_not_refused(succeeds, tmp_path):
     """Or the cases above would show nothing."""
-    succeeds("sac_glam", *f"output=run {SMALL['sac_glam']} {COMMON} max_grad_norm=inf".split())
+    overrides = f"output=run {SMALL['sac_glam']} {COMMON} max_grad_norm=inf".split()
+    succeeds("sac_glam", *overrides)
     assert (tmp_path / "run" / "metrics.csv").exists()

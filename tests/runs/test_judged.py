@@ -14,7 +14,8 @@ SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
 
 
 def made(language, kind=SACGLAMConfig, **settings):
-    config = kind(**{"num_envs": 4, "env": SIMPLE, "hindsight_by": "judge", **settings})
+    given = {"num_envs": 4, "env": SIMPLE, "hindsight_by": "judge", **settings}
+    config = kind(**given)
     config.check()
     setting = Setting(config)
     setting.settle(torch.device("cpu"), 0)

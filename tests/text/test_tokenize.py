@@ -161,8 +161,9 @@ def test_what_cannot_be_tokenised_is_named(tokenizer):
         TransformedEnv(PlaygroundTextEnv(2, text=False), TokenizeText(tokenizer)).reset()
     for key in ("goal", "actions"):
         for wrong, kind in ((torch.ones(1, 2, 9).long(), "torch.int64"), (["Go"], "NonTensor")):
+            state = state_with().exclude(key).set(key, wrong)
             with pytest.raises(TypeError, match=rf"{key.removesuffix('s')} must .*, got .*{kind}"):
-                TokenizeText(tokenizer)(state_with().exclude(key).set(key, wrong))
+                TokenizeText(tokenizer)(state)
 
 
 @pytest.mark.parametrize("keep", [None, "head", "tail"])

@@ -154,7 +154,8 @@ def test_a_run_from_elsewhere_makes_no_environment_of_its_choice(tmp_path, succe
 
 
 def test_dollars_in_labels_are_no_formula(tmp_path, succeeds):
-    succeeds("compare", "--out", "out", "5$ and \\\\frac$", a_run(tmp_path / "a", [0.2, 0.9]))
+    run = a_run(tmp_path / "a", [0.2, 0.9])
+    succeeds("compare", "--out", "out", "5$ and \\\\frac$", run)
     kinds = [Result("$a", "train", 0, kind, 10, 5, 4.0) for kind in ("all", "1$ or 2$_")]
     plot_results(kinds, tmp_path / "kinds.png")
 

@@ -128,7 +128,8 @@ class LearnedProgressGoals(GoalSampler):
         return (rows - mean) / scale
 
     def _learn(self, goal_ids: Tensor, successes: Tensor) -> None:
-        self._episodes = torch.cat((self._episodes, torch.stack((goal_ids, successes.long()), 1)))
+        new = torch.stack((goal_ids, successes.long()), 1)
+        self._episodes = torch.cat((self._episodes, new))
         if self.updates % self.every:
             return
         self._episodes = self._newest(self._episodes)

@@ -103,7 +103,8 @@ class _CandidateChoice(ProbabilisticTensorDictModule):
         log_likelihood = tensordict[inputs["logits"]]
         mask = tensordict[inputs["mask"]]
         _check_scores(log_likelihood, mask, inputs["logits"], inputs["mask"])
-        scores = log_likelihood.to(torch.promote_types(log_likelihood.dtype, torch.float32))
+        dtype = torch.promote_types(log_likelihood.dtype, torch.float32)
+        scores = log_likelihood.to(dtype)
         # The softmax depends on differences only, and these stay in range however low the scores.
         best = scores.detach().masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
         return _Candidates(logits=scores - best, mask=mask, neg_inf=MASKED_LOG_LIKELIHOOD)

@@ -183,7 +183,8 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
 def is_embedded(name: str | Path) -> bool:
     """Whether a model that comes with the package is meant; a path may lead to one's own."""
-    return str(name) in EMBEDDED and not (isinstance(name, Path) and name.is_dir())
+    own = isinstance(name, Path) and name.is_dir()
+    return str(name) in EMBEDDED and not own
 
 
 def _choose_kind(name: str | Path) -> type:
@@ -226,8 +227,9 @@ def _hub_answers(name: str) -> bool:
 
 
 def _load(kind: type, name: str | Path, **kwargs):
+    weights = kind.__name__.startswith("AutoModel")
     try:
-        source, where = _source(name, weights=kind.__name__.startswith("AutoModel"))
+        source, where = _source(name, weights)
         with without_current_folder():
             return kind.from_pretrained(source, trust_remote_code=False, **where, **kwargs)
     except OSError as error:

@@ -98,7 +98,8 @@ class GameExercises:
         pieces = [("\nQuestion: admissible", False)]
         for _ in range(_ASKED):
             action = self._random.choice(self._random.choice((move.actions, self._actions)))
-            pieces += [(f" {action}", False), (" yes" if action in move.actions else " no", True)]
+            yes = action in move.actions
+            pieces += [(f" {action}", False), (" yes" if yes else " no", True)]
         return pieces
 
     def _goal(self, move: Move) -> list[tuple[str, bool]]:
@@ -112,7 +113,8 @@ class GameExercises:
 
     def _follow(self, move: Move) -> list[tuple[str, bool]]:
         """The words of the observation that follow two of its words."""
-        words = re.findall(r"\s*\S+", self._template.lead("observation") + move.observation)
+        text = self._template.lead("observation") + move.observation
+        words = re.findall(r"\s*\S+", text)
         at = self._random.randrange(max(len(words) - 2, 1))
         question = "".join(words[at : at + 2])
         answer = "".join(words[at + 2 : at + 2 + _ASKED])

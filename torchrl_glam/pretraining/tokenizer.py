@@ -74,7 +74,8 @@ def make_word_tokenizer(texts: Iterable[str], size: int = 4096) -> PreTrainedTok
         raise ValueError(f"size ({size}) must be a number of words, 0 for characters alone")
     counts = Counter(word for text in texts for word in _WORD.findall(text))
     # By name where counts are equal, so that the same texts in another order make the same tokens.
-    return _from_pieces(sorted(counts, key=lambda word: (-counts[word], word))[:size])
+    words = sorted(counts, key=lambda word: (-counts[word], word))[:size]
+    return _from_pieces(words)
 
 
 def _from_pieces(

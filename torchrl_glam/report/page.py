@@ -27,7 +27,8 @@ def make_page(run: Run) -> str:
         >>> page[:15], "<h1>mine</h1>" in page
         ('<!DOCTYPE html>', True)
     """
-    charts = sections(run.rows, _references(run.record.get("references")), run.unit)
+    references = _references(run.record.get("references"))
+    charts = sections(run.rows, references, run.unit)
     script = _asset("report", "report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _template().render(

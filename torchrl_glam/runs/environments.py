@@ -198,10 +198,11 @@ def make_env(
     """
     num_envs = config.num_envs if num_envs is None else num_envs
     seed = config.seed if seed is None else seed
+    template = config.template(tokenizer)
     with seeded(seed):  # how much environments draw here depends on how many there are
         draw = goal_sampler if imagined is None else imagined.draw
         env = make_bare_env(config, num_envs, seed, split, draw)
-        texts = token_texts(config, env, tokenizer, config.template(tokenizer))
+        texts = token_texts(config, env, tokenizer, template)
     env = TransformedEnv(env, imagined)
     env.append_transform(texts)
     game = describe_env(env)

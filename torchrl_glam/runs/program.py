@@ -65,7 +65,8 @@ def program(main: Callable | None = None, **files: str) -> Callable:
     """
 
     if main is None:
-        return lambda main: program(hydra.main(version_base=None, **files)(_job(main)))
+        hydrated = hydra.main(version_base=None, **files)
+        return lambda main: program(hydrated(_job(main)))
 
     @functools.wraps(main)
     def run(*arguments: Any) -> None:
@@ -136,6 +137,7 @@ def how_to_resume(folder: Path) -> str:
     if not HydraConfig.initialized():
         return f"resume={folder}"
     given = HydraConfig.get()
-    kept = [k for k in given.overrides.task if k.split("=")[0] not in ("output", "resume")]
+    own = ("output", "resume")
+    kept = [key for key in given.overrides.task if key.split("=")[0] not in own]
     name = ["--config-name", str(given.job.config_name)]  # first: no override may stand before it
     return shlex.join([*name, f"resume={folder}", *kept])

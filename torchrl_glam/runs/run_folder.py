@@ -91,7 +91,8 @@ def _require_plain(path: Path) -> None:
 
 
 def _require_no_results(path: Path) -> None:
-    held = [name for name in (METRICS, CONFIG, RECORD, PAGE, "model") if (path / name).exists()]
+    names = (METRICS, CONFIG, RECORD, PAGE, "model")
+    held = [name for name in names if (path / name).exists()]
     # without a checkpoint it is of a run that only began, or was killed then
     held += [CHECKPOINTS] * any((path / CHECKPOINTS).glob("*"))
     held += [file.name for pattern in _MODELS for file in sorted(path.glob(pattern))]

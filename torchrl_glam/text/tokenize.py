@@ -215,6 +215,7 @@ class TokenizeText(Transform):
             ) from error
 
     def _list_goals(self) -> Sequence[str]:
+        """The texts that ids of hindsight goals count in."""
         texts = self._goal_texts
         if texts is None:
             texts = getattr(self.container, "goal_texts", None)

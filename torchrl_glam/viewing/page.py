@@ -45,7 +45,8 @@ def write_page(
         # No text of an environment ends the element that holds it.
         "data": data.replace("<", "\\u003c").replace("\u2028", "\\u2028"),
     }
-    replace_file(Path(path), _SLOT.sub(lambda slot: parts[slot[1]], asset("viewer.html")))
+    page = _SLOT.sub(lambda slot: parts[slot[1]], asset("viewer.html"))
+    replace_file(Path(path), page)
 
 
 def _pack(

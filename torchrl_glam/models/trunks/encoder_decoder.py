@@ -77,7 +77,8 @@ class EncoderDecoderTrunk(CandidateTrunk):
     def _prompt_attention(self, prompt_mask: Tensor) -> Tensor:
         """For sdpa ``[B, 1, 1, T]``: with a plain mask, transformers asks on the host whether
         anything is masked, which waits for the GPU. Encoders with windows need the plain mask."""
-        if self.base_model.config._attn_implementation == "sdpa" and not self.turning_points:
+        config = self.base_model.config
+        if config._attn_implementation == "sdpa" and not self.turning_points:
             return prompt_mask[:, None, None]
         return prompt_mask.long()
 

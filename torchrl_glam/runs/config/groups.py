@@ -120,7 +120,8 @@ def _register_sweep(
 
 def options_of(group: str) -> list[str]:
     """The options of a group that :func:`register` made known."""
-    return sorted(name.removesuffix(".yaml") for name in ConfigStore.instance().repo.get(group, {}))
+    found = ConfigStore.instance().repo.get(group, {})
+    return sorted(name.removesuffix(".yaml") for name in found)
 
 
 def spell_out(arguments: Sequence[str]) -> list[str]:

@@ -46,6 +46,7 @@ class PPOGLAMConfig(RecipeConfig):
     checkpoint_every: int = 4_096
 
     def check(self) -> None:
+        """See ``RecipeConfig.check``."""
         super().check()
         self.at_least(1, "num_epochs")
         self.at_least(0, "kl_coeff", "entropy_coeff", "critic_coeff")
@@ -64,6 +65,7 @@ class PPOGLAMConfig(RecipeConfig):
         self.require("batch_size", self.batch_size <= self.update_every, expected)
 
     def check_game(self, game: EnvDescription) -> None:
+        """See ``RecipeConfig.check_game``."""
         if self.hindsight == "aligned":
             expected = "be none or all, as the environment names no sub-goals (is_subgoal)"
             self.require("hindsight", game.is_subgoal is not None, expected)

@@ -55,6 +55,7 @@ class PretrainConfig(EnvironmentConfig):
     imitate_seeds: int = 1
 
     def check(self) -> None:
+        """See ``RecipeConfig.check``."""
         self.switches()
         self.choice("exercises", ("game", "playground"))
         self.filled("output", "results")

@@ -84,6 +84,7 @@ class SACGLAMConfig(RecipeConfig):
         self.require("batch_size", self.hindsight or self.batch_size <= self.total_steps, expected)
 
     def check_game(self, game: EnvDescription) -> None:
+        """See ``RecipeConfig.check_game``."""
         self.within(0, math.log(game.num_actions), "target_entropy")
         if self.hindsight:
             if self.hindsight_by == "partner":

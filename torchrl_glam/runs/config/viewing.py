@@ -45,7 +45,8 @@ class ViewConfig(Rules):
             ValueError: naming the key, its value and what was expected.
         """
         if self.language_model is not None:
-            self.require("agent", self.agent is None, f"be null with model ({self.language_model})")
+            expected = f"be null with model ({self.language_model})"
+            self.require("agent", self.agent is None, expected)
         elif self.agent is None:
             self.agent = EMBEDDED[0]
         self.switches()
@@ -86,6 +87,7 @@ class EvaluateConfig(ViewConfig):
         return self.agent if isinstance(self.agent, list) else [self.agent]
 
     def check(self) -> None:
+        """See ``ViewConfig.check``."""
         super().check()
         self.within(1, 1_000_000, "episodes")
         self.filled("output")
@@ -111,6 +113,7 @@ class WatchConfig(ViewConfig):
     output: str | None = None
 
     def check(self) -> None:
+        """See ``ViewConfig.check``."""
         super().check()
         self.within(1, 1_000_000, "episodes", "longest")
         if self.beside is not None:

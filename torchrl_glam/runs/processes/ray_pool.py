@@ -103,7 +103,8 @@ class RayPool:
         return worker.collect.remote(weights)
 
     def wait(self, tasks: Sequence[Any], seconds: float) -> Sequence[Any]:
-        done, _ = self._ray.wait(list(tasks), timeout=None if seconds == math.inf else seconds)
+        limit = None if seconds == math.inf else seconds
+        done, _ = self._ray.wait(list(tasks), timeout=limit)
         if done:
             done, _ = self._ray.wait(list(tasks), num_returns=len(tasks), timeout=0)
         return done

@@ -91,7 +91,8 @@ class MetricsTable:
                 are known. Default: none.
         """
         if self._record is not None:
-            self._attempt(str(self.path.with_name(PAGE)), self._record.write, self.rows, references)
+            page = str(self.path.with_name(PAGE))
+            self._attempt(page, self._record.write, self.rows, references)
 
     def close(self) -> None:
         """Ends the loggers, with the error that is handled: another run may begin its own."""

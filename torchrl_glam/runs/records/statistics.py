@@ -270,4 +270,7 @@ def policy_lag(recorded_at: torch.Tensor, updates: int, of: str) -> dict[str, fl
         {'policy_lag/batch/mean': 7.0, 'policy_lag/batch/max': 10.0}
     """
     lag = updates - recorded_at.double()
-    return {f"policy_lag/{of}/mean": lag.mean().item(), f"policy_lag/{of}/max": lag.max().item()}
+    return {
+        f"policy_lag/{of}/mean": lag.mean().item(),
+        f"policy_lag/{of}/max": lag.max().item(),
+    }
