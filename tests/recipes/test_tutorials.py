@@ -71,10 +71,19 @@ def test_your_own_recipe(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["gamma=2"])
     assert "ValueError: gamma (2.0) must be in [0, 1]\n" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["model=tiny"])
+    error = capsys.readouterr().err
+    assert "Key 'model' not in 'AWRConfig'" in error and "did you mean" not in error
     often = ["log_every=160", "eval_every=0", "checkpoint_every=320", "eval_episodes=100"]
     main([*often, "loggers=[]", f"output={tmp_path / 'unbroken'}", "total_steps=800"])
     main([*often, "loggers=[]", f"output={tmp_path / 'resumed'}", "total_steps=320"])
     main([*often, "loggers=[]", f"resume={tmp_path / 'resumed'}", "total_steps=480"])
+    capsys.readouterr()
+    main(
+        ["resume=auto", f"output={tmp_path / 'unbroken'}", *often, "loggers=[]", "total_steps=800"]
+    )
+    assert "is done" in capsys.readouterr().out
     whole, again = metrics(tmp_path / "unbroken"), metrics(tmp_path / "resumed")
     losses = {row["step"]: row["loss_value"] for row in whole}
     assert all(row["loss_value"] == losses[row["step"]] for row in again) and len(again) > 2

@@ -81,6 +81,8 @@ def program(main: Callable | None = None, **files: str) -> Callable:
         except KeyboardInterrupt:
             _LOG.warning("Interrupted; the checkpoints saved so far stand.")
             sys.exit(130)
+        except RunIsDone as done:
+            _LOG.info("%s", done)
         except _EXPECTED as error:
             if full == "1":
                 raise

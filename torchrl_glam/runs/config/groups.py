@@ -184,7 +184,9 @@ def unknown_key(message: str) -> str:
         return f"{group} ({GROUPS[group]}) has no key {name!r}: it offers {group}={offers}"
     store = ConfigStore.instance()
     schemas = (store.load(file).node for file in store.repo if file.endswith("_schema.yaml"))
-    known = [str(key) for schema in schemas for key in schema]
-    near = get_close_matches(name, [*known, *GROUPS], 1)
+    known = [*GROUPS, *(str(key) for schema in schemas for key in schema)]
+    if name in known:  # of other recipes than the one that runs
+        return ""
+    near = get_close_matches(name, known, 1)
     also = f"did you mean {near[0]}?" if near else f"groups are {', '.join(GROUPS)}"
     return f"there is no key {name!r}; {also}"
