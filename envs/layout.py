@@ -128,7 +128,7 @@ class TextLayout:
             return entry(Categorical, 2, shape=shape, dtype=torch.bool)
 
         def kind(low: int, *shape: int) -> Bounded:
-            return entry(Bounded, low, len(self.goal_kinds) - 1, shape=shape, dtype=torch.int8)
+            return entry(Bounded, low, len(self.goal_kinds) - 1, shape=shape, dtype=torch.int32)
 
         spec = {
             "goal": text("goal"),
@@ -186,7 +186,7 @@ class TextLayout:
         rows = self._rows("actions", actions, self.max_actions)
         out = {
             "goal": self._encode("goal", goal),
-            "goal_kind": torch.tensor([self._kind(text) for text in goal], dtype=torch.int8),
+            "goal_kind": torch.tensor([self._kind(text) for text in goal], dtype=torch.int32),
             "observation": self._encode("observation", observation),
             "actions": self._encode("action", rows),
             "action_mask": torch.tensor([[text != "" for text in row] for row in rows]),
@@ -201,7 +201,7 @@ class TextLayout:
         if self.max_hindsight:
             kinds = [[self._kind(text) if text else -1 for text in row] for row in named]
             goals = self._encode("goal", named)
-            out["hindsight"] = {"goal": goals, "kind": torch.tensor(kinds, dtype=torch.int8)}
+            out["hindsight"] = {"goal": goals, "kind": torch.tensor(kinds, dtype=torch.int32)}
             if self._ids is not None:
                 ids = [[self._ids.get(text, -1) for text in row] for row in named]
                 out["hindsight"]["goal_id"] = torch.tensor(ids)

@@ -402,6 +402,17 @@ def test_games_pursue_goals_of_a_table(number):
     assert torch.equal(after["success"].flatten(), named[..., 0].flatten() == ids)
 
 
+def test_there_may_be_more_kinds_of_goals_than_a_byte_counts():
+    kinds = [f"kind {number}" for number in range(300)]
+    far = lambda goal: 299 * stairs.is_far(goal)  # noqa: E731
+    env = stairs.make_chosen(3, seed=0, goal_kinds=kinds, kind_of=far)
+    check_env_specs(env)
+    steps = env.rollout(30, break_when_any_done=False)
+    assert torch.equal(steps["goal_kind"], 299 * (steps["goal_id"] > 1))
+    for state, kind in ((steps, "goal_kind"), (steps["next"], ("hindsight", "kind"))):
+        assert state[kind].max() == 299
+
+
 def test_games_pursue_what_a_sampler_draws_and_go_on_with_it():
     asked = []
     draw = lambda generator, n: asked.append((generator, n)) or torch.tensor([len(asked) % 4])  # noqa: E731
