@@ -12,9 +12,12 @@ import torch
 from run_metrics import read_csv
 from tensordict import TensorDict
 from torchrl._utils import timeit
+from torchrl.checkpoint import CheckpointError
 
 import torchrl_glam.runs.run as run_module
 from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.models import split_by_tokens
+from torchrl_glam.runs import out_of_memory
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
 from torchrl_glam.runs.processes.ranks import Ranks
 from torchrl_glam.runs.records import metrics, progress
@@ -61,6 +64,22 @@ def test_rates_and_an_entropy_coefficient_that_is_not_learned_fall_with_environm
     train(tmp_path, look, alpha_init=0.2, alpha_end=0.1, **rates)
     assert seen[32] == pytest.approx([0.15, 0.0075, 0.015, 0.03])
     assert seen[64] == pytest.approx([0.1, 0.005, 0.01, 0.02])
+
+
+def test_parts_of_a_batch_are_cut_by_all_that_the_language_model_reads(tmp_path, monkeypatch):
+    """An encoder pass for each action too, where the critic reads it there."""
+    found = []
+
+    def spy(batch, trunk, most):
+        found.extend(parts := split_by_tokens(batch, trunk, most))
+        return parts
+
+    monkeypatch.setattr(out_of_memory, "split_by_tokens", spy)
+    settings = {"critic_input": "encoded-action", "max_tokens_per_pass": 300, "total_steps": 16}
+    agent = train(tmp_path, **settings)
+    counts = [(len(part), *agent.loss.trunk.count_tokens(part)) for part in found]
+    assert len(counts) > 2
+    assert all(n == 1 or n * (read.max() + nodes.max()) <= 300 for n, read, nodes in counts)
 
 
 def test_what_an_earlier_run_of_the_process_timed_is_not_of_this_one(tmp_path):
@@ -221,9 +240,9 @@ def test_a_refused_resume_leaves_the_record_of_the_divergence(tmp_path):
         train(tmp_path, fail=fail, total_steps=16)
     record = tmp_path / "run" / "diverged.txt"
     text = record.read_text()
-    (tmp_path / "run" / "checkpoints").mkdir()
-    with pytest.raises((ValueError, OSError)):
-        train(tmp_path, resume=str(tmp_path / "run"), num_envs=5)
+    (tmp_path / "run" / "checkpoints" / "step-000000000008").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"manifest.json is damaged"):
+        train(tmp_path, resume=str(tmp_path / "run"), total_steps=16)
     assert record.read_text() == text
 
 

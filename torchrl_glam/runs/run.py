@@ -12,13 +12,13 @@ from omegaconf import OmegaConf
 from tensordict import TensorDictBase
 from torchrl._utils import timeit
 
-from torchrl_glam.models import check_gradients
+from torchrl_glam.models import Trunk, check_gradients
 from torchrl_glam.objectives import UpdateFailedError
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.device import choose_device
 from torchrl_glam.runs.environments import make_probe
-from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate_splits
+from torchrl_glam.runs.evaluation import evaluate_splits
 from torchrl_glam.runs.files import replace_file
 from torchrl_glam.runs.interrupt import StopSignal
 from torchrl_glam.runs.out_of_memory import HalvingPasses
@@ -125,9 +125,10 @@ class Run(Setting):
         self._optimizer, self._goals = objects["optimizer"], objects.get("goals")
         if self._goals:
             self._stack.callback(self._goals.close)
-        trunk = getattr(loss.trunk, "trunk", loss.trunk)  # of PPO's scores alone
-        check_gradients(trunk)
+        inner = getattr(loss.trunk, "trunk", loss.trunk)  # of scores alone, or of encoded actions
+        check_gradients(inner)
         self.ranks.align(loss, self.mine.seed)
+        trunk = loss.trunk if isinstance(loss.trunk, Trunk) else inner  # counts what is read
         self._passes = HalvingPasses(trunk, self._optimizer, config.max_tokens_per_pass)
         record = None
         if self._make_record is not None:
@@ -151,7 +152,7 @@ class Run(Setting):
                     f"total_steps ({config.total_steps}) must be at least the {made} steps that "
                     f"resume ({config.resume}) has made"
                 )
-            trunk.check_exactness()
+            inner.check_exactness()
         if self.ranks.first:
             replace_file(self.folder / CONFIG, OmegaConf.to_yaml(OmegaConf.create(asdict(config))))
             (self.folder / DIVERGED).unlink(missing_ok=True)
@@ -257,7 +258,7 @@ class Run(Setting):
             self._save()
 
     def _evaluate(self) -> dict[str, float]:
-        row = evaluate_splits(self._policy, self._eval_envs, seed=EVAL_SEED, ranks=self.ranks)
+        row = evaluate_splits(self._policy, self._eval_envs, self.ranks)
         return row | (self._goals.measure(self._policy) if self._goals else {})
 
     @property

@@ -47,10 +47,6 @@ class EncodedActionsTrunk(TensorDictModuleBase):
         self.trunk, self.embedding_dim = trunk, trunk.embedding_dim
         self.in_keys, self.out_keys = trunk.in_keys, trunk.out_keys
 
-    def check_exactness(self) -> None:
-        """As ``check_exactness`` of the trunk that is wrapped."""
-        self.trunk.check_exactness()
-
     def written_keys(self, only: Part | None = None) -> list[NestedKey]:
         """The keys that a call with ``only`` writes."""
         return self.out_keys[1:2] if only == "embeddings" else self.trunk.written_keys(only)
