@@ -97,14 +97,15 @@ evaluate splits=[train,train]
 evaluate splits=[both]: split (both)
 evaluate modes=[greedy,greedy]
 evaluate output=
-evaluate output=FILE
+evaluate output=FILE: output ('file') is a file: give a folder
 evaluate device=cpu:5
+evaluate device=meta: device ('meta') cannot be used on this machine
 evaluate env.sequential=maybe
 evaluate model=no/such-model: model ('no/such-model') could not be loaded
 watch agent=a model=tiny: agent (a) must be null with model (tiny)
 watch model=tiny episodes=0: episodes (0)
 watch model=tiny output=a.avi: output (a.avi) must end in .html
-watch model=tiny output=FILE/page.html: output
+watch model=tiny output=FILE/page.html: output ('file') is a file: give a folder
 watch model=tiny longest=0: longest
 watch long_texts=middle: long_texts (middle) must be one of
 watch goal_length=0: goal_length (0) must be in [1,
@@ -194,6 +195,7 @@ def test_other_recipes_refuse_by_name(line, unplayed, tmp_path):
         key = overrides[0].partition("=")[0].removeprefix("env.")
         assert re.search(rf"\b{key}\b", last), last
     assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "file").read_text() == "a file"
 
 
 @pytest.mark.parametrize(

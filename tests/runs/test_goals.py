@@ -242,6 +242,7 @@ class Told(PlaygroundTextEnv):
     [
         ("progress", "goal_texts", "has goal_texts, a table of goals, and .*:Told has none"),
         ("kind_progress", "goal_kind_ids", "has goal_kind_ids, the kinds of its goals"),
+        ("learned_progress", "goal_kind_ids", "has goal_kind_ids, the kinds of its goals"),
         ("progress", "'goal_id'", "has goal_id, and"),
         ("progress+hindsight", "('hindsight', 'goal_id')", "has .'hindsight', 'goal_id'., and"),
     ],

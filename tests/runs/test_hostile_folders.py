@@ -1,5 +1,6 @@
 """A run's folder from elsewhere: nothing in it runs code, leads out of it, or waits for ever."""
 
+import json
 import os
 import shutil
 import signal
@@ -104,8 +105,24 @@ def leaves(path):
     return damage
 
 
-LINK, AWAY = "is a symbolic link", "manifest.json is damaged"
+LINK, AWAY, DAMAGED = "is a symbolic link", "Unsafe archive member", "manifest.json is damaged"
+
+
+def manifest(text):
+    return lambda step, trap: (step / "manifest.json").write_text(text)
+
+
+def settings_of_another_kind(step, trap):
+    about = json.loads((step / "manifest.json").read_text())
+    about["metadata"]["config"] = []
+    (step / "manifest.json").write_text(json.dumps(about))
+
+
 CHECKPOINTS = {
+    "a manifest that is a list": (manifest("[]"), DAMAGED),
+    "a deep manifest": (manifest("[" * 100_000), "nested too deeply"),
+    "a pipe of a manifest": (pipe("manifest.json"), "pipe"),
+    "settings that are a list": (settings_of_another_kind, "'list' object has no attribute"),
     "state of the model": (lambda s, t: link_instead(component(s, "model") / "state", t), LINK),
     "rows of the buffer": (lambda s, t: link_instead(component(s, "buffer") / "rows.tdc", t), LINK),
     "the checkpoint": (whole_checkpoint, LINK),
@@ -169,6 +186,16 @@ def test_a_linked_folder_of_a_run_is_refused(name, run, tmp_path):
     link_instead(run / name, tmp_path / "elsewhere")
     with pytest.raises(ValueError, match=f"{name} is a symbolic link"):
         claim(run)
+
+
+def test_folders_may_be_a_thousand_deep(run):
+    deep = [run]
+    for _ in range(1100):
+        deep.append(deep[-1] / "d")
+        deep[-1].mkdir()
+    claim(run)
+    for folder in reversed(deep[1:]):  # pytest would recurse
+        folder.rmdir()
 
 
 def test_a_run_given_by_a_link_is_the_users_own_wish(run, tmp_path):

@@ -57,7 +57,7 @@ def test_goals_are_written_as_a_partner_writes_them(language):
     ids = sorted(tokens)[:3]
     goals.judge.judge = Says(ids)
     before = steps
-    steps = goals.name(steps)
+    steps = goals.judge(steps)
     after = steps["next"]
     for row in range(4):
         begins = True
@@ -75,7 +75,7 @@ def test_goals_are_written_as_a_partner_writes_them(language):
     assert not first["goal_tokens"][len(kinds) :].any()
     before["goal_id"][0, 0] = 182
     with pytest.raises(ValueError, match=r"goal_id \(.*182, .*must be ids of goals, in \[0, 182\)"):
-        goals.name(before)
+        goals.judge(before)
     assert not {"observation", "actions"} & {*steps.keys(), *after.keys()}
 
 
@@ -94,7 +94,7 @@ def test_the_judge_reads_what_was_played_and_learns_from_rewards_alone(language)
     other = steps.clone()
     other["next", "hindsight", "goal_id"] = torch.zeros_like(other["next", "hindsight", "goal_id"])
     for part in (steps, other):  # whatever the partner names
-        goals.name(part)
+        goals.judge(part)
     assert len(told) == 12
     for t, (words, ids, labels) in enumerate(told):
         assert torch.equal(words, expected[t % 6]) and torch.equal(ids, pursued[:, t % 6])
@@ -111,7 +111,7 @@ def test_it_is_compared_with_the_partner(language):
     steps["next", "hindsight", "goal_id"] = ids
     names = iter([torch.tensor([[9, 7, -1], [-1, -1, -1], [7, -1, -1], [-1, -1, -1]])])
     goals.judge._name = lambda _: next(names)
-    goals.name(steps)
+    goals.judge(steps)
     assert goals.measure(None) == {"judge/precision": 2 / 3, "judge/recall": 2 / 4}
     assert goals.measure(None) == {}
 
@@ -134,7 +134,7 @@ def test_a_game_without_a_partner(language):
     where = {"env_class": f"{__name__}:untaught", "sampling": "uniform", **splits}
     env, goals = made(language, **where)
     first = TensorDictModule(lambda mask: mask.byte().argmax(-1), ["action_mask"], ["action"])
-    after = goals.name(played(env, 12, first))["next", "hindsight"]
+    after = goals.judge(played(env, 12, first))["next", "hindsight"]
     assert after["goal_id"].shape == (4, 12, 4) and (after["goal_id"] < 4).all()
     assert torch.equal(after["goal_id"] >= 0, after["kind"] == 0)
     assert goals.measure(None) == {}
@@ -176,7 +176,7 @@ def test_imagined_goals_are_pursued_and_judged_and_taught_to_nobody(language):
     tokens = language.tokenizer([f" {table[i]}" for i in steps["goal_id"].flatten().tolist()])
     for row, ids in zip(steps["goal_tokens"].flatten(0, 1).tolist(), tokens.input_ids, strict=True):
         assert [i for i in row if i] == [i for i in ids if i in row]
-    goals.name(steps)
+    goals.judge(steps)
     for t, (ids, reached) in enumerate(told):
         own = ~other[:, t]
         assert torch.equal(ids, steps["goal_id"][own, t])

@@ -7,7 +7,7 @@ import pytest
 from run_metrics import read_csv
 
 from torchrl_glam.models import AgentCard, export_agent, load_language_model
-from torchrl_glam.runs.config.viewing import ViewConfig
+from torchrl_glam.runs.config.viewing import EvaluateConfig, ViewConfig
 from torchrl_glam.runs.success import Result
 from torchrl_glam.viewing import choose_game, pool
 
@@ -96,6 +96,16 @@ def test_an_agent_keeps_its_memory_in_another_game_and_its_splits_in_its_own():
     assert (other["memory"], other["env"], other["eval_splits"]) == (64, {}, {"train": {}})
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("eval_splits", {"train": 3}), ("env", []), ("goal_length", "x")]
+)
+def test_settings_of_another_kind_on_a_card_are_named(key, value):
+    with pytest.raises(ValueError, match=r"agent \(\[\['a'\]\]\) must be a folder, or a list"):
+        EvaluateConfig(agent=[["a"]]).check()
+    with pytest.raises(ValueError, match=rf"{key} \(.*\) of the agent's card must be as recipes"):
+        choose_game(ViewConfig(), AgentCard(environment={key: value}))
+
+
 def test_a_language_model_alone_is_evaluated(succeeds, refused):
     options = (*SHORT, "references=false", "output=out")
     said = succeeds("evaluate", "model=tiny", "env=playground", *options)
@@ -108,17 +118,7 @@ def test_a_language_model_alone_is_evaluated(succeeds, refused):
 @pytest.mark.parametrize(
     ("command", "ends", "message"),
     [
-        (
-            "evaluate model=tiny episodes=4 output=file",
-            1,
-            "output ('file') is a file: give a folder",
-        ),
         ("evaluate model=tiny episodes=4 output=linked", 1, "is a symbolic link"),
-        (
-            "watch model=tiny episodes=4 output=file/page.html",
-            1,
-            "output ('file') is a file: give a folder",
-        ),
         ("watch model=tiny episodes=4 output=linked/page.html", 1, "is a symbolic link"),
         ("compare --out file a run", 2, "is a file: give a folder"),
         ("compare --out linked a run", 2, "is a symbolic link"),

@@ -48,10 +48,7 @@ class Run:
 
 
 def read_run(folder: str | Path) -> Run:
-    """Reads a run's folder; a row that is being written does not count yet.
-
-    Args:
-        folder: the run's, of any recipe.
+    """Reads the folder of a run of any recipe; a row that is being written does not count yet.
 
     Raises:
         FileNotFoundError: if there are no metrics in it.
@@ -87,7 +84,11 @@ def describe_run(folder: Path, rows: list[dict[str, float]], record: Mapping[str
 def _read_rows(path: Path) -> list[dict[str, float]]:
     text, rows = read_text(path, most=2**30), []
     whole = text[: text.rfind("\n") + 1]
-    for line, cells in enumerate(csv.DictReader(whole.splitlines()), start=2):
+    try:
+        lines = [*csv.DictReader(whole.splitlines())]
+    except csv.Error as error:
+        raise ValueError(f"{str(path)!r} is no table: {error}") from None
+    for line, cells in enumerate(lines, start=2):
         try:
             row = {name: float(cell) for name, cell in cells.items() if cell}
         except (TypeError, ValueError):

@@ -16,8 +16,8 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        if name.startswith("cpu:"):  # torch takes any number
-            raise RuntimeError("there is one CPU, cpu")
+        if name.startswith(("cpu:", "meta")):  # torch takes any number, and holds no numbers there
+            raise RuntimeError("there is one CPU, cpu, and meta computes nothing")
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         raise ValueError(

@@ -35,14 +35,15 @@ def plain_files(path: Path) -> Iterator[Path]:
     Nothing is opened and no link is followed: a link may lead out of the folder, and reading a pipe
     or a device may never end. The first of these, or of sockets, raises ValueError.
     """
-    kind = kind_of(path)
-    if kind == "file":
-        yield path
-    elif kind == "folder":
-        for child in sorted(path.iterdir()):
-            yield from plain_files(child)
-    elif kind != "nothing":
-        raise ValueError(f"{path} is a {kind}, expected plain files and folders only")
+    left = [path]  # and no recursion: a stranger's folders may be a thousand deep
+    while left:
+        kind = kind_of(path := left.pop())
+        if kind == "file":
+            yield path
+        elif kind == "folder":
+            left += sorted(path.iterdir(), reverse=True)
+        elif kind != "nothing":
+            raise ValueError(f"{path} is a {kind}, expected plain files and folders only")
 
 
 @contextmanager

@@ -123,11 +123,12 @@ def stored_settings(folder: str | Path) -> dict[str, Any]:
     if text.count("[") + text.count("{") > 1_000:  # deep nesting takes minutes to read
         raise ValueError(f"{str(path)!r} is no configuration of a run")
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-            raise ValueError(f"{str(path)!r} has aliases, expected plain settings")
-        settings = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError):
-        settings = None
+        aliases = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text))
+        settings = None if aliases else yaml.safe_load(text)
+    except Exception:  # a tag such as !!timestamp raises what it likes
+        aliases, settings = False, None
+    if aliases:
+        raise ValueError(f"{str(path)!r} has aliases, expected plain settings")
     if not isinstance(settings, dict):
         raise ValueError(f"{str(path)!r} is no configuration of a run")
     return settings

@@ -73,9 +73,11 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
     own = dict(card.environment) if card is not None else {}
     if unknown := sorted(own.keys() - set(ENVIRONMENT)):
         raise ValueError(f"environment of the agent's card has the unknown keys {unknown}")
-    for key in ("env", "eval_splits"):
-        if not isinstance(own.get(key, {}), dict):
-            raise ValueError(f"{key} ({own[key]!r}) of the agent's card must be a dictionary")
+    kinds = {"env": dict, "eval_splits": dict, "env_class": str, "long_texts": str}
+    for key, value in own.items():
+        splits = [*value.values()] if isinstance(value, dict) and key == "eval_splits" else []
+        if not all(isinstance(one, kinds.get(key, (int, type(None)))) for one in [value, *splits]):
+            raise ValueError(f"{key} ({value!r}) of the agent's card must be as recipes take it")
     named = own.get("env_class", OWN_ENV)
     if config.env_class is None:
         refuse_named_env(named, "the agent's card", "env")

@@ -207,7 +207,7 @@ class Generators(GlobalRNGState):
         here = self.state_dict()
         kept = {name: value for name, value in state.items() if name in here}
         if len(kept.get("torch_cuda", ())) != len(here.get("torch_cuda", ())):
-            del kept["torch_cuda"]
+            kept.pop("torch_cuda", None)
         super().load_state_dict(kept)
 
 

@@ -16,6 +16,7 @@ from torchrl_glam.runs.processes.ranks import Ranks
 from torchrl_glam.runs.run_folder import CHECKPOINTS, require_same_config
 
 _PREFIX = "step"
+_DAMAGED = RecursionError, KeyError, TypeError, AttributeError  # by what should be settings
 
 
 class CheckpointManager:
@@ -154,7 +155,8 @@ class CheckpointManager:
 
     def _restore_newest(self, restore: Callable[[Path], Any]) -> int:
         """Restores by the newest step that all processes have and can read, or returns 0."""
-        paths = {int(p.name.split("-")[1]): p for p in self._rotation.checkpoints()}
+        found = self._rotation.directory.glob(f"{_PREFIX}-*")
+        paths = {int(p.name[5:]): p for p in found if p.name[5:].isdecimal()}
         common = set.intersection(*self._ranks.gather(set(paths)))
         problems: list[str] = []
         for step in sorted(common, reverse=True):
@@ -164,7 +166,7 @@ class CheckpointManager:
                 try:
                     _require_plain(path)
                     restore(path)
-                except (CheckpointError, RecursionError, KeyError, TypeError) as error:
+                except (CheckpointError, *_DAMAGED) as error:
                     problem = f"{path.name}: {error}"
             if not self._ranks.any(problem is not None):
                 if problems:
@@ -175,9 +177,8 @@ class CheckpointManager:
                     )
                 return step
             problems.append(problem or f"{path.name}: it is damaged on another process")
-        found = [path.name for path in self._root.glob(f"{_PREFIX}-*")]
-        if problems or found:
-            why = "; ".join(problems) or f"{', '.join(found)}: manifest.json is damaged"
+        if problems:
+            why = "; ".join(problems)
             raise CheckpointError(f"no checkpoint in {str(self._root)!r} can be read: {why}")
         return 0
 
@@ -190,7 +191,10 @@ def _require_plain(path: Path) -> None:
             blocks = getattr(about, "st_blocks", about.st_size)  # of 512 bytes; a hole has none
             if about.st_size > 2**30 and 512 * blocks < about.st_size // 100:
                 raise ValueError(f"{file.name} of {about.st_size:,} bytes is all but empty")
-        read_json(path / "manifest.json")
+        if not isinstance(read_json(path / "manifest.json"), dict):
+            raise ValueError("manifest.json is damaged")
+    except FileNotFoundError:
+        raise CheckpointError("manifest.json is damaged: there is none") from None
     except (ValueError, OSError) as error:
         raise CheckpointError(str(error)) from None
 

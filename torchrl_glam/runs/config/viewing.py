@@ -39,11 +39,7 @@ class ViewConfig(Rules):
     max_tokens_per_pass: int = 32_768
 
     def check(self) -> None:
-        """Refuses values out of range; with neither agent nor model, takes the embedded agent.
-
-        Raises:
-            ValueError: naming the key, its value and what was expected.
-        """
+        """See ``RecipeConfig.check``; with neither agent nor model, takes the embedded agent."""
         if self.language_model is not None:
             expected = f"be null with model ({self.language_model})"
             self.require("agent", self.agent is None, expected)
@@ -92,8 +88,9 @@ class EvaluateConfig(ViewConfig):
         self.within(1, 1_000_000, "episodes")
         self.filled("output")
         whole = all(isinstance(folder, str) and folder for folder in self.agents)
-        some = self.agent is None or (self.agents and len(set(self.agents)) == len(self.agents))
-        self.require("agent", whole and bool(some), "be a folder, or a list of folders that differ")
+        some = self.agent is None or 0 < len(self.agents)
+        differ = whole and some and len(set(self.agents)) == len(self.agents)
+        self.require("agent", differ, "be a folder, or a list of folders that differ")
         for key in ("objects", "splits", "modes"):
             given = getattr(self, key)
             listed = given is None or 0 < len(given) == len(set(given))
