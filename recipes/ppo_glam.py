@@ -71,7 +71,7 @@ def main(cfg: PPOGLAMConfig) -> None:
         optimizer = ClippedAdam(groups, max_grad_norm=config.max_grad_norm, group=run.ranks.group)
 
         # 3. Rollouts, as rows of finished runs, and again under goals that they reached
-        collector = run.collect(env, policy, goals.name)
+        collector = run.collect(env, policy, goals.judge)
         to_rows = Compose(HindsightTransform("none" if config.hindsight == "none" else "all"))
         if config.hindsight == "aligned":  # inverse transforms run last to first
             to_rows.append(SubgoalFilter(run.game.is_subgoal))

@@ -140,7 +140,7 @@ def main(cfg: SACGLAMConfig) -> None:
     with Run(config, "sac_glam", record=RunRecord) as run:
         agent = make_agent(run, config)
         buffer = make_buffer(run.mine, run.game)
-        collector = run.collect(agent.env, agent.explorer, agent.goals.name)
+        collector = run.collect(agent.env, agent.explorer, agent.goals.judge)
         run.keeps(**agent.kept, buffer=buffer, collector=collector, goals=agent.goals)
 
         heads = agent.loss.policy_and_values

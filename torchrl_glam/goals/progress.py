@@ -87,14 +87,9 @@ class ProgressGoals(GoalSampler):
 class KindProgressGoals(ProgressGoals):
     """Draws kinds of goals whose success changes, and goals of a kind uniformly.
 
-    The baseline with expert knowledge: all episodes of a kind count together. Uniform draws are of
-    kinds, too, unless ``shares`` says otherwise.
-
-    Args:
-        goal_texts: table of goals, such as ``env.goal_texts``.
-        kinds: kind of each goal, integers ``[G]``, such as ``env.goals.kind_ids``.
-        window: last episodes of each kind that count. Default: 100.
-        **settings: those of :class:`~torchrl_glam.goals.GoalSampler`.
+    The baseline with expert knowledge: all episodes of a kind count together, and ``kinds`` must be
+    given. Uniform draws are of kinds, too, unless ``shares`` says otherwise. Other arguments are
+    those of :class:`~torchrl_glam.goals.ProgressGoals`.
 
     Examples:
         >>> table = ["Grasp a cow", "Grow a cow", "Grow a rose"]

@@ -231,9 +231,7 @@ def _check_kinds(
 class UniformGoals(GoalSampler):
     """Draws goals uniformly, or kinds in given shares: the baseline.
 
-    Args:
-        goal_texts: table of goals, such as ``env.goal_texts``.
-        **settings: ``kinds``, ``shares``, ``seed`` of :class:`~torchrl_glam.goals.GoalSampler`.
+    Arguments are those of :class:`~torchrl_glam.goals.GoalSampler`.
 
     Examples:
         >>> UniformGoals(["Grasp", "Grow"], kinds=[0, 1], shares=[0.0, 1.0]).sample(3)

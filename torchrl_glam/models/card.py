@@ -95,7 +95,9 @@ class AgentCard:
         require("template", isinstance(self.template, PromptTemplate), "a PromptTemplate")
         whole = "from 1 to 1048576"
         require("hidden_sizes", fits, f"a list of at most 64 whole numbers {whole}")
-        require("num_actions", actions is None or _is_whole(actions), f"a whole number {whole}")
+        known = _is_whole(actions) or (actions is None and self.critic != "observation")
+        slots = f"a whole number {whole}, or None for a critic of another input than 'observation'"
+        require("num_actions", known, slots)
         require("num_critics", _is_whole(self.num_critics, 0, 64), "a whole number from 0 to 64")
         require("load_in_4bit", isinstance(self.load_in_4bit, bool), "true or false")
         for key, most in (("model", 4_096), ("pretraining", 1_000)):
@@ -104,11 +106,6 @@ class AgentCard:
         for key, choices in _CHOICES.items():
             require(key, getattr(self, key) in choices, f"one of {choices}")
         self.hidden_sizes = tuple(sizes)
-        if actions is None and self.critic == "observation":
-            raise ValueError(
-                "num_actions (None) must be a whole number with critic 'observation', whose heads "
-                "have that many outputs"
-            )
 
     def write(self, folder: str | Path) -> None:
         """Writes ``agent.json``; what has no place in JSON raises TypeError."""

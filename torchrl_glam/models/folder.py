@@ -150,14 +150,6 @@ def _read(folder: Path, name: str) -> dict:
     return value if isinstance(value, dict) else {}
 
 
-def find_adapters(folder: Path) -> Path | None:
-    """The folder, resolved, if it holds adapters alone; None for anything else."""
-    if not folder.is_dir():
-        return None
-    check_folder(folder, weights=True)
-    return folder.resolve() if (folder / ADAPTERS).exists() else None
-
-
 def adapter_base(folder: Path, embedded: Collection[str] = ()) -> str:
     """The model that adapters go on, to be loaded from where it is on this machine.
 

@@ -12,10 +12,10 @@ from safetensors import SafetensorError
 
 from torchrl_glam._files import shorten
 from torchrl_glam.models.folder import (
+    ADAPTERS,
     adapter_base,
     adapter_settings,
     check_folder,
-    find_adapters,
     put_adapters,
     without_current_folder,
 )
@@ -84,7 +84,10 @@ def load_language_model(
         >>> model.config.is_encoder_decoder
         True
     """
-    adapters = None if is_embedded(name) else find_adapters(Path(name))
+    adapters = None
+    if not is_embedded(name) and (folder := Path(name)).is_dir():
+        check_folder(folder, weights=True)
+        adapters = folder.resolve() if (folder / ADAPTERS).exists() else None
     if adapters is not None and lora is not None:
         raise ValueError(
             f"lora cannot be given for model ({str(name)!r}), which holds adapters already: train "

@@ -1,44 +1,9 @@
 """Checks of the losses' arguments and inputs: what is wrong, where, and what to do."""
 
-import math
 from collections.abc import Sequence
 
 from tensordict import NestedKey
 from torch import Tensor, nn
-
-
-def check_arguments(
-    critics: list[nn.Module],
-    num_actions: int,
-    alphas: tuple[float, float],
-    target_entropy: float,
-    munchausen: float,
-) -> None:
-    """Refuses arguments of SACGLAMLoss alone that are out of range."""
-    require(num_actions >= 1, "num_actions", num_actions, "be at least 1: the candidate slots")
-    for name, alpha in zip(("alpha_init", "alpha_end"), alphas, strict=True):
-        require(0.0 < alpha < math.inf, name, alpha, "be positive and finite")
-    is_number = isinstance(target_entropy, (int, float))  # which TorchRL's "auto" is not
-    require(is_number, "target_entropy", target_entropy, "be a number of nats")
-    most = math.log(num_actions)
-    bounds = f"lie in [0, log(num_actions)] = [0, {most:.4g}] nats"
-    require(0.0 <= target_entropy <= most, "target_entropy", target_entropy, bounds)
-    require(0.0 <= munchausen < 1.0, "munchausen", munchausen, "be in [0, 1): a share")
-    if not critics or len({id(critic) for critic in critics}) != len(critics):
-        raise ValueError(
-            f"critic must be one module or several distinct ones, got {len(critics)} with "
-            f"{len({id(critic) for critic in critics})} distinct: equal critics stay equal."
-        )
-
-
-def check_ppo_arguments(
-    objective: str, clip_center: str, clip_epsilon: float, kl_coeff: float
-) -> None:
-    """Refuses arguments of PPOGLAMLoss alone that are out of range."""
-    _require_one_of("objective", objective, "clip", "kl")
-    _require_one_of("clip_center", clip_center, "one", "behaviour")
-    require(0.0 < clip_epsilon < 1.0, "clip_epsilon", clip_epsilon, "be in (0, 1): a share")
-    require(0.0 <= kl_coeff < math.inf, "kl_coeff", kl_coeff, "be at least 0 and finite")
 
 
 def require(fits: bool, name: str, value: object, expected: str) -> None:
@@ -47,14 +12,14 @@ def require(fits: bool, name: str, value: object, expected: str) -> None:
         raise ValueError(f"{name} ({value!r}) must {expected}.")
 
 
-def _require_one_of(name: str, value: str, *known: str) -> None:
+def require_one_of(name: str, value: str, *known: str) -> None:
     require(value in known, name, value, f"be {' or '.join(map(repr, known))}")
 
 
 def check_common(actor: nn.Module, loss_function: str, reduction: str) -> None:
     """Refuses arguments of any loss that are out of range."""
-    _require_one_of("loss_function", loss_function, "l2", "l1", "smooth_l1")
-    _require_one_of("reduction", reduction, "mean", "sum", "none")
+    require_one_of("loss_function", loss_function, "l2", "l1", "smooth_l1")
+    require_one_of("reduction", reduction, "mean", "sum", "none")
     if next(actor.parameters(), None) is not None:
         raise ValueError(
             "actor must have no parameters, since no optimizer group would train them: scores "

@@ -197,9 +197,6 @@ class ClippedAdam(GatheringOptimizer):
             together, as the group ``"all"``.
         max_grad_norm, group: those of :class:`GatheringOptimizer`.
 
-    Raises:
-        ValueError: if ``max_grad_norm`` is not positive.
-
     Examples:
         >>> from tensordict import TensorDict
         >>> weight = nn.Parameter(torch.ones(2))

@@ -120,7 +120,10 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
         reduction: str = "mean",
     ) -> None:
         _checks.check_common(actor, loss_function, reduction)
-        _checks.check_ppo_arguments(objective, clip_center, clip_epsilon, kl_coeff)
+        _checks.require_one_of("objective", objective, "clip", "kl")
+        _checks.require_one_of("clip_center", clip_center, "one", "behaviour")
+        _checks.require(0.0 < clip_epsilon < 1.0, "clip_epsilon", clip_epsilon, "be in (0, 1)")
+        _checks.require(0.0 <= kl_coeff < torch.inf, "kl_coeff", kl_coeff, "be at least 0, finite")
         super().__init__()
         self.objective, self.clip_center = objective, clip_center
         self.share_trunk(trunk)

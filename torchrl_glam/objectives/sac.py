@@ -23,6 +23,7 @@ from torchrl.objectives import DiscreteSACLoss
 from torchrl.objectives.utils import ValueEstimators, distance_loss
 
 from torchrl_glam.objectives import _checks, functional
+from torchrl_glam.objectives._checks import require
 from torchrl_glam.objectives.trunk import SharedTrunk, enough, state_keys
 
 
@@ -115,7 +116,20 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         critics = [critic] if isinstance(critic, nn.Module) else list(critic)
         alphas = alpha_init, alpha_init if alpha_end is None else alpha_end
         _checks.check_common(actor, loss_function, reduction)
-        _checks.check_arguments(critics, num_actions, alphas, target_entropy, munchausen)
+        require(num_actions >= 1, "num_actions", num_actions, "be at least 1: the candidate slots")
+        for name, alpha in zip(("alpha_init", "alpha_end"), alphas, strict=True):
+            require(0.0 < alpha < math.inf, name, alpha, "be positive and finite")
+        is_number = isinstance(target_entropy, (int, float))  # which TorchRL's "auto" is not
+        require(is_number, "target_entropy", target_entropy, "be a number of nats")
+        most = math.log(num_actions)
+        bounds = f"lie in [0, log(num_actions)] = [0, {most:.4g}] nats"
+        require(0.0 <= target_entropy <= most, "target_entropy", target_entropy, bounds)
+        require(0.0 <= munchausen < 1.0, "munchausen", munchausen, "be in [0, 1): a share")
+        if not critics or len({id(critic) for critic in critics}) != len(critics):
+            raise ValueError(
+                f"critic must be one module or several distinct ones, got {len(critics)} with "
+                f"{len({id(critic) for critic in critics})} distinct: equal critics stay equal."
+            )
         super().__init__(
             actor,
             critics[0],

@@ -4,7 +4,6 @@ from itertools import compress
 from typing import NamedTuple
 
 import torch
-from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
 from torchrl_glam.text import decode_text, draw_admissible
@@ -53,20 +52,17 @@ def record_play(env: EnvBase, num_steps: int, seed: int = 0) -> list[Move]:
     generator = torch.Generator().manual_seed(seed)
     env.set_seed(seed)
     state = env.reset()
-    rounds = []
+    rounds, keys = [], ("goal", "observation", "actions", ("next", "observation"))
     for _ in range(-(-num_steps // state.numel())):
         mask = state["action_mask"]
         action = draw_admissible(mask.cpu(), generator)
         step, state = env.step_and_maybe_reset(state.set("action", action.to(mask.device)))
-        rounds.append(_in_words(step))
+        texts = (decode_text(step[key]) for key in keys)
+        played = zip(*texts, mask.tolist(), action.tolist(), strict=True)
+        rounds.append(
+            [
+                Move(goal, observation, [*compress(actions, allowed)], actions[chosen], after)
+                for goal, observation, actions, after, allowed, chosen in played
+            ]
+        )
     return [move for moves in zip(*rounds, strict=True) for move in moves]
-
-
-def _in_words(step: TensorDictBase) -> list[Move]:
-    keys = ("goal", "observation", "actions", ("next", "observation"))
-    texts = (decode_text(step[key]) for key in keys)
-    played = zip(*texts, step["action_mask"].tolist(), step["action"].tolist(), strict=True)
-    return [
-        Move(goal, observation, [*compress(actions, allowed)], actions[chosen], after)
-        for goal, observation, actions, after, allowed, chosen in played
-    ]

@@ -1,39 +1,13 @@
 """Checks of the replay transforms: settings out of range, and data of another form."""
 
-import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from tensordict import NestedKey, TensorDictBase, is_leaf_nontensor
 from torchrl.envs.transforms import Transform
 
-from torchrl_glam.replay.strategies import STRATEGIES
-
 _SLACK = 1e-4  # of the distance between the two rewards of a scale
-
-
-def check_settings(
-    relabel: str,
-    strategy: str | Callable,
-    goals_per_transition: int | None,
-    scale: tuple[float, float],
-) -> None:
-    """Refuses unknown names and numbers out of range."""
-    if relabel not in ("all", "none"):
-        raise ValueError(f'relabel ({relabel!r}) must be "all" or "none".')
-    if strategy not in STRATEGIES and not callable(strategy):
-        raise ValueError(f"strategy ({strategy!r}) must be in {list(STRATEGIES)}, or a function.")
-    if goals_per_transition is not None and goals_per_transition < 1:
-        raise ValueError(
-            f"goals_per_transition ({goals_per_transition}) must be at least 1; "
-            'relabel="none" goes without hindsight.'
-        )
-    if len(scale) != 2 or not -math.inf < scale[0] < scale[1] < math.inf:
-        raise ValueError(
-            f"reward_scale ({scale}) must be two finite numbers: the reward of a step that does "
-            "not reach its goal, and a larger one of a step that does."
-        )
 
 
 def check_in_buffer(transform: Transform) -> None:

@@ -109,7 +109,7 @@ class StepLog:
         return (self._track[: self.length] >= 0).nonzero().squeeze(-1)
 
     def _make_room(self, steps: dict[NestedKey, torch.Tensor], track: torch.Tensor) -> None:
-        """Moves pending steps together, or into a larger log, so that more steps fit."""
+        """Moves pending steps into a new log, so that more steps fit."""
         if self._track.device != track.device:  # new, or restored on another device
             self._track, self._done = self._track.to(track.device), self._done.to(track.device)
             self.steps = {key: value.to(track.device) for key, value in self.steps.items()}
@@ -119,18 +119,13 @@ class StepLog:
         if self.steps and self.length + track.shape[0] <= self._track.shape[0]:
             return
         kept = self.alive()
-        needed = kept.shape[0] + track.shape[0]
+        size = max(_GROWTH * (kept.shape[0] + track.shape[0]), _SMALLEST_LOG)
         self._heard = int((kept < self._heard).sum())
         self._begin = self.length = kept.shape[0]
-        if not self.steps or 2 * needed > self._track.shape[0]:
-            size = max(_GROWTH * needed, _SMALLEST_LOG)
-            self.steps = {
-                key: _moved(self.steps.get(key, x[:0]), kept, size) for key, x in steps.items()
-            }
-            self._track, self._done = (_moved(x, kept, size) for x in (self._track, self._done))
-        else:
-            for x in (*self.steps.values(), self._track, self._done):
-                x[: kept.shape[0]] = x.index_select(0, kept)
+        self.steps = {
+            key: _moved(self.steps.get(key, x[:0]), kept, size) for key, x in steps.items()
+        }
+        self._track, self._done = (_moved(x, kept, size) for x in (self._track, self._done))
 
     def _forget_unheard(self) -> None:
         """Lets trajectories go that nothing was added to since this was last done."""

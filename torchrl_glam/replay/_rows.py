@@ -1,7 +1,6 @@
 """The entries of a collector's batch that rows of a replay buffer hold."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from tensordict import NestedKey, TensorDictBase, unravel_key
 
@@ -11,35 +10,22 @@ def under_next(key: NestedKey) -> NestedKey:
     return unravel_key(("next", key))
 
 
-class Layout(NamedTuple):
-    """The part of each of a batch's entries in the rows."""
+def entries_of_rows(
+    batch: TensorDictBase, left_out: Sequence[NestedKey], goals: Mapping[NestedKey, NestedKey]
+) -> tuple[list[NestedKey], dict[NestedKey, list[NestedKey]]]:
+    """The entries of a batch that rows hold; and the goals named, each with those it replaces.
 
-    given: frozenset[NestedKey]
-    gathered: list[NestedKey]  # until the episode ends
-    emitted: list[NestedKey]  # by rows
-    # The goals named, each with the entries of rows that say the same of the goal pursued.
-    goals: dict[NestedKey, list[NestedKey]]
-
-    @classmethod
-    def of(
-        cls,
-        batch: TensorDictBase,
-        left_out: Sequence[NestedKey],
-        goals: Mapping[NestedKey, NestedKey],
-    ) -> "Layout":
-        """Decides it.
-
-        ``left_out`` are entries, and groups of them, that rows do not hold. ``goals`` are entries
-        that say which goal is pursued, at the root or under ``"next"``, each with the entry of the
-        goals named that replaces it; where that is not given, the entry is left out.
-        """
-        given = frozenset(batch.keys(True, True))
-        stale = [key for key, named in goals.items() if named not in given]
-        left_out = [*left_out, *goals.values(), *stale, *map(under_next, stale)]
-        emitted = list(batch.exclude(*left_out).keys(True, True))
-        replaced: dict[NestedKey, list[NestedKey]] = {}
-        for key, named in goals.items():
-            places = [place for place in (key, under_next(key)) if place in emitted]
-            if places:
-                replaced.setdefault(named, []).extend(places)
-        return cls(given, [*emitted, *replaced], emitted, replaced)
+    ``left_out`` are entries, and groups of them, that rows do not hold. ``goals`` are entries that
+    say which goal is pursued, at the root or under ``"next"``, each with the entry of the goals
+    named that replaces it; where that is not given, the entry is left out.
+    """
+    given = frozenset(batch.keys(True, True))
+    stale = [key for key, named in goals.items() if named not in given]
+    left_out = [*left_out, *goals.values(), *stale, *map(under_next, stale)]
+    emitted = list(batch.exclude(*left_out).keys(True, True))
+    replaced: dict[NestedKey, list[NestedKey]] = {}
+    for key, named in goals.items():
+        places = [place for place in (key, under_next(key)) if place in emitted]
+        if places:
+            replaced.setdefault(named, []).extend(places)
+    return emitted, replaced

@@ -3,6 +3,7 @@
 Notation: *B batch size of a collector's tensordict, H slots for named goals, M rows emitted.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from torchrl.envs.transforms import Transform
 
 from torchrl_glam.replay import _checks
 from torchrl_glam.replay._episodes import Episodes, StepLog
-from torchrl_glam.replay._rows import Layout, under_next
+from torchrl_glam.replay._rows import entries_of_rows, under_next
 from torchrl_glam.replay.strategies import (
     STRATEGIES,
     Copies,
@@ -107,10 +108,23 @@ class HindsightTransform(Transform):
         trajectory_key: NestedKey = ("collector", "traj_ids"),
     ) -> None:
         super().__init__()
-        _checks.check_settings(relabel, strategy, goals_per_transition, reward_scale)
+        if relabel not in ("all", "none"):
+            raise ValueError(f'relabel ({relabel!r}) must be "all" or "none".')
+        if not callable(strategy) and strategy not in [*STRATEGIES]:
+            raise ValueError(f"strategy ({strategy!r}) must be in {[*STRATEGIES]}, or a function.")
+        if goals_per_transition is not None and goals_per_transition < 1:
+            raise ValueError(
+                f"goals_per_transition ({goals_per_transition}) must be at least 1; "
+                'relabel="none" goes without hindsight.'
+            )
+        if len(reward_scale) != 2 or not -math.inf < reward_scale[0] < reward_scale[1] < math.inf:
+            raise ValueError(
+                f"reward_scale ({reward_scale}) must be two finite numbers: the reward of a step "
+                "that does not reach its goal, and a larger one of a step that does."
+            )
         self.relabel = relabel
         self.strategy = strategy
-        self._copies_of = STRATEGIES.get(strategy, strategy)
+        self._copies_of = strategy if callable(strategy) else STRATEGIES[strategy]
         self.goals_per_transition = goals_per_transition
         self._rng = torch.Generator().manual_seed(seed)
         self.capacity = capacity
@@ -139,7 +153,7 @@ class HindsightTransform(Transform):
             self._replaced = {unravel_key(k): under_next((hindsight_key, k)) for k in goal_entries}
             self._replaced[self.goal_key] = self.hindsight_goal_key
             self._replaced[self.kind_key] = self.hindsight_kind_key
-        self._layout: Layout | None = None
+        self._given: frozenset[NestedKey] = frozenset()  # entries of the last batch
         self._log = StepLog()
         self._num_envs: int | None = None  # where rows stand for environments
 
@@ -210,12 +224,13 @@ class HindsightTransform(Transform):
                 "use one transform per collector, or clear() it, which forgets the pending steps."
             )
         entries = dict(batch.items(True, True))
-        if self._layout is None or self._layout.given != entries.keys():
-            self._layout = Layout.of(batch, self._left_out, self._replaced)
+        if self._given != entries.keys():
+            self._given = frozenset(entries)
+            self._emitted, self._goals = entries_of_rows(batch, self._left_out, self._replaced)
             _checks.warn_of_strings(batch)
         steps = {
             key: entries[key].to(done.device).flatten(0, batch.ndim - 1)
-            for key in self._layout.gathered
+            for key in (*self._emitted, *self._goals)
         }
         if counted is not None:
             steps = {key: value[counted] for key, value in steps.items()}
@@ -223,7 +238,7 @@ class HindsightTransform(Transform):
         if self.relabel != "none":
             _checks.check_rewards(steps[self.reward_key], self.reward_scale)
             kinds = steps[self.hindsight_kind_key]
-            for named, places in self._layout.goals.items():
+            for named, places in self._goals.items():
                 for key in places:
                     _checks.check_named(steps[key], steps[named], kinds, key, named)
         self._log.append(steps, track, done)
@@ -267,7 +282,7 @@ class HindsightTransform(Transform):
             total -= int(is_context.sum())
         _checks.check_capacity(total, self.capacity)
         rows = self._copy(torch.cat([slots, repeated]), begin)
-        for key, replaced in self._layout.goals.items():
+        for key, replaced in self._goals.items():
             values = self._log.steps[key][named_at].index_select(0, copy)
             for entry in map(rows.get, replaced):
                 entry[begin:] = values.to(entry.dtype)
@@ -287,7 +302,7 @@ class HindsightTransform(Transform):
         """Rows [M] of the steps in these slots, int64 [M], hindsight from the row ``begin`` on."""
         steps = self._log.steps
         rows = TensorDict(
-            {key: steps[key].index_select(0, slots) for key in self._layout.emitted},
+            {key: steps[key].index_select(0, slots) for key in self._emitted},
             batch_size=slots.shape,
             device=slots.device,
         )

@@ -133,28 +133,23 @@ def play_randomly(env: EnvBase, *, seconds: float = 60.0) -> Result:
 
 
 def evaluate_splits(
-    policy: Callable[[TensorDictBase], TensorDictBase],
-    envs: Mapping[str, EnvBase],
-    *,
-    seed: int,
-    ranks: Ranks | None = None,
+    policy: Callable[[TensorDictBase], TensorDictBase], envs: Mapping[str, EnvBase], ranks: Ranks
 ) -> dict[str, float]:
-    """:func:`evaluate`, sampled and greedy, on several environments.
+    """:func:`evaluate`, sampled and greedy, on several environments, with :data:`EVAL_SEED`.
 
     Several processes take turns, an environment and mode each, and all get all results.
 
     Args:
         policy: writes the action.
         envs: environments by name, such as ``"train"`` and ``"test"`` for the splits of goals.
-        seed: of environments and policy.
-        ranks: the processes. Default: None, this one alone.
+        ranks: the processes.
 
     Returns:
         Results under ``eval/<name>/sampled/...`` and ``eval/<name>/greedy/...``.
     """
-    out, ranks = {}, ranks or Ranks()
+    out = {}
     jobs = [(name, mode) for name in envs for mode in ("sampled", "greedy")]
     for name, mode in jobs[ranks.rank :: ranks.size]:
-        results = evaluate(policy, envs[name], seed=seed, deterministic=mode == "greedy")
+        results = evaluate(policy, envs[name], seed=EVAL_SEED, deterministic=mode == "greedy")
         out |= {f"eval/{name}/{mode}/{key}": value for key, value in results.items()}
     return {name: value for part in ranks.gather(out) for name, value in part.items()}

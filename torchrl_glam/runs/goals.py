@@ -52,11 +52,8 @@ class PursuedGoals:
     """Chooses the goals of training by a sampler, which is told of the episodes that end.
 
     With ``goals=uniform`` there is no sampler: the environment draws its goals itself, and nothing
-    is told or saved. With ``+hindsight`` goals named in hindsight count as episodes that reached
-    them. The sampler is updated after every step of all instances; in a quarter of a run the
-    share of uniform draws falls most of its way. ``learned_progress`` predicts from a first state
-    of every goal. With ``hindsight_by=judge`` a judge names what was reached, and with
-    ``imagined`` goals are pursued, too, that are composed from the words of the environment's.
+    is told or saved. The sampler is updated after every step of all instances. "Choosing goals" in
+    the documentation says what the other values do, and ``hindsight_by`` and ``imagined``.
 
     Args:
         config: the run's configuration.
@@ -124,7 +121,8 @@ class PursuedGoals:
     def _check(self, config: RecipeConfig, game: EnvDescription) -> None:
         needs = {"goal_texts, a table of goals": game.goal_texts}
         needs |= {str(key): key in game.entries for key in self.keys}
-        if self._kind == "kind_progress":
+        several = self._kind == "learned_progress" or config.hindsight_by == "judge"
+        if self._kind == "kind_progress" or (several and len(game.goal_kinds) > 1):
             needs["goal_kind_ids, the kinds of its goals"] = game.goal_kind_ids is not None
         for need, met in needs.items():
             if not met:
@@ -219,10 +217,6 @@ class PursuedGoals:
             self.sampler.use(self._used[part])
             self._part = part
 
-    def name(self, steps: TensorDictBase) -> TensorDictBase:
-        """Writes the goals that steps ``[num_envs, T]`` reached, where a judge names them."""
-        return steps if self.judge is None else self.judge(steps)
-
     def update(self, steps: TensorDictBase) -> None:
         """Tells the sampler of the episodes that end in steps ``[num_envs, T]``."""
         if self.sampler is None:
@@ -244,14 +238,7 @@ class PursuedGoals:
         self._exchange()
 
     def measure(self, policy: Callable[[TensorDictBase], TensorDictBase]) -> dict[str, float]:
-        """Compares predicted success with that of 64 episodes of each kind of goals.
-
-        Returns:
-            ``goals/predicted/<kind>``, ``goals/measured/<kind>``, and ``goals/error``, the mean
-            over the kinds of their distance, if the sampler predicts; what a judge measures; and
-            ``imagined/pursued`` and ``imagined/reached``, the share of the episodes since the last
-            call that pursued imagined goals, and the share of these that reached them.
-        """
+        """The metrics ``goals/…``, ``imagined/…`` and ``judge/…`` of the page "Choosing goals"."""
         judged = {} if self.judge is None else self.judge.measure()
         ended, other, reached = self._counts
         self._counts = [0, 0, 0]

@@ -106,13 +106,9 @@ class JudgedGoals:
         return ids.where(named, -1)
 
     def measure(self) -> dict[str, float]:
-        """Compares with the social partner, if there is one, since the last call.
+        """``judge/precision`` and ``judge/recall`` since the last call, where there is a partner.
 
         A goal that is named after another step than the partner's counts as wrong.
-
-        Returns:
-            ``judge/precision``, the share of goals named that the partner named after the same
-            step; ``judge/recall``, the share of the partner's that the judge named.
         """
         right, named, reached = self._counts.tolist()
         self._counts.zero_()

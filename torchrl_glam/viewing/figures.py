@@ -130,11 +130,7 @@ def write_results(results: Sequence[Result], path: str | Path) -> None:
 def plot_results(results: Sequence[Result], path: str | Path) -> None:
     """Draws success with its intervals: by goal kind, or by objects where there are several.
 
-    A panel for each split of goals.
-
-    Args:
-        results: the results.
-        path: PNG to write.
+    A panel for each split of goals, in a PNG.
     """
     from matplotlib import rc_context  # slow to import
     from matplotlib.figure import Figure

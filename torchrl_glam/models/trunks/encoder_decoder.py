@@ -10,7 +10,6 @@ positions by index, so they are told otherwise:
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from inspect import signature
 
 import torch
@@ -58,12 +57,16 @@ class EncoderDecoderTrunk(CandidateTrunk):
             allowed, bias = trie.ancestors.unsqueeze(1), self._bias_by_depth(trie)
             bias = torch.where(allowed, bias, torch.finfo(bias.dtype).min)
             return read_t5(model, prompt, prompt_mask, trie.tokens, bias)
-        seen = self._prompt_attention(prompt_mask)
+        # With a plain mask, transformers asks on the host whether anything is masked, which waits
+        # for the GPU. Encoders with windows need the plain mask.
+        sdpa = model.config._attn_implementation == "sdpa" and not self.turning_points
+        seen = prompt_mask[:, None, None] if sdpa else prompt_mask.long()
         encoded = model.get_encoder()(input_ids=prompt, attention_mask=seen).last_hidden_state
         decoder = model.get_decoder()
         # Some models give padding a position of its own: that of the slots without a node.
         tokens = trie.tokens.where(trie.valid, 1 if self.prompt.pad_id == 0 else 0)
-        told = {"position_ids": trie.depth} if _takes_positions(type(decoder)) else {}
+        taken = signature(type(decoder).forward).parameters
+        told = {"position_ids": trie.depth} if "position_ids" in taken else {}
         with _positions_by_depth(decoder, trie.depth):
             return decoder(
                 input_ids=tokens,
@@ -73,14 +76,6 @@ class EncoderDecoderTrunk(CandidateTrunk):
                 encoder_attention_mask=seen,
                 use_cache=False,
             ).last_hidden_state
-
-    def _prompt_attention(self, prompt_mask: Tensor) -> Tensor:
-        """For sdpa ``[B, 1, 1, T]``: with a plain mask, transformers asks on the host whether
-        anything is masked, which waits for the GPU. Encoders with windows need the plain mask."""
-        config = self.base_model.config
-        if config._attn_implementation == "sdpa" and not self.turning_points:
-            return prompt_mask[:, None, None]
-        return prompt_mask.long()
 
     def _trie_attention(self, trie: CandidateTrie, dtype: torch.dtype) -> Tensor:
         """Additive mask ``[B, heads or 1, N, N]``: ancestors only.
@@ -125,11 +120,6 @@ class EncoderDecoderTrunk(CandidateTrunk):
         start = torch.full_like(candidate[:, :1], self._start_id())
         decoder_ids = torch.cat([start, candidate], -1)
         return self.base_model(input_ids=prompt, decoder_input_ids=decoder_ids).logits
-
-
-@cache
-def _takes_positions(decoder: type[nn.Module]) -> bool:
-    return "position_ids" in signature(decoder.forward).parameters
 
 
 def _positions_by_depth(decoder: nn.Module, depth: Tensor) -> AbstractContextManager:

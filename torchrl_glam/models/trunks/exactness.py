@@ -221,28 +221,19 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 def _undisturbed(trunk: CandidateTrunk) -> Iterator[None]:
     """Within it: no dropout, float32, exact products. Weights are the same tensors after it."""
     model, half = trunk.model, (torch.bfloat16, torch.float16)
-    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
-    precisions = [backend.fp32_precision for backend in backends]
     device = trunk.base_model.get_input_embeddings().weight.device
-    values = [(v, v.data) for v in (*model.parameters(), *model.buffers()) if v.dtype in half]
-    dtypes = [(module, getattr(module, "compute_dtype", None)) for module in model.modules()]
-    quantised = [(module, dtype) for module, dtype in dtypes if dtype in half]
-    try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
-        for value, data in values:
-            value.data = data.float()
-        for module, _ in quantised:
-            module.compute_dtype = torch.float32
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    halves = [v for v in (*model.parameters(), *model.buffers()) if v.dtype in half]
+    quantised = [m for m in model.modules() if getattr(m, "compute_dtype", None) in half]
+    changes = [(backend, "fp32_precision", "ieee") for backend in backends]
+    changes += [(value, "data", value.data.float()) for value in halves]
+    changes += [(module, "compute_dtype", torch.float32) for module in quantised]
+    with ExitStack() as stack:
+        for owner, name, value in changes:
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
         with without_dropout(model), torch.autocast(device.type, enabled=False):
             yield
-    finally:
-        for backend, precision in zip(backends, precisions, strict=True):
-            backend.fp32_precision = precision
-        for value, data in values:
-            value.data = data
-        for module, dtype in quantised:
-            module.compute_dtype = dtype
 
 
 def _as_if_trained(base: nn.Module, size: float) -> AbstractContextManager[None]:

@@ -124,9 +124,6 @@ def checkpoint_layers(model: nn.Module) -> None:
 @cache
 def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
     def forward(self, *args, **kwargs):
-        run = partial(kind.forward, self, **kwargs)
-        if not torch.is_grad_enabled():
-            return run(*args)
-        return checkpoint(run, *args, use_reentrant=False)
+        return checkpoint(partial(kind.forward, self, **kwargs), *args, use_reentrant=False)
 
     return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})

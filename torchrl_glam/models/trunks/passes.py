@@ -96,8 +96,7 @@ def in_passes(
     parts = []
     for rows in passes:
         part = [value[rows] for value in inputs]
-        again = torch.is_grad_enabled()
-        parts.append(checkpoint(read, *part, use_reentrant=False) if again else read(*part))
+        parts.append(checkpoint(read, *part, use_reentrant=False))
     back = torch.argsort(torch.cat(passes))
     return tuple(
         None if values[0] is None else torch.cat(values)[back]

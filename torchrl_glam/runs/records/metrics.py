@@ -84,12 +84,7 @@ class MetricsTable:
                 self._attempt(destination, logger.log_scalar, key, value, step=step)
 
     def write_page(self, references: References | None = None) -> None:
-        """Writes ``report.html`` if it is time to, or keeps ``references`` and writes it with them.
-
-        Args:
-            references: success of other policies by name, with the ends of its interval if they
-                are known. Default: none.
-        """
+        """Writes the page as :meth:`torchrl_glam.report.record.RunRecord.write` does, if any."""
         if self._record is not None:
             page = str(self.path.with_name(PAGE))
             self._attempt(page, self._record.write, self.rows, references)

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.processes.ranks import Ranks
-from torchrl_glam.runs.records.statistics import EpisodeStatistics, GoalCoverage, pace
+from torchrl_glam.runs.records.statistics import EpisodeStatistics, GoalCoverage
 from torchrl_glam.text import EnvDescription
 
 
@@ -61,11 +61,15 @@ class Progress:
         for record in self._records.values():
             self._row |= record.summary()
         self._counters["seconds"] = time.perf_counter() - self._started
-        self._row |= pace(self._counters, self._since)
+        now, since = dict(self._counters), self._since
+        elapsed = max(now["seconds"] - since["seconds"], 1e-9)
+        self._row |= {key: now[key] for key in ("updates", "seconds")}
+        for key in ("steps", "updates"):
+            self._row[f"{key}_per_second"] = (now[key] - since[key]) / elapsed
         spent = timeit.todict() | timeit.todict(percall=False, prefix="seconds")
         self._row |= {key: value for key, value in spent.items() if value}  # 0: an earlier run's
         timeit.erase()
-        self._since = dict(self._counters)
+        self._since = now
         shown = {k: f"{self._row[k]:.2f}" for k in ("success", "entropy") if k in self._row}
         self.bar.set_postfix(shown)
 

@@ -1,7 +1,7 @@
 """What a run counts of its episodes and goals, and how fast it is."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -210,17 +210,6 @@ class GoalCoverage:
         """Restores what :meth:`state_dict` returned."""
         self._seen, self._named = state_dict["seen"].clone(), state_dict["named"].clone()
         self._steps, self._before = state_dict["steps"], state_dict["before"]
-
-
-def pace(counters: Mapping[str, float], since: Mapping[str, float]) -> dict[str, float]:
-    """Updates and seconds so far, and steps and updates a second since earlier counters."""
-    elapsed = max(counters["seconds"] - since["seconds"], 1e-9)
-    return {
-        "updates": counters["updates"],
-        "seconds": counters["seconds"],
-        "steps_per_second": (counters["steps"] - since["steps"]) / elapsed,
-        "updates_per_second": (counters["updates"] - since["updates"]) / elapsed,
-    }
 
 
 def of_replay(
