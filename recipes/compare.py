@@ -32,7 +32,7 @@ from itertools import combinations, groupby, pairwise
 from pathlib import Path
 
 import numpy as np
-from results.tables import markdown, write
+from results.tables import markdown, runs_of, write
 
 from torchrl_glam.report import read_run
 from torchrl_glam.report.comparison import (
@@ -111,15 +111,7 @@ def told(label: str, runs: list[Path]) -> str:
 
 def arms_of(figure: Path) -> dict[str, list[Path]]:
     """The runs of each arm of a figure."""
-    runs: dict[str, list[Path]] = {}
-    for path in sorted(figure.glob(f"*/*/{METRICS}")):
-        runs.setdefault(path.parts[-3], []).append(path.parent)
-    if not runs:
-        raise ValueError(
-            f"{str(figure)!r} holds no run of an arm, <arm>/<seed>/{METRICS}: give the folder of a "
-            "figure, or a label and runs"
-        )
-    return runs
+    return {arm: [*runs] for arm, runs in groupby(runs_of(figure), lambda run: run.parts[-2])}
 
 
 def require_label(label: str, runs: list[Path]) -> None:
@@ -286,7 +278,9 @@ def read_game(game: Path, thresholds: list[float]) -> tuple[list[dict], dict]:
     if not reports:
         raise ValueError(f"{str(game)!r} has no model/<seed>/report.json, which pretrain.py writes")
     report, arms = json.loads(reports[0].read_text(encoding="utf-8")), arms_of(game)
-    if not (isinstance(report, dict) and {"settings", "steps_of_play"} <= report.keys()):
+    kinds = {"settings": dict, "steps_of_play": int}
+    told = report if isinstance(report, dict) else {}
+    if not all(isinstance(told.get(key), kind) for key, kind in kinds.items()):
         raise ValueError(f"{str(reports[0])!r} is no report of pretrain.py")
     settings = {"model": report["settings"]}
     for arm, runs in arms.items():

@@ -75,11 +75,9 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
     targets = SoftUpdate(loss, tau=config.tau)
     optimizer = SharedTrunkOptimizer(
         loss,
-        lr_trunk_actor=config.lr_trunk,
-        lr_trunk_critic=config.lr_trunk,
         separate=config.separate_optimizers,
         group=run.ranks.group,
-        **config.pick("lr_heads", "lr_alpha", "max_grad_norm"),
+        **config.pick("lr_trunk", "lr_heads", "lr_alpha", "max_grad_norm"),
     )
     kept = {"loss": loss, "optimizer": optimizer}  # by checkpoints
     parts = {"model": model, "env": env, "goals": goals, "trunk": trunk, "targets": targets}

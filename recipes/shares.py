@@ -100,7 +100,7 @@ def main() -> None:
                 for (of, kind), by_step in found.items():
                     for step, some in by_step.items():
                         told = {"share": np.mean(some), "smallest": min(some), "largest": max(some)}
-                        row = {"label": label, "of": of, "kind": kind, "step": f"{step:g}"}
+                        row = {"label": label, "of": of, "kind": kind, "step": f"{step:.0f}"}
                         rows.append({**row, **{name: f"{x:.4f}" for name, x in told.items()}})
             with rc_context({"text.parse_math": False}):  # a label with two $ is a label
                 draw(groups, unit, arguments.out / FILES[1])

@@ -18,11 +18,11 @@ import sys
 from pathlib import Path
 
 from arms import THRESHOLDS
-from tables import RESULTS, read, write
+from tables import RESULTS, read, runs_of, write
 
 from torchrl_glam.report import read_run
 from torchrl_glam.report.games import METRIC
-from torchrl_glam.runs.run_folder import DIVERGED, METRICS
+from torchrl_glam.runs.run_folder import DIVERGED
 
 POLICIES = {"": "agent, sampled", "greedy_": "agent, greedy"}
 SPLITS = {"": "train", "held_out_": "test"}
@@ -56,14 +56,6 @@ def end(run: Path, evaluated: Path) -> dict[str, str]:
         value = next((line[metric] for line in reversed(rows) if metric in line), math.nan)
         row[name] = f"{value:.{digits}f}"
     return row
-
-
-def runs_of(figure: Path) -> list[Path]:
-    """The folders of a figure's runs; a ValueError if there is none."""
-    runs = sorted(path.parent for path in figure.glob(f"*/*/{METRICS}"))
-    if not runs:
-        raise ValueError(f"{str(figure)!r} has no ARM/SEED/{METRICS}: give the folder of a figure")
-    return runs
 
 
 def write_ends(folder: Path, figure: Path, evaluated: Path) -> None:

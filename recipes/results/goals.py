@@ -14,8 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 
-from ends import runs_of
-from tables import RESULTS, read, write
+from tables import RESULTS, read, runs_of, write
 
 from torchrl_glam.runs.run_folder import METRICS
 
@@ -93,15 +92,11 @@ def families(lines: Rows) -> Rows:
     return rows
 
 
-SUMS = dict.fromkeys(("goals", "goals_ppo"), ("families.csv", families))
-SUMS["exchange"] = ("exchange.csv", exchange)
-
-
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     name, figure = sys.argv[1:]
     lines = curves(name, Path(figure))
-    file, sum_up = SUMS[name]
+    sum_up = exchange if name == "exchange" else families
     write(RESULTS / name / "curves.csv", lines)
-    write(RESULTS / name / file, sum_up(lines))
+    write(RESULTS / name / f"{sum_up.__name__}.csv", sum_up(lines))

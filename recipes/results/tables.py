@@ -1,7 +1,6 @@
 """Tables of results in Markdown, made from the measurements in this folder.
 
-    python recipes/results/tables.py            # rewrites the tables of all pages
-    python recipes/results/tables.py --check    # names the tables that differ from their data
+    python recipes/results/tables.py
 
 A table stands between two comments. The first says what it is made of:
 
@@ -27,12 +26,10 @@ so that ``{success@3200}`` is the success at step 3200 of a label and run, and `
 that of its last row.
 """
 
-import argparse
 import csv
 import json
 import math
 import re
-import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +90,17 @@ def _head(columns: Collection[str]) -> Iterator[str]:
 def _line(template: str, record: dict[str, Any]) -> str:
     cells = _FIELD.sub(lambda field: _format(record, *field.groups()), template)
     return f"| {cells.replace(' (– to –)', '')} |"
+
+
+def runs_of(figure: Path) -> list[Path]:
+    """The folders of a figure's runs, ``<arm>/<seed>``; a ValueError if there is none."""
+    runs = sorted(path.parent for path in figure.glob("*/*/metrics.csv"))
+    if not runs:
+        raise ValueError(
+            f"{str(figure)!r} holds no run of an arm, <arm>/<seed>/metrics.csv: give the folder of "
+            "a figure, or a label and runs"
+        )
+    return runs
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -156,16 +164,12 @@ def _format(record: dict[str, Any], name: str, form: str | None) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing, name what differs")
-    check = parser.parse_args().check
-    old = {path: path.read_text(encoding="utf-8") for path in pages()}
-    changed = [path for path, text in old.items() if rewrite(text) != text]
-    for path in changed:
-        print(path.relative_to(REPOSITORY))
-        if not check:
-            path.write_text(rewrite(old[path]), encoding="utf-8")
-    sys.exit(bool(changed) and check)
+    """Rewrites the tables of all pages, and names the pages that have changed."""
+    for path in pages():
+        old = path.read_text(encoding="utf-8")
+        if (new := rewrite(old)) != old:
+            print(path.relative_to(REPOSITORY))
+            path.write_text(new, encoding="utf-8")
 
 
 if __name__ == "__main__":

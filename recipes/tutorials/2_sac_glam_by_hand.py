@@ -20,7 +20,8 @@ from torchrl.envs import TransformedEnv
 from torchrl.envs.transforms import Compose
 from torchrl.objectives import SoftUpdate
 
-from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.envs import GoalSpace, PlaygroundTextEnv
+from torchrl_glam.goals import UniformGoals
 from torchrl_glam.models import (
     CandidateActor,
     CandidateCritic,
@@ -38,14 +39,11 @@ model, tokenizer = load_language_model("tiny")
 trunk, actor = make_trunk(model, tokenizer), CandidateActor()
 
 
-def grasp_goals(generator, count):
-    """The easier half of the goals: to walk to something and grasp it."""
-    ids = (game.goals.kind_ids == game.goals.kinds.index("grasp")).nonzero().flatten()
-    return ids[torch.randint(len(ids), (count,), generator=generator)]
-
-
+# The easier half of the goals: to walk to something and grasp it
+goals = GoalSpace("train", sequential=False)
+grasps = UniformGoals(goals.texts, kinds=goals.kind_ids, shares=[1, 0, 0, 0])
 game = PlaygroundTextEnv(
-    num_envs=32, num_objects=3, sequential=False, max_steps=4, seed=0, goal_sampler=grasp_goals
+    num_envs=32, num_objects=3, sequential=False, max_steps=4, seed=0, goal_sampler=grasps
 )
 env = TransformedEnv(game, TokenizeText(tokenizer, **token_lengths(game, tokenizer)))
 
@@ -84,9 +82,7 @@ loss = SACGLAMLoss(
 )
 loss.make_value_estimator(gamma=0.7)
 targets = SoftUpdate(loss, tau=0.1)
-optimizer = SharedTrunkOptimizer(
-    loss, lr_trunk_actor=3e-4, lr_trunk_critic=3e-4, lr_heads=1e-3, max_grad_norm=0.3
-)
+optimizer = SharedTrunkOptimizer(loss, lr_trunk=3e-4, lr_heads=1e-3, max_grad_norm=0.3)
 
 # %%
 # Replay

@@ -20,7 +20,8 @@ from torchrl.collectors import Collector
 from torchrl.envs import TransformedEnv
 from torchrl.objectives.value.functional import reward2go
 
-from torchrl_glam.envs import PlaygroundTextEnv
+from torchrl_glam.envs import GoalSpace, PlaygroundTextEnv
+from torchrl_glam.goals import UniformGoals
 from torchrl_glam.models import (
     CandidateActor,
     ScoresOnly,
@@ -63,14 +64,11 @@ loss = Reinforce(trunk, actor, value)
 optimizer = torch.optim.Adam(loss.parameters(), lr=5e-4)
 
 
-def grasp_goals(generator, count):
-    """The easier half of the goals: to walk to something and grasp it."""
-    ids = (game.goals.kind_ids == game.goals.kinds.index("grasp")).nonzero().flatten()
-    return ids[torch.randint(len(ids), (count,), generator=generator)]
-
-
+# The easier half of the goals: to walk to something and grasp it
+goals = GoalSpace("train", sequential=False)
+grasps = UniformGoals(goals.texts, kinds=goals.kind_ids, shares=[1, 0, 0, 0])
 game = PlaygroundTextEnv(
-    num_envs=32, num_objects=3, sequential=False, max_steps=4, seed=0, goal_sampler=grasp_goals
+    num_envs=32, num_objects=3, sequential=False, max_steps=4, seed=0, goal_sampler=grasps
 )
 env = TransformedEnv(game, TokenizeText(tokenizer, **token_lengths(game, tokenizer)))
 

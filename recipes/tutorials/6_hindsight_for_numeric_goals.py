@@ -129,27 +129,14 @@ class Network(torch.nn.Module):
 # - ``updates``: for every 32 episodes played. Play is cheap here, but 5,000 episodes are few.
 # - ``target_entropy``: low, as one wrong flip in six spoils an episode; ``alpha_init`` above it, to
 #   explore first.
-# - ``goals``: a step is copied under at most four of the goals reached later. All of them, some
-#   twelve, would fill the buffer with near copies.
-# - ``ratio``: half of each batch is hindsight, where every copy succeeds. The other half shows what
-#   fails.
-
-SETTINGS = dict(
-    relabel="all",
-    gamma=0.9,
-    lr=1e-3,
-    tau=0.05,
-    updates=40,
-    alpha_init=0.05,
-    target_entropy=0.1,
-    goals=4,
-    ratio=0.5,
-)
+# - ``goals_per_transition``: a step is copied under at most four of the goals reached later. All of
+#   them, some twelve, would fill the buffer with near copies.
+# - ``HindsightRatioSampler``: half of each batch is hindsight, where every copy succeeds. The other
+#   half shows what fails.
 
 
-def train(num_bits, num_episodes, seed=0, **changed):
+def train(num_bits, num_episodes, seed=0, relabel="all", gamma=0.9, lr=1e-3, tau=0.05, updates=40):
     """Share of the episodes played that reach their goal, by tenths of the training."""
-    cfg = SETTINGS | changed
     torch.manual_seed(seed)
     trunk = TensorDictModule(
         Network(num_bits), ["bits", "goal"], ["log_likelihood", "prompt_embedding"]
@@ -157,26 +144,19 @@ def train(num_bits, num_episodes, seed=0, **changed):
     actor, critic = CandidateActor(), ObservationCritic(256, num_bits, (256,))
     policy = TensorDictSequential(trunk, actor, selected_out_keys=["action"])
     loss = SACGLAMLoss(
-        trunk,
-        actor,
-        critic,
-        num_actions=num_bits,
-        alpha_init=cfg["alpha_init"],
-        target_entropy=cfg["target_entropy"],
+        trunk, actor, critic, num_actions=num_bits, alpha_init=0.05, target_entropy=0.1
     )
-    loss.make_value_estimator(gamma=cfg["gamma"])
-    targets = SoftUpdate(loss, tau=cfg["tau"])
-    optimizer = SharedTrunkOptimizer(
-        loss, lr_trunk_actor=cfg["lr"], lr_trunk_critic=cfg["lr"], lr_heads=cfg["lr"]
-    )
+    loss.make_value_estimator(gamma=gamma)
+    targets = SoftUpdate(loss, tau=tau)
+    optimizer = SharedTrunkOptimizer(loss, lr_trunk=lr, lr_heads=lr)
     hindsight = HindsightTransform(
-        cfg["relabel"],
-        goals_per_transition=cfg["goals"],
+        relabel,
+        goals_per_transition=4,
         goal_key="goal",
         goal_entries=(),
         hindsight_goal_key=("hindsight", "goal"),
     )
-    sampler = RandomSampler() if cfg["relabel"] == "none" else HindsightRatioSampler(cfg["ratio"])
+    sampler = RandomSampler() if relabel == "none" else HindsightRatioSampler(0.5)
     buffer = TensorDictReplayBuffer(
         storage=LazyTensorStorage(200_000),
         sampler=sampler,
@@ -196,7 +176,7 @@ def train(num_bits, num_episodes, seed=0, **changed):
         if len(reached) >= num_episodes:
             break
         buffer.extend(steps)
-        for _ in range(cfg["updates"] if len(buffer) >= 256 else 0):
+        for _ in range(updates if len(buffer) >= 256 else 0):
             optimizer.backward(loss(buffer.sample()))
             optimizer.step()
             targets.step()

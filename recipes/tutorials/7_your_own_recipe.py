@@ -38,7 +38,6 @@ from torchrl_glam.runs.run import Run
 
 @dataclass
 class AWRConfig(RecipeConfig):
-    hindsight: bool = True
     temperature: float = 0.1  # the lower, the more the best actions count
 
 

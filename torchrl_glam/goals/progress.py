@@ -87,9 +87,9 @@ class ProgressGoals(GoalSampler):
 class KindProgressGoals(ProgressGoals):
     """Draws kinds of goals whose success changes, and goals of a kind uniformly.
 
-    The baseline with expert knowledge: all episodes of a kind count together, and ``kinds`` must be
-    given. Uniform draws are of kinds, too, unless ``shares`` says otherwise. Other arguments are
-    those of :class:`~torchrl_glam.goals.ProgressGoals`.
+    The baseline with expert knowledge: all episodes of a kind count together. Uniform draws are of
+    kinds, too, unless ``shares`` says otherwise. Arguments are those of
+    :class:`~torchrl_glam.goals.ProgressGoals`; ``kinds`` must be given.
 
     Examples:
         >>> table = ["Grasp a cow", "Grow a cow", "Grow a rose"]

@@ -29,17 +29,15 @@ class SharedTrunkOptimizer(GatheringOptimizer):
 
     Args:
         loss: owner of the parameters, on the device where they will stay.
-        lr_trunk_actor: learning rate of the actor's step on the trunk. Default: ``1e-4``
-            (SAC-GLAM, Gaven et al., 2024, Appendix C), like the next two.
-        lr_trunk_critic: learning rate of the critic's step on the trunk. Default: ``1e-4``.
+        lr_trunk: learning rate of both losses' steps on the trunk. Default: ``1e-4`` (SAC-GLAM,
+            Gaven et al., 2024, Appendix C), like the next.
         lr_heads: learning rate of the critics. Default: ``1e-4``.
         lr_alpha: learning rate of ``log_alpha``. Default: ``2e-3`` (Appendix C).
         max_grad_norm, group: those of :class:`GatheringOptimizer`.
         separate: two Adams on the trunk, or one on the summed losses. Default: ``True``.
 
     Raises:
-        ValueError: if a learning rate is negative or not finite, if ``max_grad_norm`` is not
-            positive, or if ``separate=False`` with two different learning rates for the trunk.
+        ValueError: if a learning rate is negative or not finite, or ``max_grad_norm`` not positive.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -68,30 +66,21 @@ class SharedTrunkOptimizer(GatheringOptimizer):
         self,
         loss: SACGLAMLoss,
         *,
-        lr_trunk_actor: float = 1e-4,
-        lr_trunk_critic: float = 1e-4,
+        lr_trunk: float = 1e-4,
         lr_heads: float = 1e-4,
         lr_alpha: float = 2e-3,
         max_grad_norm: float = math.inf,
         separate: bool = True,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        rates = {"lr_trunk_actor": lr_trunk_actor, "lr_trunk_critic": lr_trunk_critic}
-        for name, rate in {**rates, "lr_heads": lr_heads, "lr_alpha": lr_alpha}.items():
+        rates = {"lr_trunk": lr_trunk, "lr_heads": lr_heads, "lr_alpha": lr_alpha}
+        for name, rate in rates.items():
             require(0.0 <= rate < math.inf, name, rate, "be a finite learning rate of at least 0")
-        if not separate and lr_trunk_actor != lr_trunk_critic:
-            raise ValueError(
-                f"lr_trunk_actor ({lr_trunk_actor}) and lr_trunk_critic ({lr_trunk_critic}) must "
-                "be equal with separate=False: the trunk then has one Adam."
-            )
         self.loss, self.separate, self._update_actor = loss, separate, True
         self._trunk, heads = list(loss.trunk_parameters()), list(loss.critic_parameters())
         groups = [("critic", heads, lr_heads), ("alpha", [loss.log_alpha], lr_alpha)]
-        if self._trunk and separate:
-            groups.append(("trunk_actor", self._trunk, lr_trunk_actor))
-            groups.append(("trunk_critic", self._trunk, lr_trunk_critic))
-        elif self._trunk:
-            groups.append(("trunk", self._trunk, lr_trunk_actor))
+        trunks = ("trunk_actor", "trunk_critic") if separate else ("trunk",)
+        groups += [(name, self._trunk, lr_trunk) for name in trunks if self._trunk]
         adams = {name: torch.optim.Adam(part, lr=lr, fused=True) for name, part, lr in groups}
         super().__init__(adams, max_grad_norm, group)
 

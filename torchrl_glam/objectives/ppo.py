@@ -129,7 +129,8 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
         self.share_trunk(trunk)
         self.actor = actor
         self._scores = [unravel_key(k) for k in actor.in_keys if k in trunk.out_keys]
-        kind, own = _CentredClipPPOLoss, {"clip_epsilon": clip_epsilon}
+        kind = _CentredClipPPOLoss if clip_center == "behaviour" else ClipPPOLoss
+        own = {"clip_epsilon": clip_epsilon}
         if objective == "kl":  # its own rule would adapt beta at every call: see adapt_kl_coeff
             kind, own = KLPENPPOLoss, {"beta": kl_coeff, "increment": 1.0, "decrement": 1.0}
         # The actor runs on the scores of this pass; built without running, as KLPENPPOLoss does for
@@ -286,32 +287,27 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
 
     def _forward_value_estimator_keys(self, **kwargs) -> None:
         keys = dict(vars(self.tensor_keys))
-        center = keys.pop("clip_center")
+        self.heads.center_key = keys.pop("clip_center")
         del keys["is_hindsight"]
         self.heads.set_keys(**keys)
-        if self.clip_center == "behaviour":
-            self.heads.center_key = center
         if self._value_estimator is not None:
             del keys["action"]
             self._value_estimator.set_keys(**keys)
 
 
 class _CentredClipPPOLoss(ClipPPOLoss):
-    """Clips every row's ratio around a centre of its own, where ``center_key`` is given.
+    """Clips every row's ratio around a centre of its own, that of ``center_key``.
 
     The centre, ``[*B]`` and above 0, takes the place of 1 in ``clip(r, 1 - eps, 1 + eps)``.
     """
 
-    center_key: NestedKey | None = None
+    center_key: NestedKey = "clip_center"
 
     def _log_weight(self, tensordict: TensorDictBase, adv_shape: torch.Size) -> tuple:
-        if self.center_key is not None:
-            self._center = tensordict[self.center_key].view(*adv_shape, 1)
+        self._center = tensordict[self.center_key].view(*adv_shape, 1)
         return super()._log_weight(tensordict, adv_shape)
 
     @property
     def _clip_bounds(self) -> tuple[Tensor, Tensor]:
         """Logarithms of the smallest and the largest ratio."""
-        if self.center_key is None:
-            return super()._clip_bounds
         return log_clip_bounds(self._center, self.clip_epsilon)

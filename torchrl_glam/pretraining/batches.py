@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
 IGNORED = -100
 _MULTIPLE = 4  # of lengths, as libraries prepare a kernel for each shape that they see
@@ -85,21 +84,16 @@ def encode_readings(
         return_tensors="pt",
     )
     encoded = iter(tokenizer(texts, add_special_tokens=False).input_ids)
-    tokens, labels = [], []
+    rows = []
     for pieces in answers:
         ids, targets = [tokenizer.pad_token_id], []
         for _, counted in pieces:
             piece = next(encoded)
             ids += piece
             targets += piece if counted else [IGNORED] * len(piece)
-        tokens.append(torch.tensor(ids[:-1], dtype=torch.int64))
-        labels.append(torch.tensor(targets, dtype=torch.int64))
-    short = (0, -max(map(len, tokens)) % _MULTIPLE)
-    tokens, labels = (
-        torch.nn.functional.pad(pad_sequence(rows, True, fill), short, value=fill)
-        for rows, fill in ((tokens, tokenizer.pad_token_id), (labels, IGNORED))
-    )
-    return ReadingBatch(prompts.input_ids, prompts.attention_mask, tokens, labels)
+        rows.append({"input_ids": ids[:-1], "labels": targets})
+    asked = DataCollatorForSeq2Seq(tokenizer, pad_to_multiple_of=_MULTIPLE)(rows)
+    return ReadingBatch(prompts.input_ids, prompts.attention_mask, asked.input_ids, asked.labels)
 
 
 def reading_loss(model: PreTrainedModel, batch: ReadingBatch) -> Tensor:

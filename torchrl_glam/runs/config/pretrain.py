@@ -51,8 +51,6 @@ class PretrainConfig(EnvironmentConfig):
     episodes: int = 200
     imitate_steps: int = 0
     imitate_batch_size: int = 128
-    imitate_lr: float = 1e-3
-    imitate_seeds: int = 1
 
     def check(self) -> None:
         """See ``RecipeConfig.check``."""
@@ -64,7 +62,7 @@ class PretrainConfig(EnvironmentConfig):
             expected = f"be game for {self.env_class}: those of Playground-Text know its words"
             self.require("exercises", game, expected)
         self.within(1, _MANY, "batch_size", "vocabulary", "entropy_states", "episodes")
-        self.within(1, _MANY, "imitate_batch_size", "imitate_seeds", "questions", "num_heads")
+        self.within(1, _MANY, "imitate_batch_size", "questions", "num_heads")
         self.within(1, _STEPS, "num_batches", "log_every")
         self.within(int(game), _STEPS, "num_steps")
         self.within(0, _STEPS, "imitate_steps")
@@ -73,7 +71,7 @@ class PretrainConfig(EnvironmentConfig):
         if self.imitate_steps:
             expected = f"be 0, or at least imitate_batch_size ({self.imitate_batch_size})"
             self.require("imitate_steps", self.imitate_steps >= self.imitate_batch_size, expected)
-        self.above(0, "lr", "lr_embeddings", "imitate_lr")
+        self.above(0, "lr", "lr_embeddings")
         self.require("max_grad_norm", self.max_grad_norm > 0, "be above 0; inf for no clipping")
         self.require("decay", 0 < self.decay <= 1, "be in (0, 1]")
         self.within(1, 1_000, "num_layers", "num_decoder_layers")
