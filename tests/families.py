@@ -142,3 +142,15 @@ def assert_plain(trunk, tokenizer, states, goals=GOALS, observations=OBSERVATION
         ):
             torch.testing.assert_close(value, expected, atol=1e-4, rtol=0)
     assert (states["log_likelihood"][~states["action_mask"]] == 0).all()
+
+
+def passes_of(trunk, monkeypatch):
+    """A list to which every pass adds the shapes of the prompts and tries that are read."""
+    shapes, read = [], trunk._read
+
+    def spy(prompt, mask, trie):
+        shapes.append((*prompt.shape, *trie.tokens.shape))
+        return read(prompt, mask, trie)
+
+    monkeypatch.setattr(trunk, "_read", spy)
+    return shapes

@@ -51,15 +51,6 @@ class PlainReader(nn.Module):
         return score.masked_fill(~mask, 0), hidden.gather(1, last).view(rows, number, -1)
 
 
-class _Scores(nn.Module):
-    def __init__(self, reader):
-        super().__init__()
-        self.reader = reader
-
-    def forward(self, *inputs):
-        return self.reader(*inputs)[0]
-
-
 class _Values(nn.Module):
     def __init__(self, reader, mlp):
         super().__init__()
@@ -76,7 +67,7 @@ def make_naive_loss(reader, mlp, *, gamma, alpha_init, target_entropy, tau, vmap
     require gradient: both are undone here, as a user of that wiring would have to.
     """
     actor = ProbabilisticTensorDictSequential(
-        TensorDictModule(_Scores(reader), STATE_KEYS, ["logits"]),
+        TensorDictModule(reader, STATE_KEYS, ["logits", "_"]),
         ProbabilisticTensorDictModule(
             {"logits": "logits", "mask": "action_mask"},
             ["action"],

@@ -78,9 +78,7 @@ def train_sac(total_steps=320):
     loss = SACGLAMLoss(trunk, actor, critic, num_actions=env.action_spec.n)
     loss.make_value_estimator(gamma=0.9)
     targets = SoftUpdate(loss, tau=0.1)
-    optimizer = SharedTrunkOptimizer(
-        loss, lr_trunk_actor=3e-4, lr_trunk_critic=3e-4, lr_heads=1e-3, max_grad_norm=0.5
-    )
+    optimizer = SharedTrunkOptimizer(loss, lr_trunk=3e-4, lr_heads=1e-3, max_grad_norm=0.5)
     buffer = TensorDictReplayBuffer(
         storage=LazyTensorStorage(5_000), transform=HindsightTransform(), batch_size=32
     )

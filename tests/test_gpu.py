@@ -87,7 +87,7 @@ def sac(device, trunk):
     loss.make_value_estimator(gamma=0.9)
     targets = SoftUpdate(loss, tau=0.1)
     # A rate at which a gradient of another sign shows, and one in the last bits does not.
-    rates = dict.fromkeys(("lr_trunk_actor", "lr_trunk_critic", "lr_heads", "lr_alpha"), 1e-5)
+    rates = dict.fromkeys(("lr_trunk", "lr_heads", "lr_alpha"), 1e-5)
     optimizer = SharedTrunkOptimizer(loss, **rates)
     terms = loss(make_transitions().to(device))
     out = dict(terms.detach().items())

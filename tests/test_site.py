@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -16,23 +17,10 @@ DOCS = ROOT / "recipes" / "docs"
 FOLDERS = "envs goals models objectives pretraining replay report text viewing".split()
 
 
-def find(name):
-    parts = name.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        try:
-            item = importlib.import_module(".".join(parts[:end]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[end:]:
-            item = getattr(item, part)
-        return item
-    raise ModuleNotFoundError(name)
-
-
 def test_what_the_paper_s_page_names_is_there():
     text = (DOCS / "paper.md").read_text(encoding="utf-8")
     names = re.findall(r"\{py:\w+\}`([\w.]+)`", text)
-    assert len(names) > 25 and all(find(name).__doc__ for name in names)
+    assert len(names) > 25 and all(pkgutil.resolve_name(name).__doc__ for name in names)
     files = re.findall(r"\]\((\.\./[^)]+)\)", text)
     assert files and all((DOCS / file).is_file() for file in files)
     for equation in ("Equation 1,", "Equation 2,", "Equation 3,", "Equations 4 and 5,"):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from families import ACTIONS, GOALS, OBSERVATIONS, assert_plain, make_model, make_states
+from families import ACTIONS, GOALS, OBSERVATIONS, assert_plain, make_model, make_states, passes_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,26 +43,14 @@ def test_rows_of_one_fingerprint_that_differ_are_kept_apart(monkeypatch):
     ]
 
 
-def rows_read(trunk):
-    """A list to which every pass adds how many prompts the language model reads."""
-    sizes, read = [], trunk._read
-
-    def spy(prompt, mask, trie):
-        sizes.append(len(prompt))
-        return read(prompt, mask, trie)
-
-    trunk._read = spy
-    return sizes
-
-
 @pytest.mark.parametrize("most", [None, 60])
 @pytest.mark.parametrize("family", ["t5", "bart", "llama"])
-def test_states_that_are_alike_are_read_once(family, tokenizer, most):
+def test_states_that_are_alike_are_read_once(family, tokenizer, most, monkeypatch):
     trunk = make_trunk(make_model(family, tokenizer), tokenizer, max_tokens_per_pass=most)
-    sizes = rows_read(trunk)
+    shapes = passes_of(trunk, monkeypatch)
     with torch.no_grad():
         states = trunk(make_states(tokenizer)[ORDER].view(2, 3)).view(-1)
-    assert sum(sizes) == 3
+    assert sum(rows for rows, *_ in shapes) == 3
     texts = ([rows[state] for state in ORDER] for rows in (GOALS, OBSERVATIONS, ACTIONS))
     assert_plain(trunk, tokenizer, states, *texts)
 
@@ -84,25 +72,25 @@ def test_gradients_of_states_that_are_alike_add_up(tokenizer, most):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)  # scores are float32
 
 
-def test_prompts_alone_need_no_equal_candidates(tokenizer):
+def test_prompts_alone_need_no_equal_candidates(tokenizer, monkeypatch):
     trunk = make_trunk(make_model("t5", tokenizer), tokenizer)
     states = make_states(tokenizer)[ORDER]
     states["action_mask"][1] = states["action_mask"][1].flip(0)
     whole = trunk(states.clone())["prompt_embedding"]
-    sizes = rows_read(trunk)
+    shapes = passes_of(trunk, monkeypatch)
     prompts = trunk(states.clone(), only="prompt")["prompt_embedding"]
     torch.testing.assert_close(prompts, whole, atol=1e-5, rtol=1e-5)
-    assert sizes == [3]
+    assert [rows for rows, *_ in shapes] == [3]
 
 
-def test_texts_of_prompt_and_action_that_are_alike_are_read_once(tokenizer):
+def test_texts_of_prompt_and_action_that_are_alike_are_read_once(tokenizer, monkeypatch):
     trunk = EncodedActionsTrunk(make_trunk(make_model("t5", tokenizer), tokenizer))
     states = make_states(tokenizer)
     expected = torch.stack([trunk(state)["action_embedding"] for state in states.clone()])
-    sizes = rows_read(trunk.trunk)
+    shapes = passes_of(trunk.trunk, monkeypatch)
     out = trunk(states[ORDER], only="embeddings")["action_embedding"]
     torch.testing.assert_close(out, expected[ORDER], atol=1e-5, rtol=1e-5)
-    assert sizes == [13]  # of 5, 5 and 3 candidates
+    assert [rows for rows, *_ in shapes] == [13]  # of 5, 5 and 3 candidates
 
 
 def test_a_batch_without_an_admissible_candidate_has_embeddings_of_zero(tokenizer):

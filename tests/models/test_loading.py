@@ -1,8 +1,10 @@
 """Language models from the package, from folders, with adapters and in 4 bits; and wrong names."""
 
+import sys
 from importlib.resources import files
 from pathlib import Path
 
+import bitsandbytes
 import pytest
 import torch
 from bitsandbytes.functional import dequantize_4bit
@@ -10,6 +12,7 @@ from families import make_model
 from peft import LoraConfig, PeftModel
 from tensordict import TensorDict
 from torchrl.envs import TransformedEnv
+from transformers import ViTConfig, ViTModel
 
 from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.models import (
@@ -29,9 +32,7 @@ from torchrl_glam.text import TokenizeText, token_lengths
 
 @pytest.fixture
 def offline(monkeypatch):
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
 def states(tokenizer, num_objects=3, sequential=False, num_steps=4) -> TensorDict:
@@ -114,10 +115,8 @@ def test_gradients_through_4_bit_weights_are_those_of_the_weights_they_stand_for
 
 
 def test_without_a_network_the_answer_comes_at_once(monkeypatch):
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     # The client asks again and again, with growing pauses.
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits to ask again"))
     with pytest.raises(FileNotFoundError, match="could not be loaded.*no network"):
@@ -144,8 +143,6 @@ def test_what_cannot_be_loaded_is_explained(tmp_path, flan_t5):
     [({}, torch.bfloat16), ({"compute_dtype": torch.float32}, torch.float32)],
 )
 def test_4_bit_weights_are_multiplied_in_the_compute_dtype(options, expected, flan_t5, monkeypatch):
-    import bitsandbytes
-
     model, tokenizer = load_language_model(
         flan_t5, lora=LoraConfig(r=4, target_modules=["q", "v"]), load_in_4bit=True, **options
     )
@@ -166,16 +163,12 @@ def test_4_bit_weights_are_multiplied_in_the_compute_dtype(options, expected, fl
 
 
 def test_a_platform_without_4_bit_weights_is_named(flan_t5, monkeypatch):
-    import sys
-
-    import bitsandbytes.functional
-
     def fails(*args, **kwargs):
         raise NotImplementedError("no kernel for this backend")
 
     lora = LoraConfig(r=4, target_modules=["q"])
     with monkeypatch.context() as patch:
-        patch.setattr(bitsandbytes.functional, "quantize_4bit", fails)
+        patch.setattr("bitsandbytes.functional.quantize_4bit", fails)
         with pytest.raises(ValueError, match=r"load_in_4bit .* device 'cpu' \(no kernel"):
             load_language_model(flan_t5, lora=lora, load_in_4bit=True)
     monkeypatch.setitem(sys.modules, "bitsandbytes.functional", None)
@@ -204,8 +197,6 @@ def test_a_tokenizer_with_nothing_to_pad_with_is_refused(tmp_path, flan_t5):
 
 
 def test_a_model_that_generates_no_text_is_refused(tmp_path, flan_t5):
-    from transformers import ViTConfig, ViTModel
-
     vit = ViTModel(ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1))
     with pytest.raises(ValueError, match="is a vit model, which has no language-model head"):
         load_language_model(save(vit, tmp_path, load_tokenizer(flan_t5)))

@@ -94,14 +94,6 @@ def hooked(model):
     model.decoder.block[0].register_forward_hook(lambda *_: None)
 
 
-def in_double(model):
-    model.double()
-
-
-def with_dropout(model):
-    model.train()
-
-
 def of_another_kind(model):
     linear = model.encoder.block[0].layer[0].SelfAttention.q
     linear.__class__ = type("Noisy", (torch.nn.Linear,), {})
@@ -113,7 +105,10 @@ def with_adapters(model):
 
 @pytest.mark.parametrize(
     "change",
-    [hooked, in_double, with_dropout, of_another_kind, with_adapters, checkpoint_layers],
+    [
+        *(hooked, torch.nn.Module.double, torch.nn.Module.train),
+        *(of_another_kind, with_adapters, checkpoint_layers),
+    ],
 )
 def test_a_model_that_is_not_plain_is_left_to_its_own_forward(change, tokenizer):
     model = make_model("t5", tokenizer)

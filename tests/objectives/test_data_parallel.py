@@ -20,13 +20,8 @@ from . import toy
 
 UPDATES, ROWS = 20, 8
 # Rows of each part that each process reads: neither parts nor rows need be as many.
-PARTS = [[5], [1, 2]]
+PARTS = [[torch.arange(5)], [torch.arange(5, 6), torch.arange(6, 8)]]
 SETTINGS = {"separate": True, "max_grad_norm": 0.05, "lr_heads": 3e-3, "lr_alpha": 1e-2}
-
-
-def values(loss):
-    state = {**dict(loss.named_parameters()), **dict(loss.named_buffers())}
-    return {name: value.detach().clone() for name, value in state.items()}
 
 
 def train_sac(group, parts, **settings):
@@ -42,7 +37,7 @@ def train_sac(group, parts, **settings):
             optimizer.backward(terms, len(rows) / ROWS, update_actor=number >= 5)
         norms.append(optimizer.step())
         targets.step()
-    return values(loss), norms
+    return toy.values(loss), norms
 
 
 def train_ppo(group, parts):
@@ -55,7 +50,7 @@ def train_ppo(group, parts):
         for rows in parts:
             optimizer.backward(loss(batch[rows].clone()), len(rows) / ROWS)
         norms.append(optimizer.step())
-    return values(loss), norms
+    return toy.values(loss), norms
 
 
 RUNS = {
@@ -63,11 +58,6 @@ RUNS = {
     "SAC, one Adam": partial(train_sac, separate=False),
     "PPO": train_ppo,
 }
-
-
-def rows_of(rank):
-    begin = sum(map(sum, PARTS[:rank]))
-    return list(torch.arange(begin, begin + sum(PARTS[rank])).split(PARTS[rank]))
 
 
 def run(name, group, parts):
@@ -78,7 +68,7 @@ def run(name, group, parts):
 @pytest.fixture(scope="module")
 def of_two():
     return run_processes(
-        lambda ranks: {name: run(name, ranks.group, rows_of(ranks.rank)) for name in RUNS}
+        lambda ranks: {name: run(name, ranks.group, PARTS[ranks.rank]) for name in RUNS}
     )
 
 
@@ -120,7 +110,7 @@ def fail_on_one(ranks):
     loss = toy.make_loss()
     SoftUpdate(loss, tau=0.1)
     optimizer = SharedTrunkOptimizer(loss, group=ranks.group)
-    before = values(loss)
+    before = toy.values(loss)
 
     def update(how):
         terms = loss(toy.make_batch())
@@ -132,7 +122,7 @@ def fail_on_one(ranks):
         optimizer.step()
 
     told = [caught(lambda how=how: update(how)) for how in ("error", "nan")]
-    return told, all(value.equal(before[name]) for name, value in values(loss).items())
+    return told, all(value.equal(before[name]) for name, value in toy.values(loss).items())
 
 
 def test_what_fails_on_one_process_fails_on_all_and_changes_nothing():

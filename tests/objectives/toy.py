@@ -130,3 +130,18 @@ def _states(rows):
         "action_tokens": torch.randint(VOCABULARY, (rows, ACTIONS, 3)),
         "action_mask": torch.ones(rows, ACTIONS, dtype=torch.bool),
     }
+
+
+def gradients(loss, parameters):
+    if not loss.requires_grad:
+        return {}
+    values = torch.autograd.grad(
+        loss, list(parameters.values()), retain_graph=True, allow_unused=True
+    )
+    return {name: v for name, v in zip(parameters, values, strict=True) if v is not None}
+
+
+def values(loss):
+    """Copies of all that a loss holds, by name."""
+    state = {**dict(loss.named_parameters()), **dict(loss.named_buffers())}
+    return {name: value.detach().clone() for name, value in state.items()}

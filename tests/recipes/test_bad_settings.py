@@ -58,7 +58,6 @@ pretrain exercises=plans
 pretrain exercises=playground
 pretrain vocabulary=0
 pretrain vocabulary=1: action_length
-pretrain imitate_seeds=0
 pretrain imitate_batch_size=0
 pretrain imitate_steps=5
 pretrain imitate_steps=128: imitate_steps (128) must be 0: corridor:Corridor knows

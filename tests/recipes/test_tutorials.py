@@ -45,7 +45,6 @@ def test_a_trained_agent():
     names = run("a_trained_agent")
     success = {result.policy: result.success for result in names["results"] if result.kind == "all"}
     assert success["oracle"] == 1 and success["agent, sampled"] > 0.7 > success["random play"] + 0.2
-    assert (names["folder"] / "README.md").is_file()
     assert "<html" in (names["folder"] / "episodes.html").read_text(encoding="utf-8")
 
 

@@ -14,7 +14,6 @@ import pytest
 import torch
 from corridor import Corridor
 from tensordict import TensorDict
-from tensordict.nn import TensorDictModule
 from torchrl.checkpoint import Checkpoint, CheckpointError
 from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
@@ -135,17 +134,6 @@ def test_only_rows_in_use_are_written(tmp_path):
     assert written.stat().st_size < 20 * (3 * 2 + 4 + 8) + 2_000  # tokens, reward, index, names
 
 
-def collector(seed):
-    """Its environment has a generator of its own, and its state in the tensordict."""
-    policy = TensorDictModule(
-        lambda mask: torch.multinomial(mask.float(), 1).squeeze(-1), ["action_mask"], ["action"]
-    )
-    env = PlaygroundTextEnv(2, num_objects=3, max_steps=7, text=False, seed=seed)
-    quiet = {"auto_register_policy_transforms": False}
-    env = TransformedEnv(env, StepCounter())
-    return Collector(env, policy, frames_per_batch=6, total_frames=60, **quiet)
-
-
 def test_an_environment_that_saves_no_state_is_told_of():
     env = Corridor(2)
     state = CollectorState(Collector(env, None, frames_per_batch=4, total_frames=8))
@@ -238,7 +226,8 @@ def test_all_damaged(tmp_path):
 def test_nothing_is_unpickled(tmp_path, monkeypatch):
     model, optimizer = model_and_optimizer(seed=0)
     step_once(model, optimizer)
-    buffer, source = replay_buffer(), collector(seed=0)
+    buffer, env = replay_buffer(), TransformedEnv(PlaygroundTextEnv(2, text=False), StepCounter())
+    source = Collector(env, None, frames_per_batch=6, total_frames=60)
     buffer.extend(rows(0, 8))
     objects = {"model": model, "optimizer": optimizer, "buffer": buffer, "collector": source}
     CheckpointManager(tmp_path).save(1, objects, CONFIG)

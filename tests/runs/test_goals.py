@@ -184,13 +184,10 @@ def test_evaluations_have_no_impossible_goals_unless_they_are_asked_for(language
 
 
 def test_bad_goals_are_refused_by_name(language):
-    for name in (*WAYS, "learning", "uniform+hindsight"):
-        if name in WAYS:
-            configured(name).check()
-            continue
-        with pytest.raises(
-            ValueError, match=rf"goals \({name}\) must be one of".replace("+", r"\+")
-        ):
+    for name in WAYS:
+        configured(name).check()
+    for name in ("learning", "uniform+hindsight"):
+        with pytest.raises(ValueError, match=rf"goals \({re.escape(name)}\) must be one of"):
             configured(name).check()
     given = SACGLAMConfig(env={**SIMPLE, "goal_sampler": "progress"})
     with pytest.raises(ValueError, match=r"env.goal_sampler cannot be given"):

@@ -44,33 +44,24 @@ def test_a_loaded_table_replaces_the_file(tmp_path):
     assert table.path.read_text() == "step,loss\n8,0.5\n16,0.75\n"
 
 
-class Full:
-    """A disk that is full while it is told so: every file that is opened then takes 5 bytes."""
-
-    def __init__(self, monkeypatch):
-        self.now = False
-        monkeypatch.setattr(metrics.os, "fsync", self._fsync)
-        self._real = os.fsync
-
-    def _fsync(self, descriptor):
-        if self.now:
-            os.ftruncate(descriptor, max(0, os.fstat(descriptor).st_size - 5))
-            raise OSError(28, "No space left on device")
+def full(descriptor):
+    """The sync of a full disk: of the file that was opened 5 bytes are lost."""
+    os.ftruncate(descriptor, max(0, os.fstat(descriptor).st_size - 5))
+    raise OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize("columns", ["same", "new"])
 def test_a_full_disk_is_warned_of_once_and_costs_no_row(columns, tmp_path, monkeypatch):
-    disk = Full(monkeypatch)
     table = MetricsTable(tmp_path)
     table.add(8, {"loss": 0.5})
-    disk.now = True
+    monkeypatch.setattr(os, "fsync", full)
     key = "loss" if columns == "same" else "success"
     with pytest.warns(UserWarning, match=r"to .*metrics.csv \(.*No space.*\): the run continues"):
         table.add(16, {key: 0.25})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         table.add(24, {key: 0.75})
-        disk.now = False
+        monkeypatch.undo()
         table.add(32, {key: 1.0})
     expected = [{"step": "8", "loss": "0.5"}, {"step": "16", key: "0.25"}]
     assert read(table.path) == expected + [{"step": "24", key: "0.75"}, {"step": "32", key: "1.0"}]
@@ -130,12 +121,6 @@ SETTINGS = {"project": "glam", "entity": "team", "mode": "offline", "name": "see
 
 
 @pytest.fixture
-def told_by_environment(monkeypatch):
-    for key, value in SETTINGS.items():
-        monkeypatch.setenv(f"WANDB_{key.upper()}", value)
-
-
-@pytest.fixture
 def started(monkeypatch):
     """What each run was told that was started by ``wandb.init``, and what it logged."""
     runs = []
@@ -155,7 +140,9 @@ def started(monkeypatch):
     return runs
 
 
-def test_where_a_run_is_logged_is_told(started, told_by_environment, tmp_path):
+def test_where_a_run_is_logged_is_told(started, monkeypatch, tmp_path):
+    for key, value in SETTINGS.items():
+        monkeypatch.setenv(f"WANDB_{key.upper()}", value)
     MetricsTable(tmp_path, ["csv", "wandb"], "sac_glam").add(32, {"success": 0.5})
     [told] = started  # the other logger is none of its business
     assert {key: told[key] for key in SETTINGS} == SETTINGS
