@@ -16,7 +16,7 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        if name.startswith(("cpu:", "meta")):  # torch takes any number, and holds no numbers there
+        if name.startswith(("cpu:", "meta")):  # torch takes both
             raise RuntimeError("there is one CPU, cpu, and meta computes nothing")
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
