@@ -81,13 +81,13 @@ def test_families_sum_up_the_runs_of_the_samplers():
     for row in TABLES["read"](RESULTS / "goals" / "families.csv"):
         own = [line for line in lines if line["label"] == row["label"]]
         for column in ("success", "grasp", "grow"):
-            last = [float(line[column]) for line in own if line["step"] == "6400"]
+            last = [float(line[column]) for line in own if line["step"] == "12800"]
             assert len(last) == 5 and float(row[column]) == pytest.approx(fmean(last), abs=6e-4)
-        last = [float(x["error"]) for x in own if x["step"] == "6400" and x["error"] != "nan"]
+        last = [float(x["error"]) for x in own if x["step"] == "12800" and x["error"] != "nan"]
         assert float(row["error"]) == pytest.approx(
             fmean(last or [math.nan]), abs=6e-4, nan_ok=True
         )
-        late = [float(x["impossible"]) for x in own if int(x["step"]) >= 4800]
+        late = [float(x["impossible"]) for x in own if int(x["step"]) >= 9600]
         late = [share for share in late if share == share]
         assert float(row["impossible"]) == pytest.approx(fmean(late), abs=2e-3)
 
