@@ -251,6 +251,14 @@ class PlaygroundTextEnv(EnvBase):
             self._make_tables()
         return self
 
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Draws an admissible action for each environment, uniformly."""
+        draw = torch.rand(self.batch_size, device=self.device)
+        action = self.dynamics.choose(self._place, draw)
+        if tensordict is None:
+            tensordict = TensorDict(batch_size=self.batch_size, device=self.device)
+        return tensordict.set("action", action)
+
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs) -> TensorDictBase:
         reset = None if tensordict is None else tensordict.get("_reset", None)
         if reset is None:
