@@ -279,8 +279,8 @@ def read_game(game: Path, thresholds: list[float]) -> tuple[list[dict], dict]:
         raise ValueError(f"{str(game)!r} has no model/<seed>/report.json, which pretrain.py writes")
     report, arms = json.loads(reports[0].read_text(encoding="utf-8")), arms_of(game)
     kinds = {"settings": dict, "steps_of_play": int}
-    told = report if isinstance(report, dict) else {}
-    if not all(isinstance(told.get(key), kind) for key, kind in kinds.items()):
+    known = report if isinstance(report, dict) else {}
+    if not all(isinstance(known.get(key), kind) for key, kind in kinds.items()):
         raise ValueError(f"{str(reports[0])!r} is no report of pretrain.py")
     settings = {"model": report["settings"]}
     for arm, runs in arms.items():

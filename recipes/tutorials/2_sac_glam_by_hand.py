@@ -38,7 +38,6 @@ torch.manual_seed(0)
 model, tokenizer = load_language_model("tiny")
 trunk, actor = make_trunk(model, tokenizer), CandidateActor()
 
-
 # The easier half of the goals: to walk to something and grasp it
 goals = GoalSpace("train", sequential=False)
 grasps = UniformGoals(goals.texts, kinds=goals.kind_ids, shares=[1, 0, 0, 0])

@@ -63,7 +63,6 @@ policy = TensorDictSequential(trunk, actor, selected_out_keys=["action"])
 loss = Reinforce(trunk, actor, value)
 optimizer = torch.optim.Adam(loss.parameters(), lr=5e-4)
 
-
 # The easier half of the goals: to walk to something and grasp it
 goals = GoalSpace("train", sequential=False)
 grasps = UniformGoals(goals.texts, kinds=goals.kind_ids, shares=[1, 0, 0, 0])

@@ -121,8 +121,8 @@ class PursuedGoals:
     def _check(self, config: RecipeConfig, game: EnvDescription) -> None:
         needs = {"goal_texts, a table of goals": game.goal_texts}
         needs |= {str(key): key in game.entries for key in self.keys}
-        several = self._kind == "learned_progress" or config.hindsight_by == "judge"
-        if self._kind == "kind_progress" or (several and len(game.goal_kinds) > 1):
+        by_kind = self._kind == "learned_progress" or config.hindsight_by == "judge"
+        if self._kind == "kind_progress" or (by_kind and len(game.goal_kinds) > 1):
             needs["goal_kind_ids, the kinds of its goals"] = game.goal_kind_ids is not None
         for need, met in needs.items():
             if not met:

@@ -44,6 +44,8 @@ class EncoderDecoderTrunk(CandidateTrunk):
                 "with: set model.config.decoder_start_token_id (for MBart the id of the "
                 "language's token)"
             )
+        decoder = type(self.base_model.get_decoder())
+        self._takes_positions = "position_ids" in signature(decoder.forward).parameters
 
     def _start_id(self) -> int:
         return getattr(self.base_model.config, "decoder_start_token_id", None)
@@ -65,8 +67,7 @@ class EncoderDecoderTrunk(CandidateTrunk):
         decoder = model.get_decoder()
         # Some models give padding a position of its own: that of the slots without a node.
         tokens = trie.tokens.where(trie.valid, 1 if self.prompt.pad_id == 0 else 0)
-        taken = signature(type(decoder).forward).parameters
-        told = {"position_ids": trie.depth} if "position_ids" in taken else {}
+        told = {"position_ids": trie.depth} if self._takes_positions else {}
         with _positions_by_depth(decoder, trie.depth):
             return decoder(
                 input_ids=tokens,

@@ -124,6 +124,8 @@ def checkpoint_layers(model: nn.Module) -> None:
 @cache
 def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
     def forward(self, *args, **kwargs):
-        return checkpoint(partial(kind.forward, self, **kwargs), *args, use_reentrant=False)
+        run = partial(kind.forward, self, **kwargs)
+        again = torch.is_grad_enabled()
+        return checkpoint(run, *args, use_reentrant=False) if again else run(*args)
 
     return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})

@@ -4,7 +4,7 @@ Passes are cut by tokens, with long rows together, so that little is padded.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from tensordict import TensorDictBase
@@ -93,10 +93,8 @@ def in_passes(
     passes = [] if most is None else token_passes(*count(*inputs), most)
     if len(passes) <= 1:
         return read(*inputs)
-    parts = []
-    for rows in passes:
-        part = [value[rows] for value in inputs]
-        parts.append(checkpoint(read, *part, use_reentrant=False))
+    run = partial(checkpoint, read, use_reentrant=False) if torch.is_grad_enabled() else read
+    parts = [run(*(value[rows] for value in inputs)) for rows in passes]
     back = torch.argsort(torch.cat(passes))
     return tuple(
         None if values[0] is None else torch.cat(values)[back]

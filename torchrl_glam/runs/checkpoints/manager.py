@@ -156,7 +156,8 @@ class CheckpointManager:
     def _restore_newest(self, restore: Callable[[Path], Any]) -> int:
         """Restores by the newest step that all processes have and can read, or returns 0."""
         found = self._rotation.directory.glob(f"{_PREFIX}-*")
-        paths = {int(p.name[5:]): p for p in found if p.name[5:].isdecimal()}
+        named = {path.name.removeprefix(f"{_PREFIX}-"): path for path in found}
+        paths = {int(step): path for step, path in named.items() if step.isdecimal()}
         common = set.intersection(*self._ranks.gather(set(paths)))
         problems: list[str] = []
         for step in sorted(common, reverse=True):
@@ -191,10 +192,9 @@ def _require_plain(path: Path) -> None:
             blocks = getattr(about, "st_blocks", about.st_size)  # of 512 bytes; a hole has none
             if about.st_size > 2**30 and 512 * blocks < about.st_size // 100:
                 raise ValueError(f"{file.name} of {about.st_size:,} bytes is all but empty")
-        if not isinstance(read_json(path / "manifest.json"), dict):
+        manifest = path / "manifest.json"
+        if not manifest.exists() or not isinstance(read_json(manifest), dict):
             raise ValueError("manifest.json is damaged")
-    except FileNotFoundError:
-        raise CheckpointError("manifest.json is damaged: there is none") from None
     except (ValueError, OSError) as error:
         raise CheckpointError(str(error)) from None
 

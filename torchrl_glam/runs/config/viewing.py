@@ -88,9 +88,8 @@ class EvaluateConfig(ViewConfig):
         self.within(1, 1_000_000, "episodes")
         self.filled("output")
         whole = all(isinstance(folder, str) and folder for folder in self.agents)
-        some = self.agent is None or 0 < len(self.agents)
-        differ = whole and some and len(set(self.agents)) == len(self.agents)
-        self.require("agent", differ, "be a folder, or a list of folders that differ")
+        fits = self.agent is None or (whole and 0 < len(self.agents) == len(set(self.agents)))
+        self.require("agent", fits, "be a folder, or a list of folders that differ")
         for key in ("objects", "splits", "modes"):
             given = getattr(self, key)
             listed = given is None or 0 < len(given) == len(set(given))
