@@ -46,12 +46,12 @@ SMALL += ("env.num_objects=3", "env.sequential=false", "env.max_steps=8")
 
 def test_a_sweep_is_broken_off_resumed_and_drawn(here, succeeds, tmp_path):
     """Two arms of figure 9 with two seeds, and one of them by itself."""
-    sweep = ("--multirun", "+figure=9", "+arm_9=n1_50k,n3_50k", "seed=0,1", *SMALL)
+    sweep = ("--multirun", "+figure=9", "+arm_9=n1_100k,n3_50k", "seed=0,1", *SMALL)
     succeeds("sac_glam", *sweep)
     figure = tmp_path / "multirun" / "figure_9"
     runs = sorted(figure.glob("*/*/metrics.csv"))
     names = ["/".join(path.parts[-3:-1]) for path in runs]
-    assert names == ["n1_50k/0", "n1_50k/1", "n3_50k/0", "n3_50k/1"]
+    assert names == ["n1_100k/0", "n1_100k/1", "n3_50k/0", "n3_50k/1"]
     whole = [metrics(path.parent) for path in runs]
     # A run of a sweep is that of a process of its own.
     alone = ("--config-name", "sequential", "n_step=3", "capacity=50000", "seed=1", *SMALL)
