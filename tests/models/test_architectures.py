@@ -123,16 +123,14 @@ def test_a_window_that_no_mask_makes_is_the_longest_text(tokenizer, monkeypatch)
         assert_exact(trunk, tokenizer, SHORT)
 
 
+@torch.no_grad()
 def test_half_precision_rounds_no_more_than_the_model_does(tokenizer):
+    states = make_states(tokenizer, observations=LONG)
     for name in ("gpt2", "llama", "flan-t5", "bart"):
-        trunk = make(name, tokenizer, dtype=torch.bfloat16)
-        with torch.no_grad():
-            scores = trunk(make_states(tokenizer, observations=LONG))["log_likelihood"]
-        exact = make(name, tokenizer, dtype=torch.bfloat16)
+        half, exact = (make(name, tokenizer, dtype=torch.bfloat16) for _ in range(2))
         exact.model.float()
-        with torch.no_grad():
-            expected = exact(make_states(tokenizer, observations=LONG))["log_likelihood"]
-        torch.testing.assert_close(scores, expected, atol=0.3, rtol=0.02)
+        scores = [trunk(states.clone())["log_likelihood"] for trunk in (half, exact)]
+        torch.testing.assert_close(*scores, atol=0.3, rtol=0.02)
 
 
 def test_the_table_lists_every_architecture_once():

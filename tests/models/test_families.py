@@ -145,14 +145,12 @@ def test_passes_of_few_tokens_change_neither_outputs_nor_gradients(family, token
             torch.autograd.grad(value, parameters, allow_unused=True, retain_graph=again)
             for again in (True, False)
         ]
-        for first, second in zip(*twice, strict=True):
-            torch.testing.assert_close(first, second)
+        torch.testing.assert_close(*twice)
         gradient = torch.cat([g.flatten() for g in twice[0] if g is not None])
         found.append([part.detach() for part in read] + [gradient])
     whole = found[0]
     for parts in found[1:]:
-        for one, other in zip(parts[:-1], whole[:-1], strict=True):
-            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(parts[:-1], whole[:-1], atol=1e-4, rtol=1e-4)
         assert (parts[-1] - whole[-1]).norm() < 1e-5 * whole[-1].norm()
 
 

@@ -81,10 +81,7 @@ def test_values_and_gradients_are_those_of_ppo_by_hand(objective, hindsight, cen
     for name in LOSSES:
         torch.testing.assert_close(terms[name], expected[name], msg=name)
     wanted = torch.autograd.grad(sum(expected.values()), list(loss.parameters()), allow_unused=True)
-    for parameter, (got, want) in enumerate(zip(gradients(terms, loss), wanted, strict=True)):
-        assert (got is None) == (want is None)
-        if got is not None:
-            torch.testing.assert_close(got, want, msg=str(parameter))
+    torch.testing.assert_close(gradients(terms, loss), wanted)
 
 
 def test_the_clip_bites_on_both_sides():
@@ -215,8 +212,7 @@ def test_masked_candidates_leave_no_trace(objective):
     for name in (*LOSSES, "entropy"):
         torch.testing.assert_close(poisoned[name], terms[name])
     loss.trunk.module.poison = False
-    for got, want in zip(gradients(loss(batch), loss), before, strict=True):
-        torch.testing.assert_close(got, want)
+    torch.testing.assert_close(gradients(loss(batch), loss), before)
 
 
 @pytest.mark.parametrize("objective", ["clip", "kl"])
