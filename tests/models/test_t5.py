@@ -1,5 +1,7 @@
 """T5 read by our own passes, against the model's own forward."""
 
+from unittest import mock
+
 import pytest
 import torch
 from families import make_model, make_nine_states, outputs_and_gradients
@@ -56,16 +58,11 @@ def test_on_a_card_it_takes_fewer_kernels(family, adapters, tokenizer, monkeypat
     if adapters:
         lora = LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False)
         model = get_peft_model(model, lora).eval()
-    states, attention, masks = make_nine_states(tokenizer), t5.scaled_dot_product_attention, []
-
-    def watched(query, key, value, mask, **options):
-        masks.append(mask)
-        return attention(query, key, value, mask, **options)
-
+    states, watched = make_nine_states(tokenizer), mock.Mock(wraps=t5.scaled_dot_product_attention)
     monkeypatch.setattr(t5, "scaled_dot_product_attention", watched)
     with PretendCard():
         trunk = make_trunk(model.to("cuda"), tokenizer)
-        masks.clear()
+        watched.reset_mock()
         with Operations() as ours:
             found = read(trunk, states.to("cuda"))
         monkeypatch.setattr(encoder_decoder, "can_read", lambda *_: False)
@@ -75,6 +72,7 @@ def test_on_a_card_it_takes_fewer_kernels(family, adapters, tokenizer, monkeypat
             assert (one - other).norm() < 1e-4 * other.norm()
     assert ours.number < theirs.number
     # Fused attention takes no other order of dimensions.
+    masks = [call.args[3] for call in watched.call_args_list]
     assert len(masks) == 6 and all(mask.is_contiguous() for mask in masks)
 
 

@@ -8,6 +8,7 @@ import gc
 import importlib
 import re
 from importlib.util import find_spec
+from unittest import mock
 
 import pytest
 from torchrl.envs import EnvBase
@@ -147,9 +148,7 @@ def _imported():
 @pytest.fixture
 def unplayed(refused, monkeypatch):
     """``refused``, for what must be so before any environment takes a step."""
-
-    def step(*_):
-        raise AssertionError("a step was played")
+    step = mock.Mock(side_effect=AssertionError("a step was played"))
 
     def run(name, *arguments):
         if name != "pretrain":  # it plays to see which words there are

@@ -194,11 +194,7 @@ def test_one_that_does_not_answer_is_given_up_and_the_others_go_on(caplog):
 
 def test_what_a_collector_raises_ends_the_run_as_it_is():
     world = Simulation(1, [0.5])
-
-    def fail(task):
-        raise FloatingPointError("log-likelihoods are not finite")
-
-    world.result = fail
+    world.result = mock.Mock(side_effect=FloatingPointError("log-likelihoods are not finite"))
     with pytest.raises(FloatingPointError, match="log-likelihoods"):
         list(world.learn(world.collectors(), rounds=1))
     assert not world.alive

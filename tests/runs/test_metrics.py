@@ -3,7 +3,7 @@
 import os
 import sys
 import warnings
-from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from run_metrics import read_csv
@@ -77,19 +77,9 @@ def test_a_file_that_was_taken_away_is_written_whole(tmp_path):
     assert [row["step"] for row in read(table.path)] == ["8", "16", "24"]
 
 
-class Broken:
-    def __init__(self, fails):
-        self.fails, self.calls, self.logged = fails, 0, []
-
-    def log_scalar(self, name, value, step):
-        self.calls += 1
-        if self.calls in self.fails:
-            raise OSError(27, "File too large")
-        self.logged.append((name, step))
-
-
 def test_a_logger_that_fails_is_named_once_and_training_goes_on(tmp_path, monkeypatch):
-    broken, sound = Broken({2, 3}), Broken(set())
+    broken, sound, full = mock.Mock(), mock.Mock(), OSError(27, "File too large")
+    broken.log_scalar.side_effect = [None, full, full, None]
     loggers = {"tensorboard": broken, "csv": sound}
     monkeypatch.setattr(metrics, "get_logger", lambda kind, **_: loggers[kind])
     table = MetricsTable(tmp_path, ["tensorboard", "csv"])
@@ -103,15 +93,14 @@ def test_a_logger_that_fails_is_named_once_and_training_goes_on(tmp_path, monkey
         warnings.simplefilter("error")
         table.add(24, {"loss": 0.125})
         table.add(32, {"loss": 0.0})
-    assert broken.logged == [("loss", 8), ("loss", 32)]
-    assert len(sound.logged) == 4
+    values = {8: 0.5, 16: 0.25, 24: 0.125, 32: 0.0}
+    asked = [mock.call("loss", value, step=step) for step, value in values.items()]
+    assert broken.log_scalar.mock_calls == sound.log_scalar.mock_calls == asked
     assert len(read(table.path)) == 4
 
 
 def test_a_logger_that_cannot_start_is_named(tmp_path, monkeypatch):
-    def no_key(*_, **__):
-        raise RuntimeError("no API key")
-
+    no_key = mock.Mock(side_effect=RuntimeError("no API key"))
     monkeypatch.setattr(metrics, "get_logger", no_key)
     with pytest.raises(ValueError, match="loggers: wandb could not be started: no API key"):
         MetricsTable(tmp_path, ["wandb"])
@@ -122,36 +111,26 @@ SETTINGS = {"project": "glam", "entity": "team", "mode": "offline", "name": "see
 
 @pytest.fixture
 def started(monkeypatch):
-    """What each run was told that was started by ``wandb.init``, and what it logged."""
-    runs = []
-
-    def init(**told):
-        told["logged"] = []
-        runs.append(told)
-        return SimpleNamespace(
-            id="run",
-            config=SimpleNamespace(update=lambda *_, **__: None),
-            define_metric=lambda *_, **__: None,
-            log=lambda payload, **_: told["logged"].append(payload["success"]),
-        )
-
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    """What stands for ``wandb.init``."""
+    wandb = mock.MagicMock()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setattr(torchrl_wandb, "_has_wandb", True)
-    return runs
+    return wandb.init
 
 
 def test_where_a_run_is_logged_is_told(started, monkeypatch, tmp_path):
     for key, value in SETTINGS.items():
         monkeypatch.setenv(f"WANDB_{key.upper()}", value)
     MetricsTable(tmp_path, ["csv", "wandb"], "sac_glam").add(32, {"success": 0.5})
-    [told] = started  # the other logger is none of its business
+    started.assert_called_once()  # the other logger is none of its business
+    told, [logged] = started.call_args.kwargs, started.return_value.log.call_args_list
     assert {key: told[key] for key in SETTINGS} == SETTINGS
-    assert told["dir"] == str(tmp_path) and told["logged"] == [0.5]
+    assert told["dir"] == str(tmp_path) and logged.args[0]["success"] == 0.5
     assert list(tmp_path.glob("sac_glam/**/success.csv"))
 
 
 def test_what_is_not_told_is_left_to_its_own_settings(started, tmp_path):
     MetricsTable(tmp_path, ["wandb"], "sac_glam")
-    [told] = started
+    [(_, told)] = started.call_args_list
     assert told["project"] is None and not {"entity", "mode"} & set(told)
     assert told["name"] == "sac_glam"

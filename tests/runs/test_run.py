@@ -1,10 +1,12 @@
 """The run around an algorithm: what arrives, what is rescued, and numbers that end it."""
 
+import itertools
 import signal
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import sac_glam
@@ -109,19 +111,14 @@ def test_the_pace_is_that_since_the_row_before_or_the_start(monkeypatch):
 
 def test_a_logger_ends_with_its_run_and_is_told_how(tmp_path, monkeypatch):
     """Else the next run of a sweep would be logged as this one, or refused."""
-    ended = []
-    experiment = SimpleNamespace(__exit__=lambda kind, *_: ended.append(kind))
-    logger = SimpleNamespace(experiment=experiment, log_scalar=lambda *_, **__: None)
+    logger = mock.MagicMock()
     monkeypatch.setattr(metrics, "get_logger", lambda *_, **__: logger)
-
-    def fail(run):
-        raise LookupError
-
     settings = {"total_steps": 16, "loggers": ["tensorboard"]}
     train(tmp_path / "whole", **settings)
     with pytest.raises(LookupError):
-        train(tmp_path / "broken", fail=fail, **settings)
-    assert ended == [None, LookupError]
+        train(tmp_path / "broken", fail=mock.Mock(side_effect=LookupError), **settings)
+    ended = logger.experiment.__exit__.call_args_list
+    assert [call.args[0] for call in ended] == [None, LookupError]
 
 
 def test_a_run_closes_its_environments_at_its_end_and_after_an_error(tmp_path, monkeypatch):
@@ -139,14 +136,13 @@ def test_a_run_closes_its_environments_at_its_end_and_after_an_error(tmp_path, m
     assert {id(env.base_env) for env in held} <= set(map(id, closed))
 
 
-def test_target_weights_follow_by_tau_and_the_bonus_arrives(tmp_path):
+def test_target_weights_follow_by_tau(tmp_path):
     start = {}
 
     def look(run, agent):
         start.update(start or agent.loss.target_trunk_params.clone().flatten_keys().items())
 
-    agent = train(tmp_path, look, tau=0.9, munchausen=0.5)
-    assert agent.loss.munchausen == 0.5
+    agent = train(tmp_path, look, tau=0.9)
     live, followed = agent.loss.trunk_params.data, agent.loss.target_trunk_params
     apart = [(followed[k] - live[k]).abs().max() for k in live.keys(True, True)]
     moved = [(followed[k] - start[".".join(k)]).abs().max() for k in live.keys(True, True)]
@@ -216,28 +212,27 @@ def test_an_error_in_an_update_is_followed_by_a_checkpoint(error, saved, message
     assert not (tmp_path / "run" / "run.lock").exists()
 
 
+def spoil_round(number, monkeypatch, spoil):
+    """Has a round of the process, counted from 1, begin with what ``spoil`` makes of its steps."""
+    plain, rounds = Progress.begin_round, itertools.count(1)
+
+    def begin(progress, steps):
+        return plain(progress, spoil(steps) if next(rounds) == number else steps)
+
+    monkeypatch.setattr(Progress, "begin_round", begin)
+
+
 def test_an_error_of_the_environment_is_not_saved_after(tmp_path, monkeypatch):
     """The steps of that round would be missing."""
-    plain, rounds = Progress.begin_round, []
-
-    def broken(progress, steps):
-        rounds.append(steps)
-        if len(rounds) > 5:
-            raise RuntimeError("the environment fell over")
-        return plain(progress, steps)
-
-    monkeypatch.setattr(Progress, "begin_round", broken)
+    spoil_round(6, monkeypatch, mock.Mock(side_effect=RuntimeError("the environment fell over")))
     with pytest.raises(RuntimeError, match="fell over"):
         train(tmp_path)
     assert checkpoints(tmp_path) == []
 
 
 def test_a_refused_resume_leaves_the_record_of_the_divergence(tmp_path):
-    def fail(run):
-        raise FloatingPointError("not finite")
-
     with pytest.raises(FloatingPointError):
-        train(tmp_path, fail=fail, total_steps=16)
+        train(tmp_path, fail=mock.Mock(side_effect=FloatingPointError), total_steps=16)
     record = tmp_path / "run" / "diverged.txt"
     text = record.read_text()
     (tmp_path / "run" / "checkpoints" / "step-000000000008").mkdir(parents=True)
@@ -247,14 +242,8 @@ def test_a_refused_resume_leaves_the_record_of_the_divergence(tmp_path):
 
 
 def test_an_error_in_the_last_evaluation_is_made_up_for(tmp_path, monkeypatch):
-    plain, calls = run_module.evaluate_splits, []
-
-    def broken(*arguments, **options):
-        calls.append(arguments)
-        if len(calls) == 2:
-            raise RuntimeError("the power fails")
-        return plain(*arguments, **options)
-
+    ends = [mock.DEFAULT, RuntimeError("the power fails"), mock.DEFAULT]
+    broken = mock.Mock(wraps=run_module.evaluate_splits, side_effect=ends)
     monkeypatch.setattr(run_module, "evaluate_splits", broken)
     with pytest.raises(RuntimeError, match="power"):
         train(tmp_path)
@@ -263,7 +252,7 @@ def test_an_error_in_the_last_evaluation_is_made_up_for(tmp_path, monkeypatch):
     last = read_csv(tmp_path / "run" / "metrics.csv")[-1]
     assert last["step"] == "64" and float(last["eval/train/sampled/success"]) >= 0
     train(tmp_path, resume=str(tmp_path / "run"))
-    assert len(calls) == 3, "once it is made, it is not made again"
+    assert broken.call_count == 3, "once it is made, it is not made again"
 
 
 @pytest.mark.parametrize("resumable", [True, False])
@@ -287,6 +276,11 @@ def test_what_may_change_on_resume_are_keys_of_the_configuration():
         assert set(config.may_change) < set(asdict(config))
 
 
+def finish_at(step):
+    """Ends a run, as a recipe does after its last round, at this step."""
+    return lambda run, _: run.finish(None, None) if run.counters["steps"] == step else None
+
+
 def test_a_signal_while_the_results_are_saved_ends_the_sweep_after(tmp_path, monkeypatch, caplog):
     ended = []
     monkeypatch.setattr(run_module, "end_sweep", lambda: ended.append("sweep"))
@@ -296,23 +290,13 @@ def test_a_signal_while_the_results_are_saved_ends_the_sweep_after(tmp_path, mon
         ended.append("saved")
 
     monkeypatch.setattr(run_module, "save_results", saved)
-
-    def finish(run, agent):
-        if run.counters["steps"] == 64:
-            run.finish(None, None)
-
-    train(tmp_path, finish)
+    train(tmp_path, finish_at(64))
     assert ended == ["saved", "sweep"] and "No update" not in caplog.text
 
 
 def test_a_run_without_an_update_is_told(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(run_module, "save_results", lambda *_: None)
-
-    def finish(run, agent):
-        if run.counters["steps"] == 16:
-            run.finish(None, None)
-
-    train(tmp_path, finish, total_steps=16, batch_size=200)
+    train(tmp_path, finish_at(16), total_steps=16, batch_size=200)
     assert "never held batch_size (200) transitions: lower it, or raise total" in caplog.text
 
 
@@ -331,15 +315,8 @@ def test_rewards_that_are_not_finite_are_refused(value):
 
 def test_a_run_goes_on_after_its_environment_was_mended(tmp_path, monkeypatch):
     """A faulty reward is no divergence, which would be passed over by a sweep."""
-    plain, rounds = Progress.begin_round, []
-
-    def faulty(progress, steps):
-        rounds.append(steps)
-        if len(rounds) == 5:
-            steps["next", "reward"][0, 0] = float("nan")
-        return plain(progress, steps)
-
-    monkeypatch.setattr(Progress, "begin_round", faulty)
+    nan = torch.full((4, 2, 1), float("nan"))
+    spoil_round(5, monkeypatch, lambda steps: steps.set(("next", "reward"), nan))
     with pytest.raises(ValueError, match="mend the environment"):
         train(tmp_path, checkpoint_every=16)
     assert not (tmp_path / "run" / "diverged.txt").exists()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from unittest import mock
 
 import pytest
 
@@ -88,10 +89,7 @@ def test_a_file_in_the_place_of_the_folder_is_found_at_the_start(tmp_path):
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "metrics.csv"
     replace_file(path, "old")
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
+    full = mock.Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         replace_file(path, "new")

@@ -1,5 +1,7 @@
 """Records of episodes against what is known of shortest plans."""
 
+from unittest import mock
+
 import pytest
 import stairs
 import torch
@@ -99,11 +101,7 @@ def test_a_person_may_fail_leave_and_ask_nobody():
     assert not won and "over after 10 steps, and the goal is not reached" in heard
     assert "There is no agent to ask" in heard
     assert converse(env, None, "q")[0] is False
-
-    def closed(prompt):
-        raise EOFError
-
-    assert play(env, read=closed, write=lambda text: None) is False
+    assert play(env, read=mock.Mock(side_effect=EOFError), write=lambda text: None) is False
 
 
 def test_a_game_without_a_batch_is_recorded_and_played():
