@@ -150,7 +150,6 @@ def test_a_game_that_ignores_its_seed_is_named():
     message = r"(goal|observation) of state \d+ differs when the same actions are"
     with pytest.raises(ValueError, match=message):
         check_text_env(stairs.wrap(games))
-    check_text_env(stairs.make(2))
 
 
 @pytest.mark.parametrize(

@@ -111,32 +111,34 @@ def test_unseeded_environments_differ_and_follow_the_global_seed():
     assert (again.reset() == PlaygroundTextEnv(4).reset()).all()
 
 
-def test_partial_reset():
+SOME = torch.tensor([True, False, False, True, False, True])
+
+
+@pytest.fixture
+def under_way():
+    """An environment whose episodes are at step 3, and its state."""
     env = make()
-    torch.manual_seed(0)
-    state = env.rollout(3)[:, -1]["next"].exclude("reward")
-    reset = torch.tensor([True, False, False, True, False, True]).unsqueeze(1)
+    return env, env.rollout(3)[:, -1]["next"].exclude("reward")
+
+
+def test_partial_reset(under_way):
+    env, state = under_way
     before = state.clone()
-    after = env.reset(state.set("_reset", reset))
-    kept = ~reset.squeeze(1)
-    assert (after[kept] == before[kept]).all()
-    fresh = after[~kept]
+    after = env.reset(state.set("_reset", SOME.unsqueeze(1)))
+    assert (after[~SOME] == before[~SOME]).all()
+    fresh = after[SOME]
     assert (fresh["state", "on"] == -1).all() and (fresh["hindsight", "kind"] == -1).all()
     assert env._steps.tolist() == [0, 3, 3, 0, 3, 0]
 
 
-def test_partial_steps():
-    env = make()
-    torch.manual_seed(0)
-    state = env.rollout(3)[:, -1]["next"].exclude("reward")
-    moves = torch.tensor([True, False, False, True, False, True]).unsqueeze(1)
-    before = state.clone()
-    action = torch.where(moves.squeeze(1), env.rand_action()["action"], -1)  # -1 is not looked at
-    after = env.step(state.set("_step", moves).set("action", action))["next"]
-    still = ~moves.squeeze(1)
+def test_partial_steps(under_way):
+    env, state = under_way
+    before, moves = state.clone(), SOME.unsqueeze(1)
+    action = torch.where(SOME, env.rand_action()["action"], -1)  # -1 is not looked at
+    after = env.step(state.set("_step", moves).set("action", action))["next"][~SOME]
     for key in ("observation", "action_mask", "state", "done"):
-        assert (after[still][key] == before[still][key]).all()
-    assert (after[still]["hindsight", "kind"] == -1).all() and (after[still]["reward"] == 0).all()
+        assert (after[key] == before[~SOME][key]).all()
+    assert (after["hindsight", "kind"] == -1).all() and (after["reward"] == 0).all()
     assert env._steps.tolist() == [4, 3, 3, 4, 3, 4]
     state = env.rand_action(env.reset().select("action_mask"))
     env.step(state.set("_step", moves))  # nothing says whether episodes are over

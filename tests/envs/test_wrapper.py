@@ -304,7 +304,6 @@ REFUSED = {
         lambda: stairs.make(2).load_state_dict(stairs.make(3).state_dict()),
         "the state has 3 games, expected 2",
     ),
-    "no goal": (lambda: of(goal=None), r"goal \(None\), goal_text \(None\) and .*: give one"),
     "two goals": (
         lambda: of(goal_text="Go"),
         r"goal \('goal'\), goal_text \('Go'\) and .*: give one",
@@ -429,6 +428,10 @@ def test_games_pursue_what_a_sampler_draws_and_go_on_with_it():
     assert kept["goal_id"].tolist() == [1, 3]
 
 
+def draws(ids):
+    return {"goal_sampler": lambda generator, n: torch.tensor(ids)}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -436,15 +439,9 @@ def test_games_pursue_what_a_sampler_draws_and_go_on_with_it():
         ({"goal_texts": None}, r"goal \(None\), goal_text \(None\) and goal_texts \(None\)"),
         ({"goal_texts": ["a", "a"]}, r"goal_texts \(\['a', 'a'\]\) must be .* none empty or twice"),
         ({"goal_texts": []}, r"goal_texts \(\[\]\) must be a list of goals"),
-        (
-            {"goal_sampler": lambda _, n: torch.tensor([4])},
-            r"return 1 goal id in \[0, 4\), got ten",
-        ),
-        (
-            {"goal_sampler": lambda _, n: torch.tensor([0, 1])},
-            r"goal_sampler must return 1 goal id",
-        ),
-        ({"goal_sampler": lambda _, n: torch.tensor([0.5])}, r"goal_sampler must return 1 goal id"),
+        (draws([4]), r"goal_sampler must return 1 goal id in \[0, 4\), got ten"),
+        (draws([0, 1]), r"goal_sampler must return 1 goal id"),
+        (draws([0.5]), r"goal_sampler must return 1 goal id"),
     ],
 )
 def test_bad_tables_of_goals_are_named(settings, message):
