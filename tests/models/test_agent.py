@@ -28,6 +28,7 @@ from torchrl_glam.models.card import CARD, HEADS
 from torchrl_glam.objectives import SACGLAMLoss
 from torchrl_glam.text import PromptTemplate, TokenizeText
 
+TEMPLATE = PromptTemplate("Task: {goal}\n{observation}\nAction:")
 LORA = LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False)
 NUM_ACTIONS = 5
 
@@ -36,8 +37,7 @@ NUM_ACTIONS = 5
 def states():
     env = PlaygroundTextEnv(4, num_objects=3, sequential=False, seed=0)
     tokenizer = load_tokenizer("tiny")
-    template = PromptTemplate("Task: {goal}\n{observation}\nAction:")
-    return TransformedEnv(env, TokenizeText(tokenizer, template=template)).reset()
+    return TransformedEnv(env, TokenizeText(tokenizer, template=TEMPLATE)).reset()
 
 
 def make_loss(card, lora=None):
@@ -56,8 +56,7 @@ def make_loss(card, lora=None):
 
 
 def a_card(**settings):
-    template = PromptTemplate("Task: {goal}\n{observation}\nAction:")
-    defaults = {"template": template, "hidden_sizes": (8, 6), "num_actions": NUM_ACTIONS}
+    defaults = {"template": TEMPLATE, "hidden_sizes": (8, 6), "num_actions": NUM_ACTIONS}
     return AgentCard(**(defaults | settings))
 
 
@@ -92,7 +91,7 @@ def test_an_agent_read_back_scores_and_values_as_before(settings, lora, kind, st
 
 def test_a_state_value_head_is_read_back(states, tmp_path):
     model, tokenizer = load_language_model("tiny")
-    trunk = make_trunk(model, tokenizer, a_card().template)
+    trunk = make_trunk(model, tokenizer, TEMPLATE)
     head = ValueHead(trunk.embedding_dim, (8,))
     card = a_card(critic="state", hidden_sizes=(8,), num_actions=None)
     critics = TensorDict.from_module(head).unsqueeze(0)

@@ -254,7 +254,6 @@ def test_what_a_run_stored_can_be_learned_from_again(recipe, unbroken, succeeds,
     for key, message in (
         ("n_step=1", "n_step (1) must stay what it was (3)"),
         ("gamma=0.9", "gamma (0.9) must stay what it was (0.7)"),  # in returns of three steps
-        ("gama=0.9", "gama"),
     ):
         assert message in refused("offline_sac", stored, key, "--out=other")
     assert not (tmp_path / "other").exists()

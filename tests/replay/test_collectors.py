@@ -79,10 +79,9 @@ def test_numbers_of_several_collectors_are_not_mistaken_for_one_another():
     mixed = [first[:, :2], second[:, :2], first[:, 2:], second[:, 2:]]
     for ids in (None, (0, 0)):
         data = mixed if ids is None else with_ids(mixed, ids)
-        with pytest.raises(ValueError, match="two steps of one trajectory without an end"):
-            rows_of(data)
-        with pytest.raises(ValueError, match="two steps of one trajectory without an end"):
-            rows_of([torch.cat(data, 1)])
+        for batches in (data, [torch.cat(data, 1)]):
+            with pytest.raises(ValueError, match="two steps of one trajectory without an end"):
+                rows_of(batches)
     rows = rows_of(with_ids(mixed, (0, 1)))
     assert sorted(row.observation for row in rows) == [0, 1, 2, 3, 10, 11, 12, 13]
 

@@ -56,6 +56,14 @@ def streams(draw, max_envs=4, max_steps=24, number=int, scale=(0.0, 1.0)):
     return lines, splits
 
 
+def rows_of(transform, batches):
+    return [row for batch in batches for row in toy.to_rows(transform.inv(batch))]
+
+
+def expected_rows(lines, *returns):
+    return [row for line in lines for row in toy.reference_rows(line, *returns)]
+
+
 @settings(deadline=None, max_examples=100)
 @given(
     data=st.data(),
@@ -70,14 +78,8 @@ def test_equals_reference(data, dtype, n_steps, gamma, relabel, strategy, scale)
     lines, splits = data.draw(streams(number=GOALS[dtype], scale=scale))
     hindsight = HindsightTransform(relabel, strategy=strategy, reward_scale=scale)
     transform = Compose(SegmentMultiStepTransform(n_steps, gamma), hindsight)
-    rows = []
-    for batch in toy.batches(lines, splits, dtype):
-        rows += toy.to_rows(transform.inv(batch))
-    expected = [
-        row
-        for line in lines
-        for row in toy.reference_rows(line, relabel, n_steps, gamma, strategy, scale)
-    ]
+    rows = rows_of(transform, toy.batches(lines, splits, dtype))
+    expected = expected_rows(lines, relabel, n_steps, gamma, strategy, scale)
     assert toy.as_multiset(rows) == toy.as_multiset(expected)
 
 
@@ -121,8 +123,8 @@ def test_memory_grows_with_the_longest_episode_only():
         toy.make_stream([3] * 50, ["success", "failure"] * 25, named, 1000),
     ]
     transform = Compose(SegmentMultiStepTransform(3, 0.9), HindsightTransform())
-    rows = [r for b in toy.batches(lines, [1] * total) for r in toy.to_rows(transform.inv(b))]
-    expected = [row for line in lines for row in toy.reference_rows(line, "all", 3, 0.9)]
+    rows = rows_of(transform, toy.batches(lines, [1] * total))
+    expected = expected_rows(lines, "all", 3, 0.9)
     assert toy.as_multiset(rows) == toy.as_multiset(expected)
     assert len(transform[1]._log.steps["action"]) < 8 * 80  # the longest episode has 80 steps
 
@@ -144,17 +146,16 @@ def test_pending_clear_and_clone():
 def test_keys_can_be_nested_and_truncated_missing():
     batch = one_episode([[(7, 2)], []])
     expected = HindsightTransform().inv(batch).exclude(("next", "truncated"))
-    names = ["goal_tokens", "goal_kind", "reward", "done", "terminated"]
+    names = {"goal": "goal_tokens", "kind": "goal_kind"}
+    names |= {name: name for name in ("reward", "done", "terminated")}
     for td in (batch, batch["next"], expected, expected["next"]):
-        for name in names:
+        for name in names.values():
             if name in td.keys():
                 td.rename_key_(name, ("agent", name))
     del batch["next", "truncated"]
     batch["next"].rename_key_("hindsight", ("agent", "partner"))
-    keys = ("goal_key", "kind_key", "reward_key", "done_key", "terminated_key")
-    order = ("goal_tokens", "goal_kind", "reward", "done", "terminated")
     transform = HindsightTransform(
-        **{key: ("agent", name) for key, name in zip(keys, order, strict=True)},
+        **{f"{key}_key": ("agent", name) for key, name in names.items()},
         hindsight_key=("agent", "partner"),
         hindsight_goal_key=("agent", "partner", "goal_tokens"),
         hindsight_kind_key=("agent", "partner", "kind"),
@@ -400,10 +401,8 @@ def test_at_most_k_goals_with_a_transition(data, limit, n_steps, strategy):
     lines, splits = data
     hindsight = HindsightTransform(strategy=strategy, goals_per_transition=limit)
     transform = Compose(SegmentMultiStepTransform(n_steps, 0.5), hindsight)
-    rows = [r for b in toy.batches(lines, splits) for r in toy.to_rows(transform.inv(b))]
-    possible = [
-        row for line in lines for row in toy.reference_rows(line, "all", n_steps, 0.5, strategy)
-    ]
+    rows = rows_of(transform, toy.batches(lines, splits))
+    possible = expected_rows(lines, "all", n_steps, 0.5, strategy)
     assert Counter(toy.as_multiset(rows)) <= Counter(toy.as_multiset(possible))
     for hindsight, most in ((True, limit), (False, 1)):
         stored = Counter(row.observation for row in rows if row.hindsight == hindsight)

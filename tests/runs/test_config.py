@@ -128,12 +128,12 @@ LARGER = ("language_model", "gradient_checkpointing", "max_tokens_per_pass")
 @pytest.mark.parametrize("recipe", ["sac_glam", "ppo_glam"])
 @pytest.mark.parametrize("name", ["paper_large", "qwen"])
 def test_larger_models_learn_as_in_the_paper(name, recipe):
-    config, paper = (asdict(load(which, recipe=recipe)) for which in (name, "paper"))
+    larger = load(name, recipe=recipe)
+    config, paper = asdict(larger), asdict(load("paper", recipe=recipe))
     differ = {key for key in paper if config[key] != paper[key]} - {"output"}
     assert differ <= set(LARGER) and config["gradient_checkpointing"] and config["load_in_4bit"]
     assert config["max_tokens_per_pass"] <= paper["max_tokens_per_pass"]
-    config = load(name, recipe=recipe)
-    config.check()
+    larger.check()
 
 
 def test_both_quickstarts_play_and_measure_the_same():
@@ -153,12 +153,14 @@ def describe(config, **options):
     return describe_env(make_env(config, load_tokenizer("tiny"), **options))
 
 
-def test_hindsight_needs_goals_that_are_named():
+def test_hindsight_needs_goals_that_are_named_and_aligned_goals_to_know_which_are_sub_goals():
     ids = ("goal_id", ("hindsight", "goal_id"))
     config = PPOGLAMConfig(num_envs=1, hindsight="aligned")
     config.check_game(describe(config, keep=ids))
     with pytest.raises(ValueError, match=r"hindsight \(aligned\) needs .* writes no \['goal_id', "):
         config.check_game(describe(config))
+    with pytest.raises(ValueError, match=r"hindsight \(aligned\) must be none or all, as the env"):
+        config.check_game(replace(describe(config, keep=ids), is_subgoal=None))
     silent = describe_env(PlaygroundTextEnv(num_envs=1, text=False))
     for config in (PPOGLAMConfig(hindsight="all"), SACGLAMConfig()):
         config.check()
@@ -190,14 +192,8 @@ def test_what_does_not_fit_the_environment_is_named(settings, unknown, message):
     config.check_game(game)
 
 
-def test_aligned_goals_need_to_know_which_are_sub_goals():
-    config = PPOGLAMConfig(num_envs=1, hindsight="aligned")
-    game = replace(describe(config, keep=["goal_id", ("hindsight", "goal_id")]), is_subgoal=None)
-    with pytest.raises(ValueError, match=r"hindsight \(aligned\) must be none or all, as the env"):
-        config.check_game(game)
-
-
-BAD_SAC = [
+BAD_OF = {}
+BAD_OF[SACGLAMConfig] = [
     ("hindsight_ratio", -0.1, r"hindsight_ratio \(-0.1\) must be in \[0, 1\]"),
     ("gamma", 1.1, r"gamma \(1.1\) must be in \[0, 1\]"),
     ("munchausen", 1.0, r"munchausen \(1.0\) must be in \[0, 1\)"),
@@ -226,11 +222,13 @@ BAD_SAC = [
     ("log_every", 100, r"log_every \(100\) must be a multiple of update_every \(32\)"),
     ("max_tokens_per_pass", 0, r"max_tokens_per_pass \(0\) must be at least 1"),
     ("sampling", "half", r"sampling \(half\) must be one of \('uniform', 'ratio', 'prior'"),
+    ("long_texts", "middle", r"long_texts \(middle\) must be one of \('error', 'head'"),
+    ("memory", -1, r"memory \(-1\) must be in \[0, 1e\+06\]"),
     ("normalisation", "mean", r"normalisation \(mean\) must be one of \('sum', 'token_mean'"),
     ("critic_input", "action", r"critic_input \(action\) must be one of \('observation-act"),
     ("lr_heads", float("inf"), r"lr_heads \(inf\) must be"),
 ]
-BAD_PPO = [
+BAD_OF[PPOGLAMConfig] = [
     ("objective", "trpo", r"objective \(trpo\) must be one of \('clip', 'kl'\)"),
     ("hindsight", "some", r"hindsight \(some\) must be one of \('none', 'all', 'aligned'\)"),
     ("clip_center", "zero", r"clip_center \(zero\) must be one of \('one', 'behaviour'\)"),
@@ -245,7 +243,7 @@ BAD_PPO = [
     ("batch_size", 4096, r"batch_size \(4096\) must be at most update_every \("),
     ("lr_trunk", -1.0, r"lr_trunk \(-1.0\) must be"),
 ]
-BAD_RAY = [
+BAD_OF[SACGLAMRayConfig] = [
     ("goals", "progress", r"goals \(progress\) must be uniform: collectors end"),
     ("goal_words", ["red"], r"goal_words \(\['red'\]\) must be \[\]: collectors end"),
     ("hindsight_by", "judge", r"hindsight_by \(judge\) must be partner: collectors play"),
@@ -256,15 +254,7 @@ BAD_RAY = [
     ("collector_timeout", float("nan"), r"collector_timeout \(nan\) must be above 0"),
     ("ray_address", " ", r"ray_address \( \) must not be empty"),
 ]
-BAD = [
-    (kind, *row)
-    for kind, rows in (
-        (SACGLAMConfig, BAD_SAC),
-        (PPOGLAMConfig, BAD_PPO),
-        (SACGLAMRayConfig, BAD_RAY),
-    )
-    for row in rows
-]
+BAD = [(kind, *row) for kind, rows in BAD_OF.items() for row in rows]
 
 
 @pytest.mark.parametrize(("kind", "key", "value", "message"), BAD)

@@ -147,7 +147,6 @@ def test_only_entries_that_are_read_are_kept():
 
 
 def test_lengths_are_the_configurations_then_the_environments_then_the_usual(tokenizer):
-
     def widths(config):
         spec = make_env(config, tokenizer).observation_spec
         slots = ("goal", "observation", "action")
@@ -168,8 +167,6 @@ def test_long_texts_are_an_error_or_cut(tokenizer):
     with pytest.warns(UserWarning, match="of which the tail is kept"):
         env = make_env(SACGLAMConfig(long_texts="tail", **short), tokenizer)
         assert env.reset()["observation_tokens"].shape == (32, 3)
-    with pytest.raises(ValueError, match=r"long_texts \(middle\) must be one of \('error', 'head'"):
-        SACGLAMConfig(long_texts="middle").check()
 
 
 def test_a_memory_widens_what_is_kept_and_is_given_outside_of_the_environment(tokenizer):
@@ -179,8 +176,6 @@ def test_a_memory_widens_what_is_kept_and_is_given_outside_of_the_environment(to
     assert steps["observation_tokens"].shape[-1] >= 70 and 50 < shown.max() <= 70
     with pytest.raises(ValueError, match=r"env.memory cannot be given: give memory=50 instead"):
         make("stairs:make", {"memory": 50})
-    with pytest.raises(ValueError, match=r"memory \(-1\) must be in \[0, 1e\+06\]"):
-        SACGLAMConfig(memory=-1).check()
 
 
 def test_a_memory_beyond_what_the_model_reads_is_refused(tmp_path, tokenizer):

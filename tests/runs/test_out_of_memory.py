@@ -104,6 +104,13 @@ def test_one_token_is_not_halved():
         training.update(make_transitions())
 
 
+def printed_by(program, env):
+    command = [sys.executable, "-c", program]
+    return float(
+        subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    )
+
+
 CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 # Prints by how many MB the process grows from products of 200 shapes, after one of the largest.
@@ -130,10 +137,7 @@ print(max(pass_through(rows) for rows in range(48, 2048, 10)) - before)
 def test_memory_does_not_grow_with_the_number_of_shapes():
     """Where bfloat16 is native; 200 shapes grow it by more than 500 MB without the bound."""
     env = {key: value for key, value in os.environ.items() if key not in CAPACITIES}
-    done = subprocess.run(
-        [sys.executable, "-c", GROWTH], env=env, capture_output=True, text=True, check=True
-    )
-    assert float(done.stdout) < 150
+    assert printed_by(GROWTH, env) < 150
 
 
 def test_a_capacity_that_the_user_set_stays(monkeypatch):
@@ -166,7 +170,4 @@ print(max(faults() for _ in range(50)) - before)
 )
 def test_freed_memory_is_kept_unless_the_user_says_otherwise(setting, kept):
     env = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
-    done = subprocess.run(
-        [sys.executable, "-c", FAULTS], env={**env, **setting}, capture_output=True, text=True
-    )
-    assert (int(done.stdout) < 20_000) is kept, done.stderr
+    assert (printed_by(FAULTS, env | setting) < 20_000) is kept

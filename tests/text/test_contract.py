@@ -1,6 +1,7 @@
 """What an environment says of itself, bare and in wrappers."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -101,13 +102,12 @@ def test_an_environment_without_a_mask_is_named():
 def test_token_lengths_are_of_the_longest_texts_with_what_stands_before_them():
     """A tokenizer of one token a character: lengths can be counted."""
 
-    class Characters:
-        def __call__(self, texts, add_special_tokens):
-            assert not add_special_tokens
-            return type("Encoded", (), {"input_ids": [list(text) for text in texts]})
+    def characters(texts, add_special_tokens):
+        assert not add_special_tokens
+        return SimpleNamespace(input_ids=[list(text) for text in texts])
 
     env = Silent(goal_texts=["go", "stay"], longest_texts={"action": ["jump", "run away"]})
     template = PromptTemplate("{goal}\n\n{observation}", action_lead=" ")
-    lengths = token_lengths(env, Characters(), template)
+    lengths = token_lengths(env, characters, template)
     assert lengths == {"goal_length": 4, "action_length": 9}
-    assert token_lengths(Silent(), Characters()) == {}
+    assert token_lengths(Silent(), characters) == {}

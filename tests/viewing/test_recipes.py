@@ -2,6 +2,7 @@
 
 import io
 import shutil
+from unittest import mock
 
 import pytest
 from run_metrics import read_csv
@@ -16,11 +17,14 @@ from .records import write_run
 SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
 
 
+def export_for(folder, **environment):
+    card = AgentCard(environment=environment, num_critics=0)
+    return export_agent(folder, *load_language_model("tiny"), card=card)
+
+
 @pytest.fixture(scope="module")
 def export(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run") / "model"
-    card = AgentCard(environment={"env": SIMPLE}, num_critics=0)
-    return export_agent(folder, *load_language_model("tiny"), card=card)
+    return export_for(tmp_path_factory.mktemp("run") / "model", env=SIMPLE)
 
 
 def test_an_agent_is_evaluated(succeeds, export, tmp_path):
@@ -42,8 +46,7 @@ def test_an_agent_is_evaluated(succeeds, export, tmp_path):
 
 
 def test_impossible_goals_are_evaluated_where_asked_for(succeeds, tmp_path):
-    card = AgentCard(environment={"env": SIMPLE | {"impossible": 0.9}}, num_critics=0)
-    export_agent(tmp_path / "model", *load_language_model("tiny"), card=card)
+    export_for(tmp_path / "model", env=SIMPLE | {"impossible": 0.9})
     for given, least in ((), 1.0), (("env.impossible=0.9",), 0.0):
         succeeds("evaluate", "agent=model", *SHORT, "episodes=40", f"output={least}", *given)
         whole = [r for r in read_csv(tmp_path / f"{least}" / "results.csv") if r["kind"] == "all"]
@@ -69,8 +72,7 @@ def test_seeds_of_a_setting_are_evaluated_together(succeeds, export, tmp_path):
 
 
 def test_agents_of_different_environments_are_not_averaged(refused, export, tmp_path):
-    card = AgentCard(environment={"env": SIMPLE | {"num_objects": 4}}, num_critics=0)
-    other = export_agent(tmp_path / "other", *load_language_model("tiny"), card=card)
+    other = export_for(tmp_path / "other", env=SIMPLE | {"num_objects": 4})
     last = refused("evaluate", f"agent=[{export},{other}]", "episodes=8", "output=out")
     assert f"agent ({other}) was trained with another env than" in last
     assert not (tmp_path / "out").exists()
@@ -137,10 +139,7 @@ def test_outputs_are_opened_first_and_through_no_link(here, tmp_path, command, e
 
 def test_figures_are_printed_whatever_happens(here, monkeypatch, tmp_path):
     """As when the disk is full by the time that the picture is drawn, or the oracle breaks."""
-
-    def broken(*given, **more):
-        raise OSError(28, "No space left on device")
-
+    broken = mock.Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr("torchrl_glam.viewing.plot_results", broken)
     status, said, wrong = here("evaluate", "model=tiny", *SHORT, "env=playground_simple")
     assert status == 1 and "oracle" in said and "No space left" in wrong
@@ -162,8 +161,7 @@ def test_two_agents_are_watched(succeeds, export, tmp_path):
 
 def test_the_goals_of_a_named_game_replace_those_of_the_run(succeeds, refused, tmp_path):
     """The run was evaluated on training goals alone."""
-    card = AgentCard(environment={"eval_splits": {"train": {"split": "train"}}}, num_critics=0)
-    export_agent(tmp_path / "model", *load_language_model("tiny"), card=card)
+    export_for(tmp_path / "model", eval_splits={"train": {"split": "train"}})
     options = (f"agent={tmp_path}", "episodes=5", "references=false", "modes=[greedy]")
     assert "split (test) must be one of ['train']" in refused("evaluate", *options, "splits=[test]")
     succeeds("evaluate", *options, "splits=[test]", "env=playground_simple")
@@ -176,8 +174,7 @@ def test_any_environment_of_the_contract_will_do(succeeds, refused, tmp_path):
     rows = read_csv(tmp_path / "out" / "results.csv")
     assert {row["policy"] for row in rows} == {"zero-shot, sampled", "random play"}
     assert {row["kind"] for row in rows} <= {"all", "red", "blue"}
-    card = AgentCard(environment={"env_class": "corridor:Corridor", "env": {}}, num_critics=0)
-    export_agent(tmp_path / "model", *load_language_model("tiny"), card=card)
+    export_for(tmp_path / "model", env_class="corridor:Corridor", env={})
     watch = ("watch", f"agent={tmp_path}", "output=page.html")
     assert "env_class (corridor:Corridor) is what the agent's card names" in refused(*watch)
     succeeds(*watch, *game)

@@ -79,18 +79,9 @@ def test_charts_have_the_lines_that_belong_together():
 
 
 def test_the_page_shows_which_kinds_were_pursued_and_what_was_predicted_of_them():
-    rows = [
-        {
-            "step": 32,
-            "kinds/pursued/grasp": 0.25,
-            "kinds/pursued/impossible": 0.75,
-            "goals/error": 0.5,
-        }
-    ]
-    rows += [
-        {"step": 64, "kinds/pursued/grasp": 1.0, "goals/predicted/grasp": 0.5, "goals/reached": 3}
-    ]
-    found = charts(rows)
+    first = {"kinds/pursued/grasp": 0.25, "kinds/pursued/impossible": 0.75, "goals/error": 0.5}
+    later = {"kinds/pursued/grasp": 1.0, "goals/predicted/grasp": 0.5, "goals/reached": 3}
+    found = charts([{"step": 32, **first}, {"step": 64, **later}])
     pursued = {line.label: (line.x, line.y) for line in found["Goal kinds: pursued"].lines}
     assert pursued == {"grasp": ([32, 64], [0.25, 1.0]), "impossible": ([32], [0.75])}
     assert found["Goal kinds: pursued"].limits == (0, 1)
