@@ -1,11 +1,11 @@
-"""Of the runs of figure=goals, goals_ppo and exchange: what each measured on the way, and its sums.
+"""What the runs of figure=goals, goals_no_hindsight, goals_ppo and exchange measured on the way.
 
     python recipes/results/goals.py goals multirun/figure_goals
     python recipes/results/goals.py goals_ppo multirun/figure_goals_ppo
     python recipes/results/goals.py exchange multirun/figure_exchange
 
-Columns of metrics.csv become curves.csv, a row where at least one was measured. Of these, goals/
-and goals_ppo/ get families.csv, a row an arm, and exchange/ exchange.csv, a row a run.
+Columns of metrics.csv become curves.csv, a row where at least one was measured. Of these, exchange/
+gets exchange.csv, a row a run, and the others families.csv, a row an arm.
 """
 
 import math
@@ -30,7 +30,7 @@ COLUMNS = {
     },
 }
 """The names in curves.csv of the columns of metrics.csv."""
-COLUMNS["goals_ppo"] = COLUMNS["goals"]
+COLUMNS["goals_ppo"] = COLUMNS["goals_no_hindsight"] = COLUMNS["goals"]
 ENOUGH = 0.8  # share of the goals pursued
 HALVES = 6400  # steps before the exchange, and after it
 PART = 0.75  # of a run, before its last quarter
