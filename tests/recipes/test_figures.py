@@ -36,7 +36,7 @@ def test_every_arm_of_every_figure_is_a_good_configuration(recipe, scale):
                 assert config.output == f"multirun/figure_{name}/{arm}/1"
                 assert config.resume is None and config.seed == 1
             figures += 1
-    assert figures == {"sac_glam": 11, "ppo_glam": 4}[recipe]
+    assert figures == {"sac_glam": 12, "ppo_glam": 4}[recipe]
 
 
 SMALL = ("+scale=smoke", "total_steps=128", "device=cpu", "autocast=false", "eval_episodes=4")

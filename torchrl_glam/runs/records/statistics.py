@@ -215,7 +215,7 @@ class GoalCoverage:
 def of_replay(
     rows: TensorDictBase, updates: int, of: str, kinds: Sequence[str]
 ) -> dict[str, float]:
-    """Shares of hindsight and of goal kinds, and the policy lag in updates (SAC-GLAM, section 2.2).
+    """The shares of hindsight and of goal kinds in transitions, and their :func:`policy_lag`.
 
     Args:
         rows: transitions ``[*B]`` of a replay buffer.
@@ -224,12 +224,10 @@ def of_replay(
         kinds: names of the goal kinds.
     """
     counts = rows["goal_kind"].flatten().bincount(minlength=len(kinds))
-    lag = updates - rows["recorded_at"].double()
     return {
         f"hindsight_in_{of}": rows["is_hindsight"].float().mean().item(),
         **shares_of_kinds(counts, kinds, of),
-        f"policy_lag/{of}/mean": lag.mean().item(),
-        f"policy_lag/{of}/max": lag.max().item(),
+        **policy_lag(rows["recorded_at"], updates, of),
     }
 
 
@@ -245,3 +243,23 @@ def shares_of_kinds(counts: Tensor, kinds: Sequence[str], of: str) -> dict[str, 
         return {}
     shares = (counts.double() / total).tolist()
     return {f"kinds/{of}/{kind}": share for kind, share in zip(kinds, shares, strict=True)}
+
+
+def policy_lag(recorded_at: torch.Tensor, updates: int, of: str) -> dict[str, float]:
+    """How far behind the policy that made some transitions is (SAC-GLAM, section 2.2).
+
+    Args:
+        recorded_at: updates that the policy had had when each transition was recorded, integers of
+            any shape.
+        updates: that it has had by now.
+        of: what the transitions are, to name the metrics.
+
+    Examples:
+        >>> policy_lag(torch.tensor([0, 6]), updates=10, of="batch")
+        {'policy_lag/batch/mean': 7.0, 'policy_lag/batch/max': 10.0}
+    """
+    lag = updates - recorded_at.double()
+    return {
+        f"policy_lag/{of}/mean": lag.mean().item(),
+        f"policy_lag/{of}/max": lag.max().item(),
+    }
