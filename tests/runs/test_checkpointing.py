@@ -7,6 +7,7 @@ import random
 import resource
 import shutil
 from collections import namedtuple
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -310,6 +311,15 @@ class Odd(torch.nn.Module):
 def test_object_that_cannot_be_saved(tmp_path, value, message):
     with pytest.raises(TypeError, match=message):
         CheckpointManager(tmp_path).save(1, {"x": value}, CONFIG)
+
+
+def test_read_only_folder(tmp_path, monkeypatch):
+    read_only = mock.Mock(side_effect=OSError(errno.EROFS, "Read-only file system"))
+    manager = save_counters(tmp_path, 5)
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    with pytest.raises(OSError, match=r"cannot write \(Read-only file system\)"):
+        manager.save(10, {"counters": {"frames": 0}}, CONFIG)
+    assert load_counters(tmp_path) == (5, 50)
 
 
 @pytest.mark.parametrize("size", [100, 20_000])

@@ -315,7 +315,8 @@ def test_rewards_that_are_not_finite_are_refused(value):
 
 def test_a_run_goes_on_after_its_environment_was_mended(tmp_path, monkeypatch):
     """A faulty reward is no divergence, which would be passed over by a sweep."""
-    nan = torch.full((4, 2, 1), float("nan"))
+    nan = torch.zeros(4, 2, 1)
+    nan[0, 0] = float("nan")
     spoil_round(5, monkeypatch, lambda steps: steps.set(("next", "reward"), nan))
     with pytest.raises(ValueError, match="mend the environment"):
         train(tmp_path, checkpoint_every=16)
