@@ -46,10 +46,12 @@ class CandidateActions(Categorical):
         self._current[0] = mask
 
     def rand(self, shape: torch.Size | None = None) -> Tensor:
-        """Draws admissible candidates, uniformly."""
-        mask = self._current[0]
-        mask = None if mask is None else mask.to(self.device)
-        return Categorical(self.n, self.shape, self.device, self.dtype, mask=mask).rand(shape)
+        """Draws admissible candidates, uniformly: the largest of a draw each."""
+        shape = (*(shape or ()), *self.shape)
+        draws, mask = torch.rand(*shape, self.n, device=self.device), self._current[0]
+        if mask is not None:
+            draws = draws.masked_fill_(~mask.to(self.device), -1)
+        return draws.argmax(-1).to(self.dtype)
 
     def clone(self) -> "CandidateActions":
         """Returns a copy that shares the mask."""

@@ -51,16 +51,12 @@ class Dynamics:
         ]
         allowed = torch.tensor([move[0] for move in moves]).view(len(places), -1)
         admissible = allowed[:, :-1]
-        # Admissible actions come first in the row of a place.
-        choices = (~admissible).byte().argsort(dim=1, stable=True)
         grower, event = _contacts()
         self.allowed = allowed.flatten().to(device)
         self.admissible = admissible.contiguous().to(device)
         self.holding = torch.tensor([place[0] for place in places], device=device)
         self.on = torch.tensor([place[1] for place in places], device=device)
         self._moves = torch.tensor([move[1:] for move in moves], device=device)
-        self._choices = choices.to(device)
-        self._num_choices = admissible.sum(1).to(device)
         self._grower, self._event = grower.to(device), event.to(device)
 
     def _move(self, holding: int, on: int, action: int) -> tuple[bool, int, int, int, int]:
@@ -92,11 +88,6 @@ class Dynamics:
         still, below 0 the last cell of the place before.
         """
         return torch.add(action.clamp(-1, self.num_actions), place, alpha=self.num_actions + 1)
-
-    def choose(self, place: Tensor, draw: Tensor) -> Tensor:
-        """Turns draws from ``[0, 1)`` into admissible actions, equally likely, ``int64 [B]``."""
-        choice = (draw * self._num_choices.take(place)).long()
-        return self._choices.take(torch.add(choice, place, alpha=self.num_actions))
 
     def step(self, cell: Tensor, scene: Tensor, grown: Tensor) -> tuple[Tensor, Tensor]:
         """Takes one admissible action, or stands still; gives the next place and the event, [B].

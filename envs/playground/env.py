@@ -253,11 +253,9 @@ class PlaygroundTextEnv(EnvBase):
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Draws an admissible action for each environment, uniformly."""
-        draw = torch.rand(self.batch_size, device=self.device)
-        action = self.dynamics.choose(self._place, draw)
         if tensordict is None:
             tensordict = TensorDict(batch_size=self.batch_size, device=self.device)
-        return tensordict.set("action", action)
+        return tensordict.set("action", self._candidates.rand())
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs) -> TensorDictBase:
         reset = None if tensordict is None else tensordict.get("_reset", None)
