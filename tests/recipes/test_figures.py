@@ -54,7 +54,8 @@ def test_a_sweep_is_broken_off_resumed_and_drawn(here, succeeds, tmp_path):
     assert names == ["n1_100k/0", "n1_100k/1", "n3_50k/0", "n3_50k/1"]
     whole = [metrics(path.parent) for path in runs]
     # A run of a sweep is that of a process of its own.
-    alone = ("--config-name", "sequential", "n_step=3", "capacity=50000", "seed=1", *SMALL)
+    alone = ("--config-name", "sequential", "n_step=3", "capacity=50000", "seed=1")
+    alone += ("lr_trunk=1.2e-3", *SMALL)
     succeeds("sac_glam", *alone, "output=alone")
     assert metrics(tmp_path / "alone") == whole[3] and int(whole[3][-1]["updates"]) > 0
 
