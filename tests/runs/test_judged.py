@@ -172,7 +172,7 @@ def test_imagined_goals_are_pursued_and_judged_and_taught_to_nobody(language):
     assert table[:182] == known.texts and len(table) > 182 and len(set(table)) == len(table)
     for text, kind in zip(table, goals.sampler.kinds.tolist(), strict=True):
         assert known.kinds[kind] == text.split()[0].lower() or text not in known.texts
-    steps, told = played(env, 8), []
+    steps, told = played(env), []
     goals.judge.judge.learn = lambda words, ids, reached: told.append((ids, reached))
     other = steps["goal_id"] >= 182
     assert other.any() and not other.all()
