@@ -50,7 +50,7 @@ class CandidateActions(Categorical):
         shape = (*(shape or ()), *self.shape)
         draws, mask = torch.rand(*shape, self.n, device=self.device), self._current[0]
         if mask is not None:
-            draws = draws.masked_fill_(~mask.to(self.device), -1)
+            draws.masked_fill_(~mask.to(self.device), -1)
         return draws.argmax(-1).to(self.dtype)
 
     def clone(self) -> "CandidateActions":
