@@ -150,6 +150,13 @@ def test_a_checkpoint_that_leads_elsewhere_or_hangs_is_refused_unread(case, run,
     assert not mark.exists()
 
 
+def test_an_older_checkpoint_that_no_save_could_read_is_told_of_at_once(run, trap):
+    CheckpointManager(run).save(2, objects(), {})
+    manifest("[]")(run / "checkpoints" / "step-000000000001", trap)
+    with pytest.raises(CheckpointError, match=f"step-000000000001: {DAMAGED}"):
+        CheckpointManager(run).load(objects(), {})
+
+
 def test_a_state_in_a_format_with_pickles_is_never_opened(tmp_path, trap):
     """Where the sums are right and the names too: the adapter itself opens one format only."""
     folder, mark = trap

@@ -129,6 +129,7 @@ class CheckpointManager:
             if config is None:
                 as_checkpoint(objects).load(path, components=list(objects), map_location="cpu")
                 return
+            self.latest()  # reads the manifests of all, as every save does
             about = Checkpoint.manifest(path)
             require_same_config(about["metadata"]["config"], config, allow_changed, path)
             processes = about["metadata"]["processes"]
