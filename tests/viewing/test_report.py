@@ -130,14 +130,17 @@ def heights(drawn):
 def test_a_logarithmic_axis_has_equal_steps_for_equal_ratios():
     drawn = draw(Chart("t", "", [Line("a", [0, 1, 2], [1, 100, 10_000])], log=True))
     assert heights(drawn) == [202.0, 106.0, 10.0]
-    flat, wide, plain = (
-        draw(Chart("t", "", [Line("a", [0, 1], values)], log=True))
-        for values in ([0.05, 0.05], [1e-9, 2e4], [0.0, 1.0])  # 0 has no logarithm
+    flat, wide, *plain = (
+        draw(Chart("t", "", [Line("a", [0, 1], values)], log=True, limits=limits))
+        for values, limits in (
+            *(([0.05, 0.05], None), ([1e-9, 2e4], None)),
+            *(([0.0, 1.0], None), ([0.5, 1.0], (0, 1))),  # 0 has no logarithm
+        )
     )
     assert heights(flat) == [92.7, 92.7]  # log(2.5) / log(5) of the way
     labels = [label for _, label in wide["y_ticks"]]
     assert labels == ["1e-09", "1e-06", "0.001", "1", "1,000", "1,000,000"]  # thirteen decades
-    assert plain["y_ticks"][0][1] == "0"
+    assert [drawn["y_ticks"][0][1] for drawn in plain] == ["0", "0"]
 
 
 @pytest.mark.parametrize(

@@ -77,9 +77,10 @@ def draw(chart: Chart) -> dict[str, Any]:
     finite = [(x, y) for line in chart.lines for x, y in zip(line.x, line.y, strict=True)]
     finite = [(x, y) for x, y in finite if math.isfinite(x) and math.isfinite(y)]
     heights = [y for _, y in finite] + [y for ends in chart.references.values() for y in ends]
+    heights += chart.limits or ()
     log = chart.log and bool(heights) and min(heights) > 0
     across = _Axis([*(x for x, _ in finite), *(chart.x_limits or ())], LEFT, RIGHT)
-    up = _Axis([*heights, *(chart.limits or ())], BOTTOM, TOP, log)
+    up = _Axis(heights, BOTTOM, TOP, log)
     both = max(across.low, up.low), min(across.high, up.high)
     lines = [_draw_line(line, across, up) for line in chart.lines]
     newest = [(line.label, number(y)) for line in chart.lines for y in line.y]
