@@ -110,7 +110,7 @@ def test_ends_of_a_figures_runs(tmp_path, monkeypatch):
     (figure / "many/81/diverged.txt").touch()
     (evaluated / "few/80").mkdir(parents=True)
     shares = {"sampled,train,all": 0.5, "sampled,train,grow": 0.25, "greedy,train,all": 0.75}
-    shares |= {"sampled,test,all": 0.125, "sampled,test,grow": 0, "greedy,test,all": 1}
+    shares |= {"sampled,test,all": 0.125, "sampled,test,grow": 0}  # not greedy
     lines = [
         f'"agent, {policy}",{split},{kind},{share}'
         for names, share in shares.items()
@@ -122,7 +122,7 @@ def test_ends_of_a_figures_runs(tmp_path, monkeypatch):
     assert (tmp_path / "ends.csv").read_text().splitlines() == [
         "label,seed,steps,steps_to_0.5,steps_to_0.8,success,greedy_success,held_out_success,"
         "held_out_greedy_success,grow,entropy,q_error,plan,seconds",
-        "few,80,96,32,nan,0.500,0.750,0.125,1.000,0.250,0.250,0.062,nan,10",
+        "few,80,96,32,nan,0.500,0.750,0.125,nan,0.250,0.250,0.062,nan,10",
         "many,81,0,nan,nan,0.000,0.000,0.000,0.000,nan,nan,nan,nan,nan",
     ]
     with pytest.raises(ValueError, match="give the folder of a figure"):
@@ -158,8 +158,9 @@ def test_a_table_of_rows_and_one_across_a_column(tmp_path, monkeypatch):
     assert rows("success.csv", "head: 0 | 8 | last", *across, row) == ["| 0.25 | 0.50 | 8.0 |"]
     row = "row: {train/success/0:.3f}, {train/success/1:.1f}"
     assert rows("report.json", "head: a", row) == ["| 0.125, 1.0 |"]
-    with pytest.raises(KeyError, match="table of report.json: 'steps' is none of"):
-        rows("report.json", "head: a", "row: {steps}")
+    for unknown in ("row: {steps}", "where: steps = 8"):
+        with pytest.raises(KeyError, match="table of report.json: 'steps' is none of"):
+            rows("report.json", "head: a", unknown)
     with pytest.raises(ValueError, match="'colour: red' must begin with one of"):
         rows("report.json", "colour: red")
     with pytest.raises(ValueError, match="leaves no rows"):

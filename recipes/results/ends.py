@@ -7,10 +7,10 @@
     python recipes/results/ends.py figure_6 multirun/figure_6 evaluated/multirun/figure_6
 
 ``figure_6`` is a folder beside this file; the others have a folder an arm, and in it one a seed.
-Success, by kind of goal as well, is that of evaluate.py; a run that diverged has none and counts
-as 0. The rest is what the run itself measured last: ``plan`` is the share of the states of
-shortest plans in which the critic's largest value is on such a plan, ``q_error`` Q of the actions
-taken less the discounted return that followed, ``entropy`` in nats.
+Success, by kind of goal as well, is that of evaluate.py, ``nan`` where that did not play; a run
+that diverged has none and counts as 0. The rest is what the run itself measured last: ``plan`` is
+the share of the states of shortest plans in which the critic's largest value is on such a plan,
+``q_error`` Q of the actions taken less the discounted return that followed, ``entropy`` in nats.
 """
 
 import math
@@ -47,7 +47,7 @@ def end(run: Path, evaluated: Path) -> dict[str, str]:
     success = {(line["policy"], line["split"], line["kind"]): line["success"] for line in results}
     for held_out, split in SPLITS.items():
         for greedy, policy in POLICIES.items():
-            value = 0.0 if diverged else float(success[policy, split, "all"])
+            value = 0.0 if diverged else float(success.get((policy, split, "all"), math.nan))
             row[f"{held_out}{greedy}success"] = f"{value:.3f}"
     for (policy, split, kind), value in success.items():
         if (policy, split) == ("agent, sampled", "train") and kind != "all":

@@ -62,17 +62,17 @@ def _table(files: str, description: str) -> Iterator[str]:
     [head] = said["head"]
     yield from _head(head.split(" | "))
     rows = [row for file in files.split(", ") for row in read(RESULTS / file)]
-    records = [row for row in rows if all(_holds(row, where) for where in said["where"])]
-    if said["across"]:
-        records = list(_spread(records, said["group"][0].split(", "), said["across"][0]))
-    if not records:
+    wanted = [where.partition(" = ")[::2] for where in said["where"]]
+    try:
+        records = [row for row in rows if all(row[k] in v.split("; ") for k, v in wanted)]
+        if said["across"]:
+            records = list(_spread(records, said["group"][0].split(", "), said["across"][0]))
+        lines = [_line(row, record) for record in records for row in said["row"]]
+    except KeyError as error:
+        raise KeyError(f"table of {files}: {error} is none of {list(rows[0])}") from None
+    if not lines:
         raise ValueError(f"table of {files}: where {said['where']} leaves no rows")
-    for record in records:
-        for row in said["row"]:
-            try:
-                yield _line(row, record)
-            except KeyError as error:
-                raise KeyError(f"table of {files}: {error} is none of {list(record)}") from None
+    yield from lines
 
 
 def markdown(columns: dict[str, str], rows: list[dict[str, Any]]) -> str:
@@ -129,11 +129,6 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(item, f"{name}/{key}" if name else str(key))
     else:
         yield name, value
-
-
-def _holds(row: dict[str, Any], where: str) -> bool:
-    column, _, values = where.partition(" = ")
-    return row[column] in values.split("; ")
 
 
 def _spread(rows: list[dict[str, Any]], group: list[str], across: str) -> Iterator[dict[str, Any]]:
