@@ -23,7 +23,6 @@ and the table is printed, with when each run first reached the highest threshold
 """
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from pathlib import Path
 import numpy as np
 from results.tables import markdown, runs_of, write
 
+from torchrl_glam._files import read_json
 from torchrl_glam.report import read_run
 from torchrl_glam.report.comparison import (
     METRIC,
@@ -44,7 +44,7 @@ from torchrl_glam.report.comparison import (
 from torchrl_glam.report.games import HELD_OUT, game_rows, unusual
 from torchrl_glam.report.plotting import plot_learning_curves
 from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
-from torchrl_glam.runs.environments import OWN_ENVS, make_reference_env
+from torchrl_glam.runs.environments import OWN_ENVS, make_reference_env, require_kinds
 from torchrl_glam.runs.evaluation import play_randomly
 from torchrl_glam.runs.files import reserved
 from torchrl_glam.runs.run_folder import CONFIG, DIVERGED, METRICS, stored_settings
@@ -131,7 +131,9 @@ def own_settings(run: Path) -> dict:
 def environment(run: Path) -> dict:
     """What a run's configuration says of its environment, and defaults where it says nothing."""
     config, default = stored_settings(run), RecipeConfig()
-    return {key: config.get(key, getattr(default, key)) for key in ENVIRONMENT}
+    told = {key: config.get(key, getattr(default, key)) for key in ENVIRONMENT}
+    require_kinds(told, f"the run ({str(run)!r})")
+    return told
 
 
 def require_alike(runs: list[Path], settings: Callable[[Path], dict], why: str) -> None:
@@ -245,6 +247,7 @@ def compare(out: Path, groups: dict[str, tuple[list[Path], list[Run]]], threshol
         print(f"a run of {first!r} beats one of {second!r} in {chance:.0%} of the pairs")
 
     # 2. Tables
+    lines = references(paths[0])
     names = ("step", "seconds", "success", "held_out_success")
     measured = [
         {"label": label, "run": index, **dict(zip(names, row.values(), strict=True))}
@@ -255,7 +258,6 @@ def compare(out: Path, groups: dict[str, tuple[list[Path], list[Run]]], threshol
     write(out / "success.csv", measured)
     write(out / "comparison.csv", table)
     (out / "comparison.md").write_text(shown, encoding="utf-8")
-    lines = references(paths[0])
     write_results(lines, out / "references.csv")
     print(format_results(lines))
 
@@ -273,11 +275,11 @@ def compare(out: Path, groups: dict[str, tuple[list[Path], list[Run]]], threshol
 
 
 def read_game(game: Path, thresholds: list[float]) -> tuple[list[dict], dict]:
-    """A game's rows of the table of games, and the settings of its arms, as "arm.key"."""
+    """A game's rows of the table of games, and the settings of its arms, as "arm/key"."""
     reports = sorted(game.glob("model/*/report.json"))
     if not reports:
         raise ValueError(f"{str(game)!r} has no model/<seed>/report.json, which pretrain.py writes")
-    report, arms = json.loads(reports[0].read_text(encoding="utf-8")), arms_of(game)
+    report, arms = read_json(reports[0]), arms_of(game)
     kinds = {"settings": dict, "steps_of_play": int}
     known = report if isinstance(report, dict) else {}
     if not all(isinstance(known.get(key), kind) for key, kind in kinds.items()):
@@ -287,8 +289,12 @@ def read_game(game: Path, thresholds: list[float]) -> tuple[list[dict], dict]:
         require_alike(runs, own_settings, "runs of an arm differ by their seed alone")
         settings[arm] = own_settings(runs[0])
     rows = {arm: [measurements(run) for run in runs] for arm, runs in arms.items()}
-    told = {f"{arm}.{key}": some[key] for arm, some in settings.items() for key in some}
-    learned = {key: value for key, value in told.items() if key.split(".")[1] not in ABOUT_GAME}
+    learned = {
+        f"{arm}/{key}": some[key]
+        for arm, some in settings.items()
+        for key in some
+        if key not in ABOUT_GAME
+    }
     return game_rows(rows, report, thresholds), learned
 
 
@@ -297,7 +303,7 @@ def compare_games(out: Path, games: list[Path], thresholds: list[float]) -> None
     found = {game.name: read_game(game, thresholds) for game in games}
     table = []
     for name, keys in unusual({name: settings for name, (_, settings) in found.items()}).items():
-        changed = ", ".join(dict.fromkeys(key.split(".", 1)[1] for key in keys))
+        changed = ", ".join(dict.fromkeys(key.split("/", 1)[1] for key in keys))
         table += [{"game": name, **row, "changed": changed} for row in found[name][0]]
     write(out / "games.csv", table)
     head = {"game": "{game}", "agent": "{agent}", "runs": "{runs}"}

@@ -170,6 +170,8 @@ def test_dollars_in_labels_are_no_formula(tmp_path, succeeds):
         ("config.yaml", "[" * 60_000, "is no configuration of a"),
         ("config.yaml", "seed: !!bool maybe", "is no configuration of a"),
         ("config.yaml", "seed: 2024-13-45", "is no configuration of a"),
+        ("config.yaml", "env: 3", "env (3) of the run"),
+        ("config.yaml", "eval_splits: {}", "split (train) must be one of []"),
         ("config.yaml", lambda path: path.symlink_to("/etc/passwd"), "is a symbolic link"),
         ("metrics.csv", lambda path: path.symlink_to("/etc/passwd"), "csv' is a symbolic link"),
         ("metrics.csv", f"step,{METRIC}\n0,{'1' * 200_000}\n", "metrics.csv' is no table"),
@@ -184,6 +186,24 @@ def test_runs_of_strangers_are_data(name, damage, message, tmp_path, refused):
     last = refused("compare", "--out", "out", "a", path.parent)
     assert message in last and "root:" not in last
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.hostile
+def test_a_table_of_games_names_what_is_unusual_and_reads_no_pipe(tmp_path, succeeds, refused):
+    for game, gamma in (("a", 0.9), ("b", 0.9), ("c", 0.5)):
+        own = {"gamma": gamma, "language_model": f"{game}/0", "seed": 0}
+        a_run(tmp_path / "games" / game / "lr0.1" / "0", [0.2, 0.9], **own)
+        report = tmp_path / "games" / game / "model" / "0" / "report.json"
+        report.parent.mkdir(parents=True)
+        report.write_text('{"settings": {}, "steps_of_play": 8}')
+    succeeds("compare", "--out", "out", "games")
+    rows = read_csv(tmp_path / "out" / "games.csv")
+    assert {row["game"]: row["changed"] for row in rows} == {"a": "", "b": "", "c": "gamma=0.5"}
+    report.write_text("[" * 100_000)
+    assert "nested too deeply" in refused("compare", "--out", "again", "games")
+    report.unlink()
+    os.mkfifo(report)
+    assert "is a pipe" in refused("compare", "--out", "again", "games")
 
 
 @pytest.mark.hostile

@@ -6,11 +6,11 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import NestedKey
@@ -62,6 +62,15 @@ def refuse_named_env(env_class: str, source: str, key: str) -> None:
             f"env_class ({env_class}) is what {source} names, and to make it runs code: where you "
             f"trust it, name it yourself with {key}={env_class}"
         )
+
+
+def require_kinds(settings: Mapping[str, Any], whose: str) -> None:
+    """Refuses, by ValueError, keys of an environment whose values are of another kind."""
+    kinds = {"env": dict, "eval_splits": dict, "env_class": str, "long_texts": str}
+    for key, value in settings.items():
+        splits = [*value.values()] if isinstance(value, dict) and key == "eval_splits" else []
+        if not all(isinstance(one, kinds.get(key, (int, type(None)))) for one in [value, *splits]):
+            raise ValueError(f"{key} ({value!r}) of {whose} must be as recipes take it")
 
 
 def import_env(path: str) -> Callable[..., EnvBase]:
@@ -126,9 +135,11 @@ def make_bare_env(
         goal_sampler: draws the goals of all instances. Default: None, the environment draws them.
 
     Raises:
-        ValueError: if the configuration gives arguments that it does not take, or it is of
-            another batch size.
+        ValueError: if there is no such split, if the configuration gives arguments that the
+            environment does not take, or if it is of another batch size.
     """
+    if split not in config.eval_splits:
+        raise ValueError(f"split ({split}) must be one of {list(config.eval_splits)}")
     make = import_env(config.env_class)
     signature = inspect.signature(partial(make.__init__, None) if isinstance(make, type) else make)
     taken, given = signature.parameters, {**config.env, **config.eval_splits[split]}

@@ -17,6 +17,7 @@ from torchrl_glam.runs.environments import (
     make_bare_env,
     of_evaluations,
     refuse_named_env,
+    require_kinds,
     token_texts,
 )
 
@@ -73,11 +74,7 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
     own = dict(card.environment) if card is not None else {}
     if unknown := sorted(own.keys() - set(ENVIRONMENT)):
         raise ValueError(f"environment of the agent's card has the unknown keys {unknown}")
-    kinds = {"env": dict, "eval_splits": dict, "env_class": str, "long_texts": str}
-    for key, value in own.items():
-        splits = [*value.values()] if isinstance(value, dict) and key == "eval_splits" else []
-        if not all(isinstance(one, kinds.get(key, (int, type(None)))) for one in [value, *splits]):
-            raise ValueError(f"{key} ({value!r}) of the agent's card must be as recipes take it")
+    require_kinds(own, "the agent's card")
     named = own.get("env_class", OWN_ENV)
     if config.env_class is None:
         refuse_named_env(named, "the agent's card", "env")
@@ -86,7 +83,7 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
     default = RecipeConfig()
     env = own.get("env", {} if config.env_class else default.env)
     env = of_evaluations(replace(default, env_class=named, env=env)).env
-    given = {key: getattr(config, key) for key in (*LENGTHS, "memory", "long_texts")}
+    given = config.pick(*LENGTHS, "memory", "long_texts")
     texts = {key: value for key, value in given.items() if value is not None}
     own |= texts | {"env_class": config.env_class or named, "env": {**env, **config.env}}
     own["eval_splits"] = own.get("eval_splits", {}) | config.eval_splits or default.eval_splits
@@ -113,13 +110,10 @@ def make_game(
         **arguments: arguments of the environment that override the settings.
 
     Raises:
-        ValueError: if there is no such split, or as
-            :func:`~torchrl_glam.runs.environments.make_bare_env` raises it.
+        ValueError: as :func:`~torchrl_glam.runs.environments.make_bare_env` raises it.
     """
     config = RecipeConfig(**settings)
     config.env = {**config.env, **arguments}
-    if split not in config.eval_splits:
-        raise ValueError(f"split ({split}) must be one of {list(config.eval_splits)}")
     return make_bare_env(config, num_envs, seed, split, goal_sampler)
 
 
