@@ -124,6 +124,7 @@ offline_sac gamma=2
 offline_sac num_updates=4: num_updates is not read here: give --updates
 offline_sac resume=auto: resume is not read here: give --updates
 offline_sac --updates 49: warmup_updates (50) must be at most --updates (49)
+offline_sac --updates 1700 warmup_updates=1700 n_step=1: n_step (1) must stay what it was (3)
 offline_sac n_step=x
 offline_sac --updates 0: --updates (0) must be at least 1
 offline_sac hindsight=maybe
