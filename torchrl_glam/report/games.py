@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import mode
 from typing import Any
 
 from torchrl_glam.report.comparison import METRIC, comparison_table, summarise, with_interval
@@ -81,8 +81,7 @@ def unusual(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """
     texts = {name: {k: json.dumps(v) for k, v in some.items()} for name, some in settings.items()}
     keys = {key for some in texts.values() for key in some}
-    counts = {key: Counter(some[key] for some in texts.values() if key in some) for key in keys}
-    usual = {key: count.most_common(1)[0][0] for key, count in counts.items()}
+    usual = {key: mode(some[key] for some in texts.values() if key in some) for key in keys}
     return {
         name: [f"{key}={settings[name][key]}" for key, text in some.items() if text != usual[key]]
         for name, some in texts.items()

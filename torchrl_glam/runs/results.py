@@ -48,7 +48,7 @@ def save_results(
     """
     config = of_evaluations(config)
     card = AgentCard(
-        environment={name: getattr(config, name) for name in ENVIRONMENT},
+        environment=config.pick(*ENVIRONMENT),
         template=config.template(tokenizer),
         normalisation=config.normalisation,
         critic=getattr(config, "critic_input", "state"),

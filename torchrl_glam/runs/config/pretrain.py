@@ -87,5 +87,4 @@ class PretrainConfig(EnvironmentConfig):
 
     def tasks(self) -> RecipeConfig:
         """The environment as other recipes have it in their configuration."""
-        settings = {key: getattr(self, key) for key in ("seed", *ENVIRONMENT)}
-        return RecipeConfig(**settings, loggers=[])
+        return RecipeConfig(**self.pick("seed", *ENVIRONMENT), loggers=[])

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchrl_glam.models.loading import EMBEDDED
-from torchrl_glam.runs.config.base import LENGTHS
-from torchrl_glam.runs.config.rules import Rules, Switch
+from torchrl_glam.runs.config.base import LENGTHS, EnvironmentConfig
+from torchrl_glam.runs.config.rules import Switch
 
 MODES = ("sampled", "greedy")
 
 
 @dataclass
-class ViewConfig(Rules):
+class ViewConfig(EnvironmentConfig):
     """Keys that ``evaluate.py``, ``watch.py`` and ``play.py`` have in common.
 
     Examples:
@@ -29,9 +29,6 @@ class ViewConfig(Rules):
     env_class: str | None = None
     env: dict[str, Any] = field(default_factory=dict)
     eval_splits: dict[str, dict[str, Any]] = field(default_factory=dict)
-    goal_length: int | None = None
-    observation_length: int | None = None
-    action_length: int | None = None
     memory: int | None = None
     long_texts: str | None = None
     seed: int = 10_000
