@@ -27,8 +27,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import matplotlib.pyplot as plt
 import torch
+from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from tqdm import tqdm
@@ -147,27 +147,22 @@ def imitation(config: PretrainConfig, model, tokenizer, make) -> dict[str, float
     trunk = EncoderDecoderTrunk(
         copy.deepcopy(model), tokenizer, autocast=autocast, pad_to_multiple_of=4
     )
-    oracle = describe_env(make("train", 1)).make_oracle()
-    env = make("train", 64, keep=oracle.in_keys)
+    oracle = describe_env(make(num_envs=1)).make_oracle()
+    env = make(num_envs=64, keep=oracle.in_keys)
     env.set_seed(0)
     imitate(trunk, env, oracle, config.imitate_steps, batch_size=config.imitate_batch_size)
     policy = TensorDictSequential(trunk, CandidateActor())
-    splits = {split: make(split, config.episodes) for split in config.eval_splits}
+    splits = {split: make(split=split, num_envs=config.episodes) for split in config.eval_splits}
     return {split: evaluate(policy, env, seed=1)["success"] for split, env in splits.items()}
 
 
 def report(config: PretrainConfig, model, tokenizer) -> dict[str, float | list[float]]:
     """What the model can do before any reinforcement learning."""
-
-    def make(split: str, num_envs: int, **options):
-        tasks = config.tasks()
-        return make_env(tasks, tokenizer, num_envs=num_envs, split=split, **options)
-
-    out = {}
+    out, make = {}, partial(make_env, config.tasks(), tokenizer)
     trunk = EncoderDecoderTrunk(model, tokenizer)
     policy = TensorDictSequential(trunk, CandidateActor())
     for split in config.eval_splits:
-        env = make(split, config.episodes)
+        env = make(split=split, num_envs=config.episodes)
         out[f"{split}/entropy"] = normalised_entropy(trunk, env, config.entropy_states)
         out[f"{split}/zero_shot_success"] = evaluate(policy, env, seed=1)["success"]
         out[f"{split}/random_success"] = evaluate(None, env, seed=1)["success"]
@@ -258,12 +253,10 @@ def pretrain(config: PretrainConfig, output: Path, results: Path) -> None:
         writer = csv.writer(file)
         writer.writerow(["batch", "nats_per_token", "seconds"])
         writer.writerows(curve)
-    plt.figure()  # a sweep makes one after another
-    plt.plot([row[0] for row in curve], [row[1] for row in curve])
-    plt.xlabel("batch")
-    plt.ylabel("loss (nats a token)")
-    plt.savefig(results / "loss.png", dpi=100, bbox_inches="tight")
-    plt.close()
+    axes = Figure().subplots()
+    axes.plot([row[0] for row in curve], [row[1] for row in curve])
+    axes.set(xlabel="batch", ylabel="loss (nats a token)")
+    axes.figure.savefig(results / "loss.png", dpi=100, bbox_inches="tight")
     summary = {
         **describe_process(),
         "seed": config.seed,
