@@ -17,7 +17,7 @@ class Run:
 
     Args:
         name: of its folder.
-        rows: its metrics, by step.
+        rows: its metrics, by step, at least one row.
         config: its configuration as text. Default: none.
         record: what a :class:`~torchrl_glam.report.record.RunRecord` keeps. Default: nothing.
         episodes: names of pages of episodes in its folder. Default: none.
