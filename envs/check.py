@@ -63,6 +63,11 @@ def check_text_env(
             ...
         ValueError: won is missing from the step: ...
     """
+    if not isinstance(env, EnvBase):
+        raise ValueError(
+            f"env is {type(env).__name__}: it must be a torchrl.envs.EnvBase; TextEnvWrapper makes "
+            "one of a game"
+        )
     if len(env.batch_size) > 2:
         raise ValueError(
             f"the batch size {list(env.batch_size)} has {len(env.batch_size)} dimensions: the "

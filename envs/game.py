@@ -51,6 +51,12 @@ class PlayedGame:
     def __init__(self, game: Any, index: int, rules: Rules) -> None:
         self.game, self.index, self.rules = game, index, rules
         self.name = type(getattr(game, "unwrapped", game)).__name__  # beneath Gymnasium's wrappers
+        for method in ("reset", "step"):
+            if not callable(getattr(game, method, None)):
+                raise ValueError(
+                    f"games[{index}] ({self.name}) has no method {method}: a game must have reset "
+                    "and step"
+                )
         self.seed: int | None = None  # of the episode; None before the first one
 
     @property
@@ -98,13 +104,15 @@ class PlayedGame:
     def take(self, action: str, max_steps: int | None) -> None:
         """Plays an action."""
         result = self.game.step(action if self.rules.act is None else self.rules.act(action))
-        if len(result) not in (4, 5):
+        values = result if isinstance(result, (tuple, list)) else [result]
+        if len(values) not in (4, 5) or not isinstance(values[-1], Mapping):
+            types = ", ".join(type(value).__name__ for value in values)
             raise ValueError(
-                f"step of game {self.index} ({self.name}) returns {len(result)} values: they must "
-                "be (observation, reward, terminated, truncated, info) or (observation, reward, "
-                "done, info)"
+                f"step of game {self.index} ({self.name}) returns ({types}): it must return "
+                "(observation, reward, terminated, truncated, info) or (observation, reward, done, "
+                "info), where info is a mapping"
             )
-        observation, reward, terminated, *more, info = result
+        observation, reward, terminated, *more, info = values
         terminated = self._flag("terminated", terminated)
         truncated = more[0] if more else info.get("TimeLimit.truncated", False)
         truncated = self._flag("truncated", truncated)
@@ -167,7 +175,7 @@ class PlayedGame:
         told = max(1, len(self.steps) - rules.history)  # the first step is a reset
         if last := [step.action for step in self.steps[told:]]:
             self.observation = f"Last actions: {', '.join(last)}\n{self.observation}"
-        texts = _texts(self._find("actions") or (), f"actions[{index}]")
+        texts = _texts(self._find("actions"), f"actions[{index}]")
         self._listed = [text for text in dict.fromkeys(texts) if text.strip()]
         if not self._listed and not self.is_over:
             raise ValueError(
@@ -180,7 +188,7 @@ class PlayedGame:
             if rules.success is not None:
                 self.success = self._flag("success", self._find("success"))
             if rules.hindsight is not None:
-                self.hindsight = _texts(rules.hindsight(self.steps) or (), f"hindsight[{index}]")
+                self.hindsight = _texts(rules.hindsight(self.steps), f"hindsight[{index}]")
 
     def _limited(self) -> list[str]:
         limit, listed = self.rules.max_actions, self._listed
@@ -217,12 +225,13 @@ class PlayedGame:
             raise ValueError(f"reward[{self.index}] is {reward!r}: it must be a number") from None
 
     def _flag(self, what: str, value: Any) -> bool:
-        if isinstance(value, str) or value not in (False, True):
+        try:
+            return bool([False, True].index(value))
+        except (ValueError, RuntimeError):  # by which tensors of several values are refused
             raise ValueError(
                 f"{what}[{self.index}] is {type(value).__name__}, {value!r}: it must be True or "
                 "False"
-            )
-        return bool(value)
+            ) from None
 
 
 def _text(value: Any, what: str) -> str:
@@ -236,8 +245,11 @@ def _text(value: Any, what: str) -> str:
 
 def _texts(values: Any, what: str) -> list[str]:
     """A list of strings that reach the game, or the goals' judge, as they are."""
-    if isinstance(values, str):
-        raise ValueError(f"{what} is the string {values!r}: it must be a list of strings")
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        if not values:  # None, as there are none
+            return []
+        kind = type(values).__name__
+        raise ValueError(f"{what} is {kind}, {values!r}: it must be a list of strings")
     texts = list(values)
     for text in texts:
         if _text(text, what) != text:

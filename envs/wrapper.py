@@ -69,10 +69,10 @@ class TextEnvWrapper(EnvBase):
         num_cut: texts cut so far, as of :class:`~torchrl_glam.envs.TextLayout`.
 
     Raises:
-        ValueError: if an argument is out of range or a game is listed twice; on a reset or step,
-            if a game lists no action or more than A, if a text is not a string or is too long, if a
-            reward is not finite, a source is a key that a game does not write, or an action is not
-            admissible.
+        ValueError: if an argument is out of range, a game lacks ``reset`` or ``step`` or is listed
+            twice; on a reset or step, if a game returns something else, lists no action or more
+            than A, if a text is not a string or is too long, if a reward is not finite, a source is
+            a key that a game does not write, or an action is not admissible.
 
     Examples:
         >>> from torchrl_glam.text import decode_text

@@ -140,6 +140,8 @@ def test_specs_and_many_dimensions_of_batch():
     env = Faulty(lambda state: state.set("more", torch.zeros(3)))
     with pytest.raises(AssertionError, match="keys of the specs and data do not match"):
         check_text_env(env)
+    with pytest.raises(ValueError, match=r"env is Stairs: .* TextEnvWrapper makes one of a game"):
+        check_text_env(stairs.Stairs())
     env = SerialEnv(1, lambda: SerialEnv(1, lambda: PlaygroundTextEnv(num_envs=2)))
     with pytest.raises(ValueError, match=r"batch size \[1, 1, 2\] has 3 dimensions"):
         check_text_env(env)

@@ -3,6 +3,7 @@
 import pickle
 from functools import partial
 
+import numpy as np
 import pytest
 import stairs
 import torch
@@ -150,6 +151,16 @@ def test_a_resumed_game_takes_the_action_that_was_read_however_it_lists_them():
         assert texts(step, "observation") == ["You are on floor 1"]
 
 
+def test_the_action_that_was_read_is_played_whatever_becomes_of_the_games_list():
+    ways = ["up", "down"]
+    env = stairs.make(1, seed=0, actions=lambda observation, info: ways)
+    state = env.reset()
+    ways.reverse()
+    step = env.step(state.set("action", torch.tensor([0])))["next"]
+    assert texts(step, "observation") == ["You are on floor 1"]
+    assert texts(step, "actions") == [["down", "up"]]
+
+
 def test_an_environment_of_games_is_pickled_with_its_episodes():
     env = stairs.make(2, seed=0)
     state = play(env, [2, 2])
@@ -284,10 +295,17 @@ def of(game=None, **kwargs):
 class Odd(stairs.Stairs):
     """Shows, rewards and ends with what a test gives."""
 
-    def __init__(self, ended=False, paid=0.0, shown="You are here", ways=("up",), values=5):
+    def __init__(self, ended=False, paid=0.0, shown="You are here", ways=("up",), values=5, **told):
         info = {"goal": "Do", "ways": list(ways), "won": False}
         self.look = lambda: (shown, info)
-        self.step = lambda action: (shown, paid, ended, False, info)[:values]
+        self.step = lambda action: (shown, paid, ended, False, told.get("info", info))[:values]
+
+
+def having(**methods):
+    """A game with these methods in place of its own."""
+    game = stairs.Stairs()
+    vars(game).update(methods)
+    return game
 
 
 def pack(**given):
@@ -316,7 +334,30 @@ REFUSED = {
     "no games": (lambda: stairs.wrap([]), "games is empty"),
     "no action": (lambda: of(Odd(ways=())), r"actions\[0\] is empty: .* 'You are here'"),
     "no text": (lambda: of(Odd(shown=7)), r"observation\[0\] is int, 7: it must be a string"),
-    "three values": (lambda: of(Odd(values=3)), r"step of game 0 \(Odd\) returns 3 values"),
+    "three values": (
+        lambda: of(Odd(values=3)),
+        r"step of game 0 \(Odd\) returns \(str, float, bool\): it must return \(observation, rew",
+    ),
+    "a step of None": (
+        lambda: of(having(step=lambda action: None)),
+        r"returns \(NoneType\): it mu",
+    ),
+    "a step of text": (
+        lambda: of(having(step=lambda action: "hello")),
+        r"returns \(str\): it must",
+    ),
+    "info of None": (lambda: of(Odd(info=None)), r"bool, NoneType\): .* where info is a mapping"),
+    "no step": (lambda: of(having(step=None)), r"games\[0\] \(Stairs\) has no method step: a game"),
+    "no game": (lambda: stairs.wrap([None]), r"games\[0\] \(NoneType\) has no method reset"),
+    "ends of several": (lambda: of(Odd(ended=np.zeros(2))), r"terminated\[0\] is ndarray, array"),
+    "rewards of several": (
+        lambda: of(Odd(paid=np.zeros(2))),
+        r"reward\[0\] is array.*: it must be",
+    ),
+    "a number of actions": (
+        lambda: of(actions=lambda observation, info: 7),
+        r"actions\[0\] is int, 7: it must be a list of strings",
+    ),
     "many goals": (
         lambda: of(hindsight=lambda steps: ["a", "b", "c"]),
         r"hindsight\[0\] has 3 entries, and max_hindsight is 2",
@@ -324,11 +365,11 @@ REFUSED = {
     "empty goal": (lambda: of(hindsight=lambda steps: [""]), r"hindsight\[0, 0\] is empty"),
     "a string of actions": (
         lambda: of(actions=lambda observation, info: "wait"),
-        r"actions\[0\] is the string 'wait': it must be a list",
+        r"actions\[0\] is str, 'wait': it must be a list",
     ),
     "a string of goals": (
         lambda: of(hindsight=lambda steps: "Win"),
-        r"hindsight\[0\] is the string 'Win': it must be a list",
+        r"hindsight\[0\] is str, 'Win': it must be a list",
     ),
     "a string of kinds": (lambda: of(goal_kinds="go"), r"goal_kinds is the string 'go'"),
     "one game twice": (
@@ -462,6 +503,8 @@ def test_a_game_that_takes_no_goal_and_a_sampler_without_a_table_are_named():
         stairs.make(2, goal_sampler=lambda _, n: torch.zeros(n).long())
 
 
-def test_a_step_may_name_no_goal():
-    env = stairs.make(2, hindsight=lambda steps: None)
+def test_a_step_may_name_no_goal_and_actions_may_be_an_array():
+    ways = np.array(["up", "down"])
+    env = stairs.make(2, actions=lambda observation, info: ways, hindsight=lambda steps: None)
+    assert texts(env.reset(), "actions") == [["up", "down"]] * 2
     assert texts(play(env, [0, 1]), ("hindsight", "goal")) == [[], []]
