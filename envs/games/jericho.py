@@ -88,11 +88,16 @@ class JerichoGame:
             self._loaded[file] = Story(file, self._commands)
         self.story = self._loaded[file]
         if self._reward == "score" and self.story.full_score <= 0:
-            raise ValueError(f'reward ("score"): Jericho cannot read the score of {file}')
+            raise ValueError(
+                f'reward ("score"): Jericho cannot read the score of {file}: give "success"'
+            )
         self.story.begin(seed or 0)
         self._room, self._carried = self.story.look()
         if not (valid := self.story.valid(self._room, self._carried)):
-            raise ValueError(f"no command does anything where {file} begins: {self._room}")
+            raise ValueError(
+                f"no command does anything where {file} begins, {self._room}: give others by "
+                "commands=..."
+            )
         return self._tell([], valid, [], over=False, won=False)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:

@@ -63,12 +63,15 @@ def make_scienceworld(
 
     Raises:
         ValueError: if there is no such task, fold, simplification or reward.
+        FileNotFoundError: if there is no Java.
     """
     check_known("fold", fold, get_args(Fold))
     check_known("reward", reward, ("success", "score"))
-    first = ScienceWorldEnv("", envStepLimit=1_000_000)
-    interface = first._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface
-    simulators = side_by_side(first, interface, num_envs)
+    simulators = side_by_side(
+        lambda: ScienceWorldEnv("", envStepLimit=1_000_000),
+        lambda first: first._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface(),
+        num_envs,
+    )
     sizes = {**ROOMS, "max_actions": 256, "observation_bytes": 2048, "goal_bytes": 512}
     sizes |= {"action_bytes": 192, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
     options = (task, fold, simplifications, reward, kinds)

@@ -44,12 +44,15 @@ def make_textworld_express(
 
     Raises:
         ValueError: if there is no such game, fold or setting.
+        FileNotFoundError: if there is no Java.
     """
     check_known("fold", fold, get_args(Fold))
-    first = TextWorldExpressEnv(envStepLimit=max_steps + 1)
-    check_known("game", game, first.getGameNames())
-    interface = first._gateway.jvm.textworldexpress.runtime.PythonInterface
-    simulators = side_by_side(first, interface, num_envs)
+    simulators = side_by_side(
+        lambda: TextWorldExpressEnv(envStepLimit=max_steps + 1),
+        lambda first: first._gateway.jvm.textworldexpress.runtime.PythonInterface(),
+        num_envs,
+    )
+    check_known("game", game, simulators[0].getGameNames())
     games = [TextWorldExpressGame(simulator, game, params, fold) for simulator in simulators]
     sizes = {**ROOMS, "goal_bytes": 256, **kwargs}
     return TextEnvWrapper(games, **sizes, max_steps=max_steps, seed=seed, device=device)
