@@ -246,21 +246,17 @@ def _check_types(rows: _Rows) -> None:
             )
         if value.shape[: len(batch)] != batch or value.ndim != ndim:
             raise ValueError(f"{name} has the shape {list(value.shape)}: it must be {shape}")
-    actions, mask = state["actions"].shape[len(batch)], state["action_mask"].shape[-1]
-    if actions != mask:
-        raise ValueError(
-            f"actions of the {where} has {actions} candidates and action_mask {mask}: pad both"
-        )
-    if named and state[named[0]].shape[len(batch)] != state[_KIND].shape[-1]:
-        raise ValueError(
-            f"{_name_of(named[0])} of the {where} has {state[named[0]].shape[len(batch)]} slots "
-            f"and {_name_of(_KIND)} {state[_KIND].shape[-1]}: a kind for each, -1 in empty ones"
-        )
-    if _GOAL in named and state[_GOAL].shape[-1] != state["goal"].shape[-1]:
-        raise ValueError(
-            f"{_name_of(_GOAL)} of the {where} is {state[_GOAL].shape[-1]} bytes wide and goal "
-            f"{state['goal'].shape[-1]}: one replaces the other, so pad both to the same width"
-        )
+    alike = [("actions", "action_mask", len(batch), "candidates", "pad both")]
+    alike += [(key, _KIND, len(batch), "slots", "a kind for each, -1 in empty") for key in named]
+    if _GOAL in named:
+        alike.append((_GOAL, "goal", -1, "bytes", "one replaces the other, so pad both alike"))
+    for key, other, dim, what, remedy in alike:
+        size, wanted = state[key].shape[dim], state[other].shape[dim]
+        if size != wanted:
+            raise ValueError(
+                f"{_name_of(key)} of the {where} has {size} {what} and {_name_of(other)} {wanted}: "
+                f"{remedy}"
+            )
 
 
 def _check_content(rows: _Rows, description: EnvDescription) -> None:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 
 import torch
 from tensordict import TensorDict
@@ -127,24 +127,23 @@ class TextLayout:
         def flag(*shape: int) -> Categorical:
             return entry(Categorical, 2, shape=shape, dtype=torch.bool)
 
-        def kind(low: int, *shape: int) -> Bounded:
-            return entry(Bounded, low, len(self.goal_kinds) - 1, shape=shape, dtype=torch.int32)
+        def index(low: int, table: Sized, dtype: torch.dtype, *shape: int) -> Bounded:
+            return entry(Bounded, low, len(table) - 1, shape=shape, dtype=dtype)
 
+        kinds, ids, slots = self.goal_kinds, self._ids, self.max_hindsight
         spec = {
             "goal": text("goal"),
-            "goal_kind": kind(0),
+            "goal_kind": index(0, kinds, torch.int32),
             "observation": text("observation"),
             "actions": text("action", self.max_actions),
             "action_mask": flag(self.max_actions),
         }
-        if self._ids is not None:
-            spec["goal_id"] = entry(Bounded, 0, len(self._ids) - 1, dtype=torch.int64)
-        if self.max_hindsight:
-            slots = self.max_hindsight
-            named = {"goal": text("goal", slots), "kind": kind(-1, slots)}
-            if self._ids is not None:
-                last = len(self._ids) - 1
-                named["goal_id"] = entry(Bounded, -1, last, shape=(slots,), dtype=torch.int64)
+        if ids is not None:
+            spec["goal_id"] = index(0, ids, torch.int64)
+        if slots:
+            named = {"goal": text("goal", slots), "kind": index(-1, kinds, torch.int32, slots)}
+            if ids is not None:
+                named["goal_id"] = index(-1, ids, torch.int64, slots)
             spec["hindsight"] = Composite(named, shape=batch)
         if self.success:
             spec["success"] = flag(1)

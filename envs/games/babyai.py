@@ -66,8 +66,7 @@ def make_babyai(
         Carta et al., 2023, "Grounding Large Language Models in Interactive Environments with Online
         Reinforcement Learning": words, held-out missions, and tasks in a room with 8 distractors.
     """
-    sizes = {**SOURCES, "max_actions": len(ACTIONS), "goal_bytes": 64}
-    sizes |= {"observation_bytes": 1024, "max_hindsight": 4}
+    sizes = {**SOURCES, "max_actions": len(ACTIONS), "goal_bytes": 64, "max_hindsight": 4}
     sizes |= {"goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
     room = None if tasks is None else (tasks, distractors, room_size, fold)
     games = [TaskRoom(*room) if room else make_level(level) for _ in range(num_envs)]

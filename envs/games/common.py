@@ -3,9 +3,8 @@
 import copy
 import shutil
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-Simulator = TypeVar("Simulator")
 Fold = Literal["train", "dev", "test"]
 
 SOURCES: dict[str, Any] = {
@@ -32,25 +31,25 @@ def tidy(lines: Iterable[str]) -> list[str]:
     return [" ".join(line.split()) for line in lines if line.strip()]
 
 
-def side_by_side(
-    start: Callable[[], Simulator], interface: Callable[[Simulator], Any], number: int
-) -> list[Simulator]:
-    """Simulators that share the Java process of the first, which holds a game for each.
-
-    ``start`` makes the first, and ``interface`` an object in its process that each further
-    simulator has as ``server``.
-    """
-    if number < 1:
-        raise ValueError(f"num_envs ({number}) must be at least 1")
+def check_java() -> None:
+    """Refuses a machine on which the simulators that need Java cannot start."""
     if shutil.which("java") is None:
         raise FileNotFoundError(
             "there is no command java, on which the simulator of this game runs: install Java, "
             "such as Debian's default-jre-headless, and put it on the PATH"
         )
-    first = start()
+
+
+def side_by_side(first: Any, interface: Callable[[], Any], number: int) -> list[Any]:
+    """Simulators, ``first`` among them, that share its Java process, which holds a game for each.
+
+    ``interface`` makes the object in the Java process that a further simulator has as ``server``.
+    """
+    if number < 1:
+        raise ValueError(f"num_envs ({number}) must be at least 1")
     simulators = [first, *(copy.copy(first) for _ in range(number - 1))]
     for other in simulators[1:]:
-        other.server = interface(first)
+        other.server = interface()
     return simulators
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from torchrl_glam._extras import needs
-from torchrl_glam.envs.games.common import ROOMS, Fold, check_known, side_by_side, tidy
+from torchrl_glam.envs.games.common import ROOMS, Fold, check_java, check_known, side_by_side, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 with needs("scienceworld", "ScienceWorld"):
@@ -67,11 +67,10 @@ def make_scienceworld(
     """
     check_known("fold", fold, get_args(Fold))
     check_known("reward", reward, ("success", "score"))
-    simulators = side_by_side(
-        lambda: ScienceWorldEnv("", envStepLimit=1_000_000),
-        lambda first: first._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface(),
-        num_envs,
-    )
+    check_java()
+    first = ScienceWorldEnv("", envStepLimit=1_000_000)
+    interface = first._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface
+    simulators = side_by_side(first, interface, num_envs)
     sizes = {**ROOMS, "max_actions": 256, "observation_bytes": 2048, "goal_bytes": 512}
     sizes |= {"action_bytes": 192, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
     options = (task, fold, simplifications, reward, kinds)

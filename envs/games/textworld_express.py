@@ -5,7 +5,7 @@ from typing import Any, get_args
 import torch
 
 from torchrl_glam._extras import needs
-from torchrl_glam.envs.games.common import ROOMS, Fold, check_known, side_by_side, tidy
+from torchrl_glam.envs.games.common import ROOMS, Fold, check_java, check_known, side_by_side, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
 
 with needs("textworld-express", "TextWorld-Express"):
@@ -47,12 +47,11 @@ def make_textworld_express(
         FileNotFoundError: if there is no Java.
     """
     check_known("fold", fold, get_args(Fold))
-    simulators = side_by_side(
-        lambda: TextWorldExpressEnv(envStepLimit=max_steps + 1),
-        lambda first: first._gateway.jvm.textworldexpress.runtime.PythonInterface(),
-        num_envs,
-    )
-    check_known("game", game, simulators[0].getGameNames())
+    check_java()
+    first = TextWorldExpressEnv(envStepLimit=max_steps + 1)
+    check_known("game", game, first.getGameNames())
+    interface = first._gateway.jvm.textworldexpress.runtime.PythonInterface
+    simulators = side_by_side(first, interface, num_envs)
     games = [TextWorldExpressGame(simulator, game, params, fold) for simulator in simulators]
     sizes = {**ROOMS, "goal_bytes": 256, **kwargs}
     return TextEnvWrapper(games, **sizes, max_steps=max_steps, seed=seed, device=device)

@@ -16,7 +16,6 @@ from torchrl_glam.envs.playground.vocabulary import (
     TYPES,
     VERBS,
     feeds,
-    is_living,
 )
 
 Split = Literal["train", "test"]
@@ -130,9 +129,7 @@ class GoalSpace:
         self.num_grasp = sum(goal.verb == "Grasp" for goal in simple)
         fits = torch.tensor([[goal.describes(item) for item in _ITEMS] for goal in simple])
         asked = torch.tensor([[goal.verb == verb for verb in VERBS] for goal in simple])
-        possible = torch.tensor(
-            [[verb == "Grasp" or is_living(i) for i in _ITEMS] for verb in VERBS]
-        )
+        possible = torch.stack((torch.ones(len(OBJECTS), dtype=torch.bool), FEEDS.any(0)))
         self.reached_by = fits.unsqueeze(1) & asked.unsqueeze(2) & possible
         reached = self.reached_by.any(1)
         self.matches = torch.where(reached.any(1, keepdim=True), reached, fits)

@@ -30,14 +30,12 @@ class SceneSampler:
     def __init__(
         self, goals: GoalSpace, num_objects: int, device: torch.device | None = None
     ) -> None:
-        need, living, otherwise = 2, "a living thing", ""
-        if goals.sequential:
-            need, living = 3, "two living things"
-            otherwise = ", or sequential=False for simple goals only"
+        need = 3 if goals.sequential else 2
         if num_objects < need:
             raise ValueError(
-                f"num_objects ({num_objects}) is too small: a goal can need {need} objects "
-                f"({living} and a supply). Pass num_objects >= {need}{otherwise}."
+                f"num_objects ({num_objects}) is too small: a goal can need {need} objects, a "
+                "living thing for each of its parts and a supply. Pass at least 3, or 2 with "
+                "sequential=False for simple goals only."
             )
         if num_objects > len(OBJECTS):
             raise ValueError(

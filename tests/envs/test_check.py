@@ -98,7 +98,7 @@ FAULTS = {
     ),
     "wide hindsight": (
         hindsight(width=9),
-        r"hindsight.goal of the reset is 9 bytes wide and goal \d\d: .* to the same width",
+        r"hindsight.goal of the reset has 9 bytes and goal \d\d: .* pad both alike",
     ),
     "hindsight without kind": (
         hindsight(kind=-1),
