@@ -60,8 +60,8 @@ class GoalJudge:
 
     Raises:
         ValueError: on construction, if an argument is out of range, or as the trunk raises it; on a
-            call, if a goal is empty or no string, a slot is not filled, answers have the same
-            tokens, or a question is longer than the model can read.
+            call, if a goal is empty or no string, a slot is not filled, a text spells the padding
+            token, answers have the same tokens, or a question is longer than the model can read.
         FloatingPointError: if the model's log-likelihoods are not finite.
 
     Examples:
@@ -147,12 +147,12 @@ class GoalJudge:
             questions += [self._fill({**slots, "goal": goal}) for goal in asked]
         if not questions:
             return torch.zeros(0)
+        states, rows, places = self._group(questions)
         if not self._is_checked:  # whether the pieces of a question have the tokens of the whole
             first, rest, *answers = questions[0]
             actions = () if self.trunk.closes_prompt else answers
             check_composition(self._tokenizer, self._template, [(first, rest)], actions)
             self._is_checked = True
-        states, rows, places = self._group(questions)
         try:
             scores = self.trunk(states, only="scores")[self.trunk.out_keys[0]]
         except ValueError as error:
@@ -190,6 +190,13 @@ class GoalJudge:
         texts = list(dict.fromkeys(text for question in questions for text in question))
         ids = self._tokenizer(texts, add_special_tokens=False).input_ids
         tokens = dict(zip(texts, map(tuple, ids), strict=True))
+        pad = self.trunk.prompt.pad_id
+        for text in texts:
+            if pad in tokens[text]:
+                raise ValueError(
+                    f"{text!r} spells {self._tokenizer.pad_token!r}, the tokenizer's padding, "
+                    "which is not read: put the goal, the answer or the slot in another way"
+                )
         prompts: dict[tuple, tuple[int, dict[tuple, int]]] = {}
         rows, places = [], []
         for question in questions:
@@ -205,7 +212,6 @@ class GoalJudge:
         asked = [list(candidates) for _, candidates in prompts.values()]
         width = max(map(len, asked))
         length = max(len(answer) for row in asked for answer in row)
-        pad = self.trunk.prompt.pad_id
         actions = [_padded([*row, *[()] * (width - len(row))], pad, length) for row in asked]
         mask = [[place < len(row) for place in range(width)] for row in asked]
         first, rest = (_padded(pieces, pad) for pieces in zip(*prompts, strict=True))
