@@ -124,10 +124,14 @@ def test_without_a_network_the_answer_comes_at_once(monkeypatch):
         load_language_model("no/such-model")
 
 
-@pytest.mark.parametrize("name", ["no/such-model", "nowhere", "./not/a/flan_t5"])
+@pytest.mark.parametrize("name", ["no/such-model", "nowhere", "./not/a/flan_t5", "a" * 300])
 def test_an_unknown_name_is_explained(name, offline):
-    with pytest.raises(FileNotFoundError, match=r"could not be loaded.*'tiny'"):
-        load_language_model(name)
+    for load in (load_language_model, load_tokenizer):
+        for given in (name, Path(name)):
+            with pytest.raises(FileNotFoundError, match=r"could not be loaded.*'tiny'"):
+                load(given)
+    with pytest.raises(FileNotFoundError, match="is not there; an agent is in the folder of a run"):
+        load_agent(name)
 
 
 def test_what_cannot_be_loaded_is_explained(tmp_path, flan_t5):

@@ -1,6 +1,7 @@
 """The README.md of an export."""
 
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -78,7 +79,7 @@ def test_adapters_have_our_card_and_no_path_of_this_machine(model, tmp_path):
         assert f'from_pretrained("{model}")' in without_us[0]
 
 
-@pytest.mark.parametrize("model", ["tiny", "", "here/model"])
+@pytest.mark.parametrize("model", ["tiny", "", "here/model", "a" * 300])
 def test_a_base_model_that_no_hub_has_is_not_named_to_hubs(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here/model").mkdir(parents=True)
@@ -96,6 +97,17 @@ def test_an_export_without_a_card_has_no_readme_nor_keeps_an_earlier_one(tmp_pat
     assert not (tmp_path / "README.md").exists()
     with pytest.raises(FileNotFoundError, match=r"holds no agent.json.*AgentCard"):
         write_model_card(tmp_path)
+
+
+def test_the_embedded_agent_gets_no_card(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", lambda *_, **__: pytest.fail("a file was opened to write"))
+        for folder in ("tiny", Path("tiny")):
+            with pytest.raises(ValueError, match=r"folder \('tiny'\) is the embedded agent"):
+                write_model_card(folder, overwrite=True)
+    monkeypatch.chdir(tmp_path)
+    AgentCard(environment=GAME).write("tiny")  # a folder of one's own
+    assert write_model_card("tiny").resolve() == tmp_path / "tiny/README.md"
 
 
 @pytest.mark.hostile

@@ -1,6 +1,7 @@
 """The agent card, a small JSON file beside an export's weights; and finding an export."""
 
 import json
+import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -124,7 +125,7 @@ class AgentCard:
             ValueError: if it is damaged, or of a later format; names the entry.
         """
         path = Path(folder, CARD)
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise FileNotFoundError(f"folder {str(folder)!r} holds no {CARD}")
         try:
             values = read_json(path, _LARGEST)
@@ -182,9 +183,9 @@ def find_export(folder: str | Path) -> Path:
         return Path(__file__).parents[1] / "assets" / "agent"
     folder = Path(folder)
     for place in (folder, folder / "model"):
-        if (place / CARD).is_file():
+        if os.path.isfile(place / CARD):
             return place
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         why = "is not there"
     elif any((place / _LOCK).is_file() for place in (folder, folder.resolve().parent)):
         why = (

@@ -170,7 +170,7 @@ def adapter_base(folder: Path, embedded: Collection[str] = ()) -> str:
             f"its id on the hub as base_model_name_or_path into {ADAPTERS}"
         )
     path = Path(base)
-    if path.is_dir() or not path.is_absolute():  # a folder, or an id on the hub
+    if os.path.isdir(path) or not path.is_absolute():  # a folder, or an id on the hub
         return base
     if path.parent.name == "assets" and path.name in embedded:  # of another installation
         return path.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +86,8 @@ def load_language_model(
         True
     """
     adapters = None
-    if not is_embedded(name) and (folder := Path(name)).is_dir():
+    if not is_embedded(name) and os.path.isdir(name):
+        folder = Path(name)
         check_folder(folder, weights=True)
         adapters = folder.resolve() if (folder / ADAPTERS).exists() else None
     if adapters is not None and lora is not None:
@@ -186,7 +188,7 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
 def is_embedded(name: str | Path) -> bool:
     """Whether a model that comes with the package is meant; a path may lead to one's own."""
-    own = isinstance(name, Path) and name.is_dir()
+    own = isinstance(name, Path) and os.path.isdir(name)
     return str(name) in EMBEDDED and not own
 
 
@@ -212,7 +214,7 @@ def _source(name: str | Path, weights: bool) -> tuple[str, dict[str, bool]]:
     """The folder or hub id to load from, looked at, and options of ``from_pretrained``."""
     if is_embedded(name):
         return str(Path(__file__).parents[1] / "assets" / name), {}
-    if Path(name).is_dir():
+    if os.path.isdir(name):
         check_folder(Path(name), weights=weights)
         return str(name), {}
     return str(name), {} if _hub_answers(str(name)) else {"local_files_only": True}
@@ -236,7 +238,7 @@ def _load(kind: type, name: str | Path, **kwargs):
         with without_current_folder():
             return kind.from_pretrained(source, trust_remote_code=False, **where, **kwargs)
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and Path(name).is_dir():
+        if isinstance(error, FileNotFoundError) and os.path.isdir(name):
             raise  # check_folder names what is missing
         raise FileNotFoundError(
             f"model ({str(name)!r}) could not be loaded: it must be one of {EMBEDDED}, a folder "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torchrl_glam._files import open_below
 from torchrl_glam.models.card import README, AgentCard, find_export
 from torchrl_glam.models.folder import ADAPTERS
-from torchrl_glam.models.loading import EMBEDDED
+from torchrl_glam.models.loading import EMBEDDED, is_embedded
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -45,7 +46,8 @@ def write_model_card(
     Raises:
         FileExistsError: if there is a ``README.md``, unless ``overwrite``.
         FileNotFoundError: if the folder holds no agent with a card (``agent.json``).
-        ValueError: if that card is damaged, or ``README.md`` is a link.
+        ValueError: if that card is damaged, ``README.md`` is a link, or the folder is the embedded
+            agent's name.
 
     Examples:
         >>> import tempfile
@@ -58,7 +60,13 @@ def write_model_card(
     import yaml
     from huggingface_hub import ModelCard, ModelCardData
 
-    folder = find_export(Path(folder))
+    folder = Path(folder)
+    if is_embedded(folder):
+        raise ValueError(
+            f"folder ({str(folder)!r}) is the embedded agent, which is part of this package: give "
+            "the folder of an agent of your own"
+        )
+    folder = find_export(folder)
     path = folder / README
     if path.is_file() and not overwrite:
         raise FileExistsError(f"{str(path)!r} is there: remove it, or give overwrite=True")
@@ -83,7 +91,7 @@ def write_model_card(
         game=game,
         adapted=adapted,
         embedded=card.model in EMBEDDED,
-        base=Path(card.model).name if Path(card.model).exists() else card.model,
+        base=Path(card.model).name if os.path.exists(card.model) else card.model,
         results=results,
         origin=origin,
         settings=yaml.safe_dump(environment, sort_keys=False, allow_unicode=True),
