@@ -246,11 +246,9 @@ class CandidateTrunk(TensorDictModuleBase):
 
     def read_prompts(self, prompt: Tensor, prompt_mask: Tensor) -> Tensor:
         """Hidden states ``[B, D]`` that have read the prompts ``[B, T]``, padded right, alone."""
-        # Without leaves, a candidate of one token adds no node: the trie is node 0 alone.
-        other = 1 if self.prompt.pad_id == 0 else 0
-        candidate = prompt.new_full((len(prompt), 1, 1), other)
-        everything = torch.ones_like(candidate[..., 0], dtype=torch.bool)
-        trie = self._trie(candidate, everything, leaves=False)
+        # The trie of a masked candidate is node 0 alone.
+        masked = prompt.new_zeros(len(prompt), 1, 1)
+        trie = self._trie(masked, masked[..., 0].bool())
         with self._autocast(prompt.device):
             return self._read(prompt, prompt_mask, trie)[:, 0]
 
