@@ -134,6 +134,13 @@ def test_an_unknown_name_is_explained(name, offline):
         load_agent(name)
 
 
+def test_a_full_card_is_not_told_as_damaged_weights(monkeypatch):
+    full = mock.Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
+    monkeypatch.setattr("transformers.AutoModelForSeq2SeqLM.from_pretrained", full)
+    with pytest.raises(torch.OutOfMemoryError, match="^CUDA out of memory$"):
+        load_language_model("tiny")
+
+
 def test_what_cannot_be_loaded_is_explained(tmp_path, flan_t5):
     with pytest.raises(FileNotFoundError, match=r"without a config\.json"):
         load_language_model(tmp_path)

@@ -87,9 +87,8 @@ def load_language_model(
     """
     adapters = None
     if not is_embedded(name) and os.path.isdir(name):
-        folder = Path(name)
-        check_folder(folder, weights=True)
-        adapters = folder.resolve() if (folder / ADAPTERS).exists() else None
+        check_folder(Path(name), weights=True)
+        adapters = Path(name).resolve() if Path(name, ADAPTERS).exists() else None
     if adapters is not None and lora is not None:
         raise ValueError(
             f"lora cannot be given for model ({str(name)!r}), which holds adapters already: train "
@@ -247,6 +246,8 @@ def _load(kind: type, name: str | Path, **kwargs):
         ) from error
     except RecursionError as error:
         raise ValueError(f"model ({str(name)!r}) has JSON files nested too deeply") from error
+    except torch.OutOfMemoryError:
+        raise
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(
             f"model ({str(name)!r}) has damaged weights, or those of another configuration "
