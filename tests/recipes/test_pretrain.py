@@ -55,10 +55,25 @@ def test_what_something_else_made_is_not_overwritten(recipe, tmp_path, file):
 
 
 def test_a_model_whose_report_is_not_there_yet_is_made_again(recipe, tmp_path):
-    for name in ("config.json", "loss.csv"):
+    """What a run that is killed leaves; the same command once more passes over the model."""
+    for name in ("config.json", "loss.csv", "report.json"):
         (tmp_path / name).write_text("")
-    recipe.succeed(*SMALL, f"output={tmp_path}", log=tmp_path / "log")
-    assert (tmp_path / "report.json").exists()
+    options = [f"output={tmp_path}", "overwrite=false"]
+    recipe.succeed(*SMALL, *options, log=tmp_path / "log")
+    made = (tmp_path / "report.json").read_text()
+    recipe.succeed(*SMALL, *options, log=tmp_path / "log")
+    assert "is done" in (tmp_path / "log").read_text()
+    assert (tmp_path / "report.json").read_text() == made != ""
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"settings": 3}'])
+def test_a_file_that_is_no_report_is_named(recipe, tmp_path, text):
+    (tmp_path / "report.json").write_text(text)
+    log = tmp_path / "log"
+    assert recipe.run(*SMALL, f"output={tmp_path}", "overwrite=false", log=log) != 0
+    last = log.read_text().splitlines()[-1]
+    assert last.startswith("ValueError: ") and "report.json' is no report" in last
+    assert (tmp_path / "report.json").read_text() == text
 
 
 def test_the_embedded_model_is_one_of_its_configurations(recipe, tmp_path):
