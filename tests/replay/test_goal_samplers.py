@@ -179,9 +179,9 @@ def test_chances_are_those_of_the_definition(calls):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
 def test_goals_of_any_numbers_are_told_apart(dtype):
-    """0 in 90 rows and 0.5 in 10 are drawn as often as one another."""
+    """0 in 90 rows and 0.5 in 10 are drawn as often as one another; -0 is no goal beside 0."""
     buffer = make_buffer(GoalBalancedSampler([1], 1.0), batch_size=1000)
-    goals = torch.tensor([0.0] * 90 + [0.5] * 10).to(dtype).unsqueeze(-1)
+    goals = torch.tensor([0.0, -0.0] * 45 + [0.5] * 10).to(dtype).unsqueeze(-1)
     buffer.extend(rows([0] * 100, True).set("goal_tokens", goals))
     assert 400 < int((buffer.sample()["goal_tokens"] != 0).sum()) < 600
 

@@ -234,7 +234,9 @@ class GoalBalancedSampler(GoalKindSampler):
         if is_hindsight.any():
             goals = self._stored(storage, rows[is_hindsight], self.goal_key, "TokenizeText")
             goals = goals.reshape(len(goals), -1).cpu()
-            goals = goals.double().view(torch.int64) if goals.is_floating_point() else goals.long()
+            if goals.is_floating_point():
+                goals = (goals.double() + 0.0).view(torch.int64)  # -0 becomes 0, which it equals
+            goals = goals.long()
             # the kind stands before the goal: what tells kinds apart need not be in the tokens
             named = torch.cat([groups[is_hindsight].unsqueeze(-1) - len(self.prior), goals], 1)
             different, which = named.unique(dim=0, return_inverse=True)
