@@ -30,6 +30,7 @@ COPIES = {aten.copy_.default, aten._foreach_copy_.default}  # between both devic
 # These are made anew each time they are looked up, and are equal.
 DEVICE, IS_CUDA = torch.Tensor.device.__get__, torch.Tensor.is_cuda.__get__
 MOVES = {torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu}
+DRAWS = {torch.rand, torch.randint, torch.randn, torch.randperm}
 MEMORY = 80 * 2**30  # of the GPU, in bytes
 
 
@@ -88,6 +89,9 @@ class PretendCard(TorchFunctionMode):
         device = kwargs.get("device")
         if func == torch.Tensor.new_tensor and device is None and holds(args[0]):
             device = "cuda"
+        generator = kwargs.get("generator") if func in DRAWS else None
+        if generator is not None and generator.device.type != torch.device(device or "cpu").type:
+            raise RuntimeError(f"{func}: the generator is not on the device of what it draws")
         if device is None or torch.device(device).type != "cuda":
             return func(*args, **kwargs)
         out = func(*args, **kwargs | {"device": "cpu"})
@@ -106,7 +110,7 @@ def _move(func, args, kwargs):
         for value in (*args[1:], kwargs.pop("device", None)):
             if isinstance(value, torch.Tensor):
                 dtypes.append(value.dtype)
-                target = value.device.type
+                target = "cuda" if holds(value) else "cpu"
             elif isinstance(value, (str, torch.device)):
                 target = torch.device(value).type
             elif isinstance(value, torch.dtype):

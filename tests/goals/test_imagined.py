@@ -1,9 +1,12 @@
 """Goals composed from the words of known ones, and an environment that pursues them."""
 
 import pytest
+import stairs
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pretend_card import PretendCard
+from tensordict import TensorDict
 from torchrl.envs import TransformedEnv, check_env_specs
 
 from torchrl_glam.envs import GoalSpace, PlaygroundTextEnv
@@ -73,19 +76,20 @@ class Judge:
 
 
 class Drawn(UniformGoals):
-    """Draws what it is told to."""
+    """Draws what it is told to, and then the same again."""
 
     def sample(self, count):
-        return self.ids[:count].clone()
+        drawn, self.ids = self.ids[:count], self.ids.roll(-count)
+        return drawn
 
 
-def made(num_envs, ids):
+def made(num_envs, ids, **settings):
     goals = GoalSpace("train", sequential=False)
     table = (*goals.texts, "Grow red rose", "Grasp any tree")
     sampler = Drawn(table, kinds=[*goals.kind_ids.tolist(), 1, 0])
     sampler.ids = torch.tensor(ids)
     chosen = ImaginedGoals(sampler, len(goals), Judge(table))
-    env = PlaygroundTextEnv(num_envs, **SIMPLE, goal_sampler=chosen.draw, seed=0)
+    env = PlaygroundTextEnv(num_envs, **SIMPLE, goal_sampler=chosen.draw, seed=0, **settings)
     return TransformedEnv(env, chosen), len(goals), table
 
 
@@ -144,6 +148,35 @@ def test_instances_that_the_step_mask_leaves_out_stand_still():
     assert after["terminated"].flatten().tolist() == [True, False, True, False]
     assert after["truncated"].flatten().tolist() == [False, False, False, True]
     assert after["done"].flatten().tolist() == [True, False, True, True]
+
+
+def test_steps_on_a_gpu_are_those_on_the_cpu():
+    def play(device):
+        torch.manual_seed(0)
+        env, known, _ = made(6, [3, 182, 183, 5, 182, 183], device=device)
+        steps = env.rollout(20, break_when_any_done=False)
+        return steps.cpu(), (steps["next", "reward"][steps["goal_id"] >= known] > 0).any()
+
+    expected, reached = play("cpu")
+    with PretendCard():
+        steps, _ = play("cuda")
+    assert (steps == expected).all() and reached
+
+
+@pytest.mark.parametrize("ids", [[1, 4, 1], [4, 1, 4]])
+def test_a_first_reset_may_be_of_some_instances(ids):
+    """Stairs then begin an episode each, which counts where it was asked for."""
+    table = (*stairs.FLOORS, "Reach floor 0")
+    sampler = Drawn(table)
+    sampler.ids = torch.tensor(ids)
+    chosen = ImaginedGoals(sampler, 4, None)
+    env = TransformedEnv(stairs.make_chosen(3, goal_sampler=chosen.draw, seed=0), chosen)
+    state = TensorDict(batch_size=[3])
+    for mask, drawn in (([False, True, False], ids[1:2]), ([True, False, True], ids[:2])):
+        mask = torch.tensor(mask)
+        state = env.reset(state.set("_reset", mask.unsqueeze(1)))
+        assert state["goal_id"][mask].tolist() == drawn
+        assert decode_text(state["goal"][mask]) == [table[goal] for goal in drawn]
 
 
 def test_what_does_not_fit_is_refused():

@@ -135,8 +135,13 @@ class ImaginedGoals(Transform):
         """Draws goals for the environment, its argument ``goal_sampler``; hidden ones too."""
         ids = self.sampler.sample(count)
         self._drawn = torch.cat((self._drawn, ids))
-        hidden = torch.randint(self.num_known, (count,), generator=generator)
-        return ids.where(ids < self.num_known, hidden)
+        device = None if generator is None else generator.device
+        hidden = torch.randint(self.num_known, (count,), generator=generator, device=device)
+        return ids.where(ids < self.num_known, hidden.cpu())
+
+    def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
+        self._drawn = self._drawn[:0]
+        return super()._reset_env_preprocess(tensordict)
 
     def _reset(
         self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase
@@ -144,27 +149,29 @@ class ImaginedGoals(Transform):
         ids = tensordict_reset[self._goal_keys[1]].clone()
         resets = tensordict.get("_reset", None)
         resets = torch.ones_like(ids, dtype=torch.bool) if resets is None else resets.view_as(ids)
-        begin, drawn = int(resets.sum()), len(self._drawn)
-        if begin > drawn:
+        begin, drawn = int(resets.sum()), self._drawn.to(ids.device)
+        if len(drawn) == ids.numel():  # a first reset may begin more episodes than it is asked for
+            drawn = drawn[resets.flatten()]
+        if len(drawn) != begin:
             raise ValueError(
-                f"{begin} episodes begin, and goals were drawn for {drawn}: give the environment "
-                "the method draw of this transform as goal_sampler"
+                f"{begin} episodes begin, and goals were drawn for {len(drawn)}: give the "
+                "environment the method draw of this transform as goal_sampler"
             )
-        ids[resets] = self._drawn[drawn - begin :]
-        self._drawn = self._drawn[:0]
+        ids[resets] = drawn
         return self._write(tensordict_reset, ids, resets & (ids >= self.num_known))
 
     def _write(self, tensordict: TensorDictBase, ids: Tensor, rows: Tensor) -> TensorDictBase:
         goal_key, id_key, kind_key = self._goal_keys
         goal, kind = tensordict[goal_key].clone(), tensordict[kind_key].clone()
-        texts = self._texts[ids[rows] - self.num_known]
+        chosen = ids[rows].cpu()
+        texts = self._texts[chosen - self.num_known].to(goal.device)
         if (room := goal.shape[-1] - texts.shape[-1]) < 0:
             raise ValueError(
                 f"imagined goals have up to {texts.shape[-1]} bytes, and {goal_key!r} of the "
                 f"environment has room for {goal.shape[-1]}: imagine_goals makes none so long"
             )
         goal[rows] = pad(texts, (0, room))
-        kind[rows] = self.sampler.kinds[ids[rows]].to(kind.dtype)
+        kind[rows] = self.sampler.kinds[chosen].to(kind)
         return tensordict.update({goal_key: goal, id_key: ids, kind_key: kind})
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -195,7 +202,7 @@ class ImaginedGoals(Transform):
         rows = zip(decode_text(before[actions]), before[action].tolist(), strict=True)
         texts = decode_text(before[seen]), [row[i] for row, i in rows], decode_text(after[seen])
         odds = self.judge(self.judge.read(*texts))
-        return odds.gather(1, ids.unsqueeze(1)).squeeze(1) > self.sure
+        return odds.to(ids.device).gather(1, ids.unsqueeze(1)).squeeze(1) > self.sure
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Gives the ids of goals their new bound."""
