@@ -78,16 +78,12 @@ class StepLog:
         closes = self._done[line]
         closes[:-1] |= track[line[1:]] != track[line[:-1]]
         closes[-1:] = True
-        last = closes.nonzero().squeeze(-1)
-        first = torch.cat([last.new_zeros(1), last[:-1] + 1])
-        order = line[last]
-        if last.shape[0] > ends.shape[0]:  # what trajectories go on with after an end stays
-            order = torch.where(self._done[order], order, self.length)
-        order = order.argsort()[: ends.shape[0]]
-        spans = Spans(first[order], last[order])
-        episode, place = spans.places()
-        after = spans.lengths.cumsum(0)
-        return Episodes(line[place], episode, Spans(after - spans.lengths, after - 1))
+        last = line[closes][closes.cumsum(0) - closes.long()]  # where the episode of a step ends
+        ended = self._done[last]  # what trajectories go on with after an end stays
+        last, order = last[ended].sort(stable=True)
+        _, episode, lengths = last.unique_consecutive(return_inverse=True, return_counts=True)
+        after = lengths.cumsum(0)
+        return Episodes(line[ended][order], episode, Spans(after - lengths, after - 1))
 
     def take_back(self) -> None:
         """Removes this call's steps."""

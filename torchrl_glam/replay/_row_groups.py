@@ -108,24 +108,16 @@ class RowGroups:
         full = wanted > self._room[groups]
         if not full.any():
             return
-        if self._used + 2 * int(wanted[full].sum()) > len(self._memory):
-            self._pack(2 * int(wanted.sum()))
-            full[:] = True  # packed lines have no room
-        groups, room = groups[full], 2 * wanted[full]
-        line = self._memory[_ranges(self._begin[groups], self._counts[groups])]
-        self._begin[groups] = self._used + room.cumsum() - room
-        self._memory[_ranges(self._begin[groups], self._counts[groups])] = line
-        self._room[groups] = room
+        moved, room, memory = groups[full], 2 * wanted[full], self._memory
+        if self._used + int(room.sum()) > len(memory):  # all lines move; as much again stays free
+            moved, room = np.arange(len(self._counts)), 2 * self._counts
+            room[groups] = 2 * wanted
+            self._memory, self._used = np.zeros(2 * int(room.sum()), dtype=np.int64), 0
+        lines = memory[_ranges(self._begin[moved], self._counts[moved])]
+        self._begin[moved] = self._used + room.cumsum() - room
+        self._memory[_ranges(self._begin[moved], self._counts[moved])] = lines
+        self._room[moved] = room
         self._used += int(room.sum())
-
-    def _pack(self, needed: int) -> None:
-        """Puts all lines into new memory, one after another, with as much again left free."""
-        lines = self._memory[_ranges(self._begin, self._counts)]
-        self._memory = np.zeros(2 * (len(lines) + needed), dtype=np.int64)
-        self._memory[: len(lines)] = lines
-        self._begin = self._counts.cumsum() - self._counts
-        self._room = self._counts.copy()
-        self._used = len(lines)
 
 
 def _by_group(rows: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

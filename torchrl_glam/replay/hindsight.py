@@ -13,7 +13,6 @@ from torchrl.envs.transforms import Transform
 
 from torchrl_glam.replay import _checks
 from torchrl_glam.replay._episodes import Episodes, StepLog
-from torchrl_glam.replay._rows import entries_of_rows, under_next
 from torchrl_glam.replay.strategies import (
     STRATEGIES,
     Copies,
@@ -22,7 +21,7 @@ from torchrl_glam.replay.strategies import (
     draw_from_each,
     named_goals,
 )
-from torchrl_glam.replay.trajectories import trajectories
+from torchrl_glam.replay.trajectories import trajectories, under_next
 
 
 class HindsightTransform(Transform):
@@ -225,8 +224,7 @@ class HindsightTransform(Transform):
             )
         entries = dict(batch.items(True, True))
         if self._given != entries.keys():
-            self._given = frozenset(entries)
-            self._emitted, self._goals = entries_of_rows(batch, self._left_out, self._replaced)
+            self._find_entries(batch)
             _checks.warn_of_strings(batch)
         steps = {
             key: entries[key].to(done.device).flatten(0, batch.ndim - 1)
@@ -243,6 +241,20 @@ class HindsightTransform(Transform):
                     _checks.check_named(steps[key], steps[named], kinds, key, named)
         self._log.append(steps, track, done)
         self._num_envs = num_envs
+
+    def _find_entries(self, batch: TensorDictBase) -> None:
+        """Finds the entries that rows hold, and the goals named, each with those it replaces.
+
+        Where the goal named is not given, the entry that it would replace is left out.
+        """
+        self._given = frozenset(batch.keys(True, True))
+        stale = [key for key, named in self._replaced.items() if named not in self._given]
+        left_out = [*self._left_out, *self._replaced.values(), *stale, *map(under_next, stale)]
+        self._emitted = list(batch.exclude(*left_out).keys(True, True))
+        self._goals: dict[NestedKey, list[NestedKey]] = {}
+        for key, named in self._replaced.items():
+            if places := [place for place in (key, under_next(key)) if place in self._emitted]:
+                self._goals.setdefault(named, []).extend(places)
 
     def _rows_of(self, episodes: Episodes) -> TensorDictBase:
         """Rows [M] of finished episodes, and of their copies under the goals they reached."""

@@ -11,7 +11,7 @@ from tensordict import NestedKey, TensorDictBase
 from torchrl.envs.transforms import Transform
 
 from torchrl_glam.replay._checks import check_entries, check_in_buffer
-from torchrl_glam.replay._rows import under_next
+from torchrl_glam.replay.trajectories import under_next
 
 
 def close_rollout(

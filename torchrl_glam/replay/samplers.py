@@ -142,22 +142,17 @@ class GoalKindSampler(GroupSampler):
             stored = list(zip(*sides, strict=True))
             totals = self._split(batch_size, list(map(sum, stored)))
             # a kind's rows are drawn alike: its share of hindsight is that of the buffer
-            parts = zip(totals, stored, strict=True)
-            pairs = [self._round(n, both) if n else (0, 0) for n, both in parts]
-            return [*chain(*zip(*pairs, strict=True))]
-        wanted = self._sides(batch_size, self.ratio, [sum(side) for side in sides])
-        ways = (self._round if self.hindsight_only else self._split, self._split)
-        return [
-            count
-            for n, stored, split in zip(wanted, sides, ways, strict=True)
-            for count in (split(n, stored) if n else [0] * kinds)
-        ]
+            parts = map(self._round, totals, stored)
+            return [*chain(*zip(*parts, strict=True))]
+        original, hindsight = self._sides(batch_size, self.ratio, [sum(side) for side in sides])
+        split = self._round if self.hindsight_only else self._split
+        return [*split(original, sides[0]), *self._split(hindsight, sides[1])]
 
     def _split(self, count: int, stored: list[int]) -> list[int]:
         """Divides ``count`` rows among kinds by the prior, none to a kind without rows."""
         weights = [p if n else 0.0 for p, n in zip(self.prior, stored, strict=True)]
         missing = [k for k, p in enumerate(self.prior) if p and not stored[k]]
-        if missing:
+        if missing and count:
             self._warn(f"no transitions with goals of kind {missing}")
         return self._round(count, weights if any(weights) else stored)
 
@@ -167,6 +162,8 @@ class GoalKindSampler(GroupSampler):
         One uniform number shifts the borders between the shares ("systematic" rounding), so every
         part is the number next below or above its share.
         """
+        if not count:
+            return [0] * len(weights)
         device = None if self._rng is None else self._rng.device
         shift = torch.rand((), generator=self._rng, device=device).item()
         scale = count / sum(weights)

@@ -4,11 +4,14 @@ Notation: *B batch size of a collector's tensordict, K steps in it.
 """
 
 import torch
-from tensordict import NestedKey, TensorDictBase
-
-from torchrl_glam.replay._rows import under_next
+from tensordict import NestedKey, TensorDictBase, unravel_key
 
 _ROOM = 2**32  # trajectories of one collector
+
+
+def under_next(key: NestedKey) -> NestedKey:
+    """The same key under ``"next"``."""
+    return unravel_key(("next", key))
 
 
 def number_trajectories(
