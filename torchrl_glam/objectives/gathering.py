@@ -92,10 +92,9 @@ class GatheringOptimizer(ABC):
                 error on one of them; nothing has changed.
             LostProcessError: if a process of the ``group`` is gone, or does not answer in time.
         """
-        gradients = {**self._empty(), **self._gradients}
-        self._gradients = {}
-        self._sum(gradients)
-        gradients = {name: grads for name, grads in gradients.items() if grads}
+        gathered, self._gradients = self._gradients, {}
+        self._sum(gathered)
+        gradients = {name: gathered[name] for name in self._reachable() if gathered.get(name)}
         if not gradients:
             return {}
         norms = [get_total_norm(list(grads.values())) for grads in gradients.values()]
@@ -142,7 +141,7 @@ class GatheringOptimizer(ABC):
         """
         self._gradients = {}
         if error is not None and self._reducer.group is not None and error is not self._known:
-            self._sum(self._empty(), error)
+            self._sum({}, error)
 
     def state_dict(self) -> dict[str, Any]:
         """State of the optimizers, by group."""
@@ -168,9 +167,6 @@ class GatheringOptimizer(ABC):
         except Exception as error:
             self._known = error
             raise
-
-    def _empty(self) -> dict[str, Gradients]:
-        return {name: {} for name in self._reachable()}
 
     def _where(self, gradients: Gradients) -> str:
         """Number of gradients that are not finite."""

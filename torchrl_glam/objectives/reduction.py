@@ -53,7 +53,7 @@ class GradientReducer:
 
         Args:
             groups: parameters that may have gradients, by group, the same on all processes.
-            gradients: those of this process, by group.
+            gradients: those of this process, by group; a group that has none may be missing.
             failure: the error that kept this process from computing them. Default: None.
 
         Raises:
@@ -65,7 +65,7 @@ class GradientReducer:
             if failure is not None:
                 raise failure
             return
-        slots = [(gradients[name], p) for name, params in groups.items() for p in params]
+        slots = [(gradients.setdefault(n, {}), p) for n, params in groups.items() for p in params]
         sizes = [p.numel() for _, p in slots]
         flat = self._zeros(sum(sizes) + len(slots) + 2, [p for _, p in slots])
         *places, told = flat.split([*sizes, len(slots) + 2])

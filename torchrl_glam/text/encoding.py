@@ -7,7 +7,6 @@ transforms that gather, such as n-step returns.
 
 from __future__ import annotations
 
-import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -56,8 +55,7 @@ def encode_text(strings: Strings, length: int | None = None) -> Tensor:
         )
     if any(0 in row for row in rows):
         raise ValueError("strings must not hold the character '\\0': zero bytes are padding.")
-    padded = bytearray().join(row.ljust(length, b"\0") for row in rows)
-    padded = np.frombuffer(padded, np.uint8).reshape(*nested.shape, length)
+    padded = np.array(rows, f"S{length}").view(np.uint8).reshape(*nested.shape, length)
     return torch.from_numpy(padded).clone()
 
 
@@ -78,20 +76,19 @@ def decode_text(text: Tensor) -> Any:
         >>> decode_text(encode_text([["Grasp", "Release"], ["Go to red lion", ""]]))
         [['Grasp', 'Release'], ['Go to red lion', '']]
     """
-    check_bytes(text, "text")
-    raw, (*shape, length) = text.cpu().numpy().tobytes(), text.shape
-    rows = (raw[row * length : (row + 1) * length] for row in range(math.prod(shape)))
-    strings = [decode_bytes(row.rstrip(b"\0"), "text") for row in rows]
-    return np.array(strings, dtype=object).reshape(shape).tolist()
+    strings = [decode_bytes(raw, "text") for raw in bytes_of(text, "text")]
+    return np.array(strings, dtype=object).reshape(text.shape[:-1]).tolist()
 
 
-def check_bytes(text: Any, name: str) -> None:
-    """Refuses what is no tensor of bytes, calling it ``name``."""
+def bytes_of(text: Any, name: str) -> list[bytes]:
+    """The bytes of each string of a text tensor, without its padding; errors call it ``name``."""
     if not isinstance(text, Tensor) or text.dtype != torch.uint8:
         kind = text.dtype if isinstance(text, Tensor) else type(text).__name__
         raise TypeError(
             f"{name} must be a uint8 tensor of UTF-8 bytes, got {kind}: encode_text makes one"
         )
+    raw = np.ascontiguousarray(text.cpu().reshape(-1, text.shape[-1]).numpy())
+    return raw.view(f"S{text.shape[-1]}").ravel().tolist()  # without the zeros at the end
 
 
 def decode_bytes(raw: bytes, name: str) -> str:

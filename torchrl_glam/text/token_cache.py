@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_glam.text.encoding import End, check_bytes, cut_text, decode_bytes
+from torchrl_glam.text.encoding import End, bytes_of, cut_text, decode_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -52,9 +52,7 @@ class TokenCache:
         With ``always_lead`` an empty text, as part of a prompt, has the tokens of the lead; else it
         is an empty slot, without tokens.
         """
-        check_bytes(text, self.name)
-        raw = np.ascontiguousarray(text.cpu().reshape(-1, text.shape[-1]).numpy())
-        texts = raw.view(f"S{text.shape[-1]}").ravel().tolist()  # without the zeros at the end
+        texts = bytes_of(text, self.name)
         try:
             rows = [self._rows[text] for text in texts]
         except KeyError:
