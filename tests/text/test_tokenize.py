@@ -5,6 +5,7 @@ import stairs
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pretend_card import PretendCard
 from tensordict import TensorDict
 from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import check_env_specs
@@ -75,6 +76,14 @@ def test_a_copy_reads_the_goals_of_its_own_environment(tokenizer):
     named, row = (steps["goal_id"] >= 0).nonzero()[0].tolist(), steps["goal_tokens"]
     text = test.goals[int(steps["goal_id"][tuple(named)])]
     assert row[tuple(named)].tolist() == ids_of(tokenizer, " " + text, row.shape[-1])
+
+
+def test_an_environment_may_move_to_another_device(tokenizer):
+    env = make_env(tokenizer)
+    expected = env.reset()["hindsight", "goal_tokens"].shape
+    with PretendCard():
+        tokens = env.to("cuda").reset()["hindsight", "goal_tokens"]
+        assert tokens.is_cuda and tokens.shape == expected
 
 
 def test_a_full_cache_starts_again(tokenizer, monkeypatch):

@@ -204,8 +204,8 @@ class TokenizeText(Transform):
     def _tokens_of_ids(self, ids: Tensor) -> Tensor:
         if self._goal_table is None:
             # The id -1 stands for no text.
-            table = torch.from_numpy(self._caches[0].tokenize(["", *self._list_goals()]))
-            self._goal_table = table.to(ids.device)
+            self._goal_table = torch.from_numpy(self._caches[0].tokenize(["", *self._list_goals()]))
+        self._goal_table = self._goal_table.to(ids.device)  # of an environment that may move
         try:
             return embedding(ids.long() + 1, self._goal_table)
         except IndexError as error:
