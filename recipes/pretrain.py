@@ -150,7 +150,7 @@ def imitation(config: PretrainConfig, model, tokenizer, make) -> dict[str, float
     oracle = describe_env(make(num_envs=1)).make_oracle()
     env = make(num_envs=64, keep=oracle.in_keys)
     env.set_seed(0)
-    imitate(trunk, env, oracle, config.imitate_steps, batch_size=config.imitate_batch_size)
+    imitate(trunk, env, oracle, config.imitate_steps)
     policy = TensorDictSequential(trunk, CandidateActor())
     splits = {split: make(split=split, num_envs=config.episodes) for split in config.eval_splits}
     return {split: evaluate(policy, env, seed=1)["success"] for split, env in splits.items()}

@@ -78,7 +78,7 @@ def test_a_file_that_is_no_report_is_named(recipe, tmp_path, text):
 
 def test_the_embedded_model_is_one_of_its_configurations(recipe, tmp_path):
     options = [f"output={tmp_path / 'tiny'}", f"results={tmp_path}", "questions=1"]
-    options += ["imitate_steps=64", "imitate_batch_size=64"]
+    options += ["imitate_steps=128"]
     recipe.succeed(*SMALL, *options, "--config-name=tiny", log=tmp_path / "log")
     _, tokenizer = load_language_model(tmp_path / "tiny")
     _, embedded = load_language_model("tiny")

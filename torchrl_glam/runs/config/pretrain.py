@@ -10,6 +10,7 @@ from torchrl_glam.runs.config.rules import Switch
 
 # Most of what is held at once, most steps of a loop, and most weights of a model.
 _MANY, _STEPS, _WEIGHTS = 1_000_000, 100_000_000, 1_000_000_000
+_BATCH = 128  # steps in a batch of imitation
 
 
 @dataclass
@@ -50,7 +51,6 @@ class PretrainConfig(EnvironmentConfig):
     entropy_states: int = 512
     episodes: int = 200
     imitate_steps: int = 0
-    imitate_batch_size: int = 128
 
     def check(self) -> None:
         """See ``RecipeConfig.check``."""
@@ -62,15 +62,14 @@ class PretrainConfig(EnvironmentConfig):
             expected = f"be game for {self.env_class}: those of Playground-Text know its words"
             self.require("exercises", game, expected)
         self.within(1, _MANY, "batch_size", "vocabulary", "entropy_states", "episodes")
-        self.within(1, _MANY, "imitate_batch_size", "questions", "num_heads")
+        self.within(1, _MANY, "questions", "num_heads")
         self.within(1, _STEPS, "num_batches", "log_every")
         self.within(int(game), _STEPS, "num_steps")
         self.within(0, _STEPS, "imitate_steps")
         if game:
             self.within(1, len(GAME_EXERCISES), "questions")  # those about a state differ
-        if self.imitate_steps:
-            expected = f"be 0, or at least imitate_batch_size ({self.imitate_batch_size})"
-            self.require("imitate_steps", self.imitate_steps >= self.imitate_batch_size, expected)
+        whole = self.imitate_steps == 0 or self.imitate_steps >= _BATCH
+        self.require("imitate_steps", whole, f"be 0, or at least a batch ({_BATCH})")
         self.above(0, "lr", "lr_embeddings")
         self.require("max_grad_norm", self.max_grad_norm > 0, "be above 0; inf for no clipping")
         self.require("decay", 0 < self.decay <= 1, "be in (0, 1]")
