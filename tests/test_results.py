@@ -29,10 +29,8 @@ def test_success_is_nowhere_typed_by_hand(page):
     assert not re.findall(r"(?<![\d.])(?:0\.(?!00)\d{3}|1\.000)(?!\d)", text)
 
 
-ARMS = (
-    "figure_2 figure_5 figure_6 figure_6_ppo figure_6_ppo_why figure_7 figure_9 figure_ours".split()
-)
-ARMS += ["goals", "goals_no_hindsight", "goals_ppo", "knowledge"]
+ARMS = "figure_2 figure_5 figure_6 figure_6_ppo figure_6_ppo_why figure_7 figure_9".split()
+ARMS += ["figure_ours", "figure_share", "goals", "goals_no_hindsight", "goals_ppo", "knowledge"]
 
 
 @pytest.mark.parametrize("name", ARMS)
