@@ -30,7 +30,8 @@ def test_success_is_nowhere_typed_by_hand(page):
 
 
 ARMS = "figure_2 figure_5 figure_6 figure_6_ppo figure_6_ppo_why figure_7 figure_9".split()
-ARMS += ["figure_ours", "figure_share", "goals", "goals_no_hindsight", "goals_ppo", "knowledge"]
+ARMS += "figure_ours figure_share figure_warmup goals goals_no_hindsight goals_ppo".split()
+ARMS += ["knowledge"]
 
 
 @pytest.mark.parametrize("name", ARMS)
