@@ -33,7 +33,6 @@ from pathlib import Path
 import numpy as np
 from results.tables import markdown, runs_of, write
 
-from torchrl_glam._files import read_json
 from torchrl_glam.report import read_run
 from torchrl_glam.report.comparison import (
     METRIC,
@@ -41,7 +40,7 @@ from torchrl_glam.report.comparison import (
     probability_of_improvement,
     summarise,
 )
-from torchrl_glam.report.games import HELD_OUT, game_rows, unusual
+from torchrl_glam.report.games import HELD_OUT, game_rows, read_report, unusual
 from torchrl_glam.report.plotting import plot_learning_curves
 from torchrl_glam.runs.config import ENVIRONMENT, RecipeConfig
 from torchrl_glam.runs.environments import OWN_ENVS, make_reference_env, require_kinds
@@ -279,11 +278,7 @@ def read_game(game: Path, thresholds: list[float]) -> tuple[list[dict], dict]:
     reports = sorted(game.glob("model/*/report.json"))
     if not reports:
         raise ValueError(f"{str(game)!r} has no model/<seed>/report.json, which pretrain.py writes")
-    report, arms = read_json(reports[0]), arms_of(game)
-    kinds = {"settings": dict, "steps_of_play": int}
-    known = report if isinstance(report, dict) else {}
-    if not all(isinstance(known.get(key), kind) for key, kind in kinds.items()):
-        raise ValueError(f"{str(reports[0])!r} is no report of pretrain.py")
+    report, arms = read_report(reports[0]), arms_of(game)
     settings = {"model": report["settings"]}
     for arm, runs in arms.items():
         require_alike(runs, own_settings, "runs of an arm differ by their seed alone")

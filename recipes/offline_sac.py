@@ -78,8 +78,8 @@ def read_run(options: argparse.Namespace) -> tuple[SACGLAMConfig, SACGLAMConfig]
     own |= {"log_every": options.every, "eval_every": options.every}
     for key in sorted({key.partition("=")[0] for key in keys} & own.keys()):
         raise ValueError(f"{key} is not read here: give --updates, --every and --out")
-    long = {"total_steps": 10**9 * before.update_every}  # updates are counted below
-    given = OmegaConf.merge(saved, OmegaConf.from_dotlist(keys), long)
+    updates = {"num_updates": options.updates}  # its own, which warmup_updates may not exceed
+    given = OmegaConf.merge(saved, OmegaConf.from_dotlist(keys), updates)
     config = read_config(SACGLAMConfig, given)
     expected = f"be at most --updates ({options.updates})"
     config.require("warmup_updates", config.warmup_updates <= options.updates, expected)

@@ -47,6 +47,7 @@ from torchrl_glam.pretraining import (
     reading_loss,
     record_play,
 )
+from torchrl_glam.report.games import read_report
 from torchrl_glam.runs.config import read_config, register
 from torchrl_glam.runs.config.pretrain import PretrainConfig
 from torchrl_glam.runs.device import bound_kernel_caches, keep_freed_memory
@@ -173,20 +174,6 @@ def report(config: PretrainConfig, model, tokenizer) -> dict[str, float | list[f
     return out
 
 
-def reported_settings(path: Path) -> dict[str, Any]:
-    """The configuration that a report tells."""
-    try:
-        made = json.loads(path.read_text())
-    except ValueError:  # no JSON
-        made = None
-    settings = made.get("settings") if isinstance(made, dict) else None
-    if not isinstance(settings, dict):
-        raise ValueError(
-            f"{str(path)!r} is no report of a model: remove it, or give another folder as `results`"
-        )
-    return settings
-
-
 @program(config_path="config/pretrain", config_name="quickstart")
 def main(cfg: DictConfig) -> None:
     config = read_config(PretrainConfig, cfg)
@@ -194,7 +181,7 @@ def main(cfg: DictConfig) -> None:
     made = results / REPORT
     # A run that was killed leaves it empty.
     if not config.overwrite and made.exists() and made.stat().st_size:
-        require_same_config(reported_settings(made), asdict(config), ("overwrite",), made)
+        require_same_config(read_report(made)["settings"], asdict(config), ("overwrite",), made)
         raise RunIsDone(f"{output} is done")
     if (output / METRICS).exists():
         raise ValueError(f"output ({config.output}) is the folder of a run: choose another")

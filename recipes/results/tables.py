@@ -61,15 +61,15 @@ def _table(files: str, description: str) -> Iterator[str]:
         said[key].append(value.strip())
     [head] = said["head"]
     yield from _head(head.split(" | "))
-    rows = [row for file in files.split(", ") for row in read(RESULTS / file)]
+    records = [row for file in files.split(", ") for row in read(RESULTS / file)]
     wanted = [where.partition(" = ")[::2] for where in said["where"]]
     try:
-        records = [row for row in rows if all(row[k] in v.split("; ") for k, v in wanted)]
+        records = [row for row in records if all(row[k] in v.split("; ") for k, v in wanted)]
         if said["across"]:
             records = list(_spread(records, said["group"][0].split(", "), said["across"][0]))
         lines = [_line(row, record) for record in records for row in said["row"]]
     except KeyError as error:
-        raise KeyError(f"table of {files}: {error} is none of {list(rows[0])}") from None
+        raise KeyError(f"table of {files}: {error} is none of {list(records[0])}") from None
     if not lines:
         raise ValueError(f"table of {files}: where {said['where']} leaves no rows")
     yield from lines

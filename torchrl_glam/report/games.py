@@ -3,13 +3,30 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import mode
 from typing import Any
 
+from torchrl_glam._files import read_json
 from torchrl_glam.report.comparison import METRIC, comparison_table, summarise, with_interval
 
 HELD_OUT = "eval/test/sampled/success"
 """The same on new ones, and goals held out."""
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """Reads the ``report.json`` that ``recipes/pretrain.py`` writes; ValueError if it is none."""
+    try:
+        report, why = read_json(path), ""
+    except ValueError as error:
+        report, why = None, f" ({error})"
+    known = report if isinstance(report, dict) else {}
+    kinds = {"settings": dict, "steps_of_play": int}
+    if not all(isinstance(known.get(key), kind) for key, kind in kinds.items()):
+        raise ValueError(
+            f"{str(path)!r} is no report of pretrain.py{why}: remove it, and make the model again"
+        )
+    return known
 
 
 def game_rows(
