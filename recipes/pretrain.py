@@ -50,8 +50,8 @@ from torchrl_glam.pretraining import (
 from torchrl_glam.report.games import read_report
 from torchrl_glam.runs.config import read_config, register
 from torchrl_glam.runs.config.pretrain import PretrainConfig
-from torchrl_glam.runs.device import bound_kernel_caches, keep_freed_memory
-from torchrl_glam.runs.environments import make_bare_env, make_env
+from torchrl_glam.runs.device import bound_kernel_caches, choose_autocast, keep_freed_memory
+from torchrl_glam.runs.environments import CPU, make_bare_env, make_env
 from torchrl_glam.runs.evaluation import evaluate
 from torchrl_glam.runs.files import reserved
 from torchrl_glam.runs.program import program
@@ -144,7 +144,7 @@ def normalised_entropy(trunk, env, num_states: int) -> float:
 def imitation(config: PretrainConfig, model, tokenizer, make) -> dict[str, float]:
     """Success, by split, of a throw-away copy that has imitated some steps of the shortest plan."""
     torch.manual_seed(0)
-    autocast = torch.bfloat16 if config.autocast else None
+    autocast = choose_autocast(config.autocast, CPU)
     trunk = EncoderDecoderTrunk(
         copy.deepcopy(model), tokenizer, autocast=autocast, pad_to_multiple_of=4
     )
@@ -222,11 +222,12 @@ def pretrain(config: PretrainConfig, output: Path, results: Path) -> None:
         torch.optim.lr_scheduler.LambdaLR(optimizer, lambda batch: rate(config, batch))
         for optimizer in optimizers
     ]
+    autocast = choose_autocast(config.autocast, CPU)
     curve, total, start = [], 0.0, time.perf_counter()
     bar = tqdm(range(1, config.num_batches + 1), desc="pretrain", mininterval=5)
     for batch in bar:
         encoded = encode_readings(tokenizer, next(readings))
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.autocast):
+        with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
             loss = reading_loss(model, encoded)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)

@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import torch
-
 from torchrl_glam._extras import needs
 from torchrl_glam.envs.games.alfworld_games import FOLDS, TASKS, Game, find_games, wordings
 from torchrl_glam.envs.games.common import ROOMS, check_known, tidy
@@ -34,7 +32,6 @@ def make_alfworld(
     num_games: int | None = None,
     max_steps: int = 50,
     seed: int | None = None,
-    device: torch.device | str | None = None,
     **kwargs: Any,
 ) -> TextEnvWrapper:
     """Text games of ALFWorld (Shridhar et al., 2021) as a text environment.
@@ -57,7 +54,7 @@ def make_alfworld(
             folder. Default: 1.
         num_games: the most games to play, always the same. Default: None, all, or 60 made ones.
         max_steps: steps after which an episode is truncated. Default: 50.
-        seed, device, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
+        seed, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
             ``max_actions`` (default 64) candidates some are drawn at random.
 
     Raises:
@@ -77,7 +74,7 @@ def make_alfworld(
     games = find_games(str(data or os.environ["ALFWORLD_DATA"]), fold, tasks, num_games)
     played = [ALFWorldGame(games) for _ in range(num_envs)]
     sizes = {**ROOMS, "max_hindsight": 8, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
-    return TextEnvWrapper(played, **sizes, max_steps=max_steps, seed=seed, device=device)
+    return TextEnvWrapper(played, **sizes, max_steps=max_steps, seed=seed)
 
 
 def kind_of(goal: str) -> int:

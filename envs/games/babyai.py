@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import Any, Literal
 
-import torch
-
 from torchrl_glam._extras import needs
 from torchrl_glam.envs.games.common import SOURCES, check_known
 from torchrl_glam.envs.wrapper import TextEnvWrapper
@@ -30,7 +28,6 @@ def make_babyai(
     fold: Literal["train", "test"] = "train",
     num_envs: int = 1,
     seed: int | None = None,
-    device: torch.device | str | None = None,
     **kwargs: Any,
 ) -> TextEnvWrapper:
     """A level of BabyAI (Chevalier-Boisvert et al., 2019) as a text environment.
@@ -57,7 +54,7 @@ def make_babyai(
             ``torchrl_glam.envs.games.babyai_room.HELD_OUT``, ``"train"`` for all others. Default:
             ``"train"``.
         num_envs: B, games side by side. Default: 1.
-        seed, device, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
+        seed, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
 
     Raises:
         ValueError: if there is no such level, task or fold, or the room is too small.
@@ -71,7 +68,7 @@ def make_babyai(
     room = None if tasks is None else (tasks, distractors, room_size, fold)
     games = [TaskRoom(*room) if room else make_level(level) for _ in range(num_envs)]
     games = [BabyAIText(game) for game in games]
-    return TextEnvWrapper(games, **sizes, seed=seed, device=device)
+    return TextEnvWrapper(games, **sizes, seed=seed)
 
 
 def kind_of(goal: str) -> int:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from torchrl_glam.envs.games.common import ROOMS, check_known
 from torchrl_glam.envs.games.zmachine import Story, find_stories, room_name
 from torchrl_glam.envs.wrapper import TextEnvWrapper
@@ -22,7 +20,6 @@ def make_jericho(
     commands: Sequence[str] | None = None,
     max_steps: int = 100,
     seed: int | None = None,
-    device: torch.device | str | None = None,
     **kwargs: Any,
 ) -> TextEnvWrapper:
     """Games in z-machine files, played by Jericho (Hausknecht et al., 2020).
@@ -49,7 +46,7 @@ def make_jericho(
             of two things one is carried. Default: what Jericho knows of the game, else
             ``torchrl_glam.envs.games.zmachine.COMMANDS``.
         max_steps: steps after which an episode is truncated. Default: 100.
-        seed, device, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
+        seed, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
             ``max_actions`` (default 64) candidates some are drawn at random.
 
     Raises:
@@ -64,7 +61,7 @@ def make_jericho(
     files = find_stories(game)
     games = [JerichoGame(files, goal, reward, commands) for _ in range(num_envs)]
     sizes = {**ROOMS, "max_hindsight": 4, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
-    return TextEnvWrapper(games, **sizes, max_steps=max_steps, seed=seed, device=device)
+    return TextEnvWrapper(games, **sizes, max_steps=max_steps, seed=seed)
 
 
 def kind_of(goal: str) -> int:

@@ -4,8 +4,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-import torch
-
 from torchrl_glam._extras import needs
 from torchrl_glam.envs.games.common import ROOMS, Fold, check_java, check_known, side_by_side, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
@@ -32,7 +30,6 @@ def make_scienceworld(
     num_envs: int = 1,
     max_steps: int = 30,
     seed: int | None = None,
-    device: torch.device | str | None = None,
     **kwargs: Any,
 ) -> TextEnvWrapper:
     """A task of ScienceWorld (Wang et al., 2022) as a text environment. It needs Java.
@@ -59,7 +56,7 @@ def make_scienceworld(
             all are.
         num_envs: B, games side by side in one simulator. Default: 1.
         max_steps: steps after which an episode is truncated. Default: 30.
-        seed, device, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
+        seed, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
 
     Raises:
         ValueError: if there is no such task, fold, simplification or reward.
@@ -75,7 +72,7 @@ def make_scienceworld(
     sizes |= {"action_bytes": 192, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
     options = (task, fold, simplifications, reward, kinds)
     games = [ScienceWorldGame(one, *options) for one in simulators]
-    return TextEnvWrapper(games, **sizes, max_steps=max_steps, seed=seed, device=device)
+    return TextEnvWrapper(games, **sizes, max_steps=max_steps, seed=seed)
 
 
 def kind_of(goal: str) -> int:

@@ -9,8 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import torch
-
 from torchrl_glam._extras import needs
 from torchrl_glam.envs.games.common import ROOMS, check_known, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
@@ -40,7 +38,6 @@ def make_textworld(
     player: Literal["textworld", "jericho"] = "textworld",
     max_steps: int = 30,
     seed: int | None = None,
-    device: torch.device | str | None = None,
     **kwargs: Any,
 ) -> TextEnvWrapper:
     """Games of one of TextWorld's challenges (Côté et al., 2018) as a text environment.
@@ -66,7 +63,7 @@ def make_textworld(
             :func:`~torchrl_glam.envs.games.jericho.make_jericho`, which finds the admissible
             commands itself. Default: ``"textworld"``.
         max_steps: steps after which an episode is truncated. Default: 30.
-        seed, device, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
+        seed, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
             ``max_actions`` (default 64) candidates some are drawn at random.
 
     Raises:
@@ -82,11 +79,11 @@ def make_textworld(
         from torchrl_glam.envs.games.jericho import make_jericho  # another extra
 
         goal = files[0][1] if challenge == "coin_collector" else "Prepare and eat the meal"
-        options = {"max_steps": max_steps, "seed": seed, "device": device, **kwargs}
+        options = {"max_steps": max_steps, "seed": seed, **kwargs}
         return make_jericho([file for file, _ in files], num_envs, goal, **options)
     games = [TextWorldGame(files) for _ in range(num_envs)]
     sizes = {**ROOMS, "goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
-    return TextEnvWrapper(games, **sizes, max_steps=max_steps, seed=seed, device=device)
+    return TextEnvWrapper(games, **sizes, max_steps=max_steps, seed=seed)
 
 
 def kind_of(goal: str) -> int:

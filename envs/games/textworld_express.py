@@ -2,8 +2,6 @@
 
 from typing import Any, get_args
 
-import torch
-
 from torchrl_glam._extras import needs
 from torchrl_glam.envs.games.common import ROOMS, Fold, check_java, check_known, side_by_side, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
@@ -22,7 +20,6 @@ def make_textworld_express(
     num_envs: int = 1,
     max_steps: int = 30,
     seed: int | None = None,
-    device: torch.device | str | None = None,
     **kwargs: Any,
 ) -> TextEnvWrapper:
     """A game of TextWorld-Express (Jansen and Côté, 2023) as a text environment. It needs Java.
@@ -39,7 +36,7 @@ def make_textworld_express(
         fold: ``"train"``, ``"dev"`` or ``"test"``. Default: ``"train"``.
         num_envs: B, games side by side in one simulator. Default: 1.
         max_steps: steps after which an episode is truncated. Default: 30.
-        seed, device, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
+        seed, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
             ``max_actions`` (default 64) candidates some are drawn at random.
 
     Raises:
@@ -54,7 +51,7 @@ def make_textworld_express(
     simulators = side_by_side(first, interface, num_envs)
     games = [TextWorldExpressGame(simulator, game, params, fold) for simulator in simulators]
     sizes = {**ROOMS, "goal_bytes": 256, **kwargs}
-    return TextEnvWrapper(games, **sizes, max_steps=max_steps, seed=seed, device=device)
+    return TextEnvWrapper(games, **sizes, max_steps=max_steps, seed=seed)
 
 
 class TextWorldExpressGame:

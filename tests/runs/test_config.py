@@ -144,9 +144,10 @@ def test_both_quickstarts_play_and_measure_the_same():
 
 @pytest.mark.parametrize("word", ["true", "false", "auto"])
 def test_truth_values_of_the_command_line_are_words(word):
-    config = load("quickstart", f"autocast={word}")
-    config.check()
-    assert config.autocast == word
+    for recipe in ("sac_glam", "pretrain"):
+        config = load("quickstart", f"autocast={word}", recipe=recipe)
+        config.check()
+        assert config.autocast == word
 
 
 def describe(config, **options):

@@ -117,8 +117,7 @@ class RecipeConfig(EnvironmentConfig):
         self.require("critic_hidden_sizes", fit, "be at most 64 numbers from 1 to 1048576")
         self.require("eval_splits", "train" in self.eval_splits, "have a key train")
         self.filled("output", "language_model", "resume")
-        self.autocast = self.autocast.lower()  # Hydra reads autocast=true as a truth value: "True"
-        self.choice("autocast", ("auto", "true", "false"))
+        self.autocasts()
         self.choice("normalisation", get_args(Normalisation))
         self.choice("goals", GOALS)
         self.choice("hindsight_by", ("partner", "judge"))

@@ -40,7 +40,7 @@ class PretrainConfig(EnvironmentConfig):
     lr_embeddings: float = 2e-2
     decay: float = 0.7
     max_grad_norm: float = 1.0
-    autocast: Switch = True
+    autocast: str = "auto"
     d_model: int = 64
     d_ff: int = 128
     num_heads: int = 4
@@ -55,6 +55,7 @@ class PretrainConfig(EnvironmentConfig):
     def check(self) -> None:
         """See ``RecipeConfig.check``."""
         self.switches()
+        self.autocasts()
         self.choice("exercises", ("game", "playground"))
         self.filled("output", "results")
         game = self.exercises == "game"

@@ -27,6 +27,11 @@ class Rules:
         for key in (field.name for field in fields(self) if field.type == "Switch"):
             self.require(key, isinstance(getattr(self, key), bool), "be true or false")
 
+    def autocasts(self) -> None:
+        """Requires auto, true or false of ``autocast``, which Hydra may read as a truth value."""
+        self.autocast = str(self.autocast).lower()
+        self.choice("autocast", ("auto", "true", "false"))
+
     def filled(self, *keys: str) -> None:
         """Requires texts that are not empty, or null."""
         for key, value in self._given(keys):
