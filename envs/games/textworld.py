@@ -24,6 +24,7 @@ _SETTINGS = {
     "coin_collector": {"level": 3},
     "cooking": {"recipe": 1, "take": 1, "go": 1, "split": "train"},
 }
+_KEYS = {"coin_collector": ["level"], "cooking": [*cooking.SKILLS, "split", "recipe_seed"]}
 # What the text of every state tells anyway.
 _TOLD = ("inventory", "look", "examine ")
 _FILE = "tw-game.z8"  # a name by which Jericho knows it
@@ -67,14 +68,21 @@ def make_textworld(
             ``max_actions`` (default 64) candidates some are drawn at random.
 
     Raises:
-        ValueError: if there is no such challenge or player, or ``num_games`` is below 1.
+        ValueError: if there is no such challenge, player or setting, TextWorld refuses the
+            settings, or ``num_games`` is below 1.
     """
     check_known("challenge", challenge, _SETTINGS)
     if num_games < 1:
         raise ValueError(f"num_games ({num_games}) must be at least 1")
     check_known("player", player, ("textworld", "jericho"))
     chosen = {**_SETTINGS[challenge], **(settings or {})}
-    files = [_make_game(challenge, chosen, first_game + number) for number in range(num_games)]
+    for name in chosen:
+        check_known("settings", name, _KEYS[challenge])
+    check_known("settings['split']", chosen.get("split", "train"), ("train", "valid", "test"))
+    try:
+        files = [_make_game(challenge, chosen, first_game + number) for number in range(num_games)]
+    except (AssertionError, TypeError, ValueError) as error:
+        raise ValueError(f"settings ({chosen}): TextWorld makes no game: {error}") from error
     if player == "jericho":
         from torchrl_glam.envs.games.jericho import make_jericho  # another extra
 

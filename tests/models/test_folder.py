@@ -6,8 +6,10 @@ import pickle
 import shutil
 import warnings
 from importlib.util import find_spec
+from unittest import mock
 
 import pytest
+import torch
 from architectures import make_architecture
 from families import make_model
 from peft import LoraConfig
@@ -226,6 +228,13 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.hostile
+def test_a_full_card_is_not_told_as_damaged_adapters(adapters, monkeypatch):
+    full = mock.Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
+    monkeypatch.setattr("peft.set_peft_model_state_dict", full)
+    with pytest.raises(torch.OutOfMemoryError, match="^CUDA out of memory$"):
+        load_language_model(adapters)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

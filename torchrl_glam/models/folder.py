@@ -228,6 +228,7 @@ def put_adapters(model: PreTrainedModel, folder: Path) -> PeftModel:
     import peft
     from safetensors import SafetensorError
     from safetensors.torch import load_file
+    from torch import OutOfMemoryError
 
     settings = adapter_settings(_read(folder, ADAPTERS), f"{ADAPTERS} of model ({str(folder)!r})")
     others = f"model ({str(folder)!r}) holds adapters of another model than {type(model).__name__}"
@@ -238,6 +239,8 @@ def put_adapters(model: PreTrainedModel, folder: Path) -> PeftModel:
         with warnings.catch_warnings():  # of missing weights, which are an error here
             warnings.simplefilter("ignore")
             peft.set_peft_model_state_dict(model, weights)
+    except OutOfMemoryError:
+        raise
     except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{others}, or damaged ones ({shorten(error)}): {remedy}") from error
     apart = weights.keys() ^ peft.get_peft_model_state_dict(model).keys()

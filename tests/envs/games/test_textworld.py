@@ -58,3 +58,11 @@ def test_what_is_refused_is_named():
         make_textworld("chess")
     with pytest.raises(ValueError, match=r"num_games \(0\) must be at least 1"):
         make_textworld(num_games=0)
+    for challenge, settings, message in (
+        ("coin_collector", {"levl": 1}, r"settings \('levl'\) must be one of \['level'\]"),
+        ("cooking", {"split": "dev"}, r"settings\['split'\] \('dev'\) must be one of \['train'"),
+        ("cooking", {"recipe": 9}, r"settings .*'recipe': 9.* makes no game: recipe must"),
+        ("coin_collector", {"level": "3"}, r"settings .*'level': '3'.* makes no game: '<'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_textworld(challenge, num_games=1, settings=settings)
