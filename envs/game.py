@@ -3,8 +3,10 @@
 import inspect
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,6 +45,12 @@ class Rules(NamedTuple):
     hindsight: Callable[[Sequence[GameStep]], Iterable[str]] | None
     max_actions: int
     overflow: Literal["error", "first", "sample"]
+
+
+def _keep(observation: Any, info: Mapping[str, Any], *played: Any) -> GameStep:
+    """A step of its own: a game may return the same objects again, changed."""
+    changes = isinstance(observation, (Mapping, list, np.ndarray))
+    return GameStep(copy(observation) if changes else observation, copy(info), *played)
 
 
 class PlayedGame:
@@ -84,7 +92,7 @@ class PlayedGame:
         result = self.game.reset(**told)
         pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
         observation, info = result if pair else (result, {})
-        self.seed, self.pursued, self.steps = seed, goal, [GameStep(observation, info)]
+        self.seed, self.pursued, self.steps = seed, goal, [_keep(observation, info)]
         self.actions: list[str] = []
         self.hindsight: list[str] = []
         self.reward, self.terminated, self.truncated, self.success = 0.0, False, False, False
@@ -118,7 +126,7 @@ class PlayedGame:
         truncated = self._flag("truncated", truncated)
         if not more:  # where done means either
             terminated, truncated = terminated and not truncated, terminated and truncated
-        self.steps.append(GameStep(observation, info, action, self._number(reward)))
+        self.steps.append(_keep(observation, info, action, self._number(reward)))
         out_of_time = max_steps is not None and len(self.steps) > max_steps
         self.terminated = terminated
         self.truncated = (truncated or out_of_time) and not terminated

@@ -506,3 +506,29 @@ def test_a_step_may_name_no_goal_and_actions_may_be_an_array():
     env = stairs.make(2, actions=lambda observation, info: ways, hindsight=lambda steps: None)
     assert texts(env.reset(), "actions") == [["up", "down"]] * 2
     assert texts(play(env, [0, 1]), ("hindsight", "goal")) == [[], []]
+
+
+@pytest.mark.parametrize("seen", [{"at": 0}, [0], np.zeros(1)])
+def test_a_game_may_return_the_same_objects_again(seen):
+    at = "at" if isinstance(seen, dict) else 0
+
+    class Counter:
+        def reset(self):
+            self.seen, self.info = seen, {"at": 0}
+            return self.seen, self.info
+
+        def step(self, action):
+            self.seen[at], self.info["at"] = self.seen[at] + 1, self.info["at"] + 1
+            return self.seen, 0.0, False, False, self.info
+
+    paths = []
+    env = TextEnvWrapper(
+        [Counter()],
+        max_actions=1,
+        actions=lambda *_: ["go"],
+        observation=lambda observation, info: str(observation[at]),
+        goal_text="Go",
+        hindsight=lambda steps: paths.append([(s.observation[at], s.info["at"]) for s in steps]),
+    )
+    play(env, [0], [0])
+    assert paths[-1] == [(0, 0), (1, 1), (2, 2)]
