@@ -104,6 +104,17 @@ def test_the_score_error_is_the_difference_in_nats(tokenizer, monkeypatch):
     assert error == pytest.approx(float((wrong - right).detach().abs().max()), rel=1e-4)
 
 
+def test_the_score_error_passes_over_states_without_an_admissible_candidate(tokenizer):
+    trunk = make_trunk(make_model("gpt2", tokenizer), tokenizer)
+    states = make_states(tokenizer)
+    shortest = (states["observation_tokens"] != trunk.prompt.pad_id).sum(-1).argmin()
+    states["action_mask"][shortest] = False
+    assert score_error(trunk, states, rows=1) < 1e-4
+    states["action_mask"].fill_(False)
+    with pytest.raises(ValueError, match="states: none has an admissible candidate"):
+        score_error(trunk, states)
+
+
 def test_an_encoder_decoder_without_a_start_token_is_named(tokenizer):
     model = make_architecture("mbart", tokenizer)
     model.config.decoder_start_token_id = None

@@ -98,6 +98,9 @@ def score_error(
         Largest difference of a candidate's log-likelihood, in nats: about 1e-5 if all is well. A
         warning is given above one hundredth of a nat and of the log-likelihood.
 
+    Raises:
+        ValueError: if no state has an admissible candidate.
+
     Examples:
         >>> from torchrl.envs import TransformedEnv
         >>> from torchrl_glam.envs import PlaygroundTextEnv
@@ -112,6 +115,9 @@ def score_error(
     goal, observation, actions, mask = trunk.flat_inputs(states)
     prompt, prompt_mask = trunk.prompt(goal, observation)
     order = prompt_mask.sum(-1).argsort(stable=True)
+    order = order[mask[order].any(-1)]
+    if not len(order):
+        raise ValueError("states: none has an admissible candidate, so there is nothing to score")
     chosen = order[torch.linspace(0, len(order) - 1, min(rows, len(order))).long()]
     prompt, prompt_mask = prompt[chosen], prompt_mask[chosen]
     trie = trunk._trie(actions[chosen], mask[chosen])
