@@ -81,7 +81,7 @@ collector = Collector(
     env,
     policy,
     frames_per_batch=256,
-    total_frames=8_192,
+    total_frames=10_240,
     auto_register_policy_transforms=False,
 )
 for steps in collector:

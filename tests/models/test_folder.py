@@ -227,7 +227,6 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch):
             assert find_spec("kernels_of_mine") is not None
 
 
-@pytest.mark.hostile
 def test_a_full_card_is_not_told_as_damaged_adapters(adapters, monkeypatch):
     full = mock.Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
     monkeypatch.setattr("peft.set_peft_model_state_dict", full)
@@ -235,6 +234,7 @@ def test_a_full_card_is_not_told_as_damaged_adapters(adapters, monkeypatch):
         load_language_model(adapters)
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

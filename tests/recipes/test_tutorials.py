@@ -56,9 +56,7 @@ def test_your_own_model():
 
 def test_your_own_loss():
     successes = run("your_own_loss")["successes"]
-    # Three batches are some 250 episodes, whose success seldom differs by 0.1 by chance. Processors
-    # round differently, which makes another run of it: one without AVX-512 gains 0.29.
-    assert sum(successes[-3:]) / 3 > sum(successes[:3]) / 3 + 0.2
+    assert sum(successes[-3:]) / 3 > sum(successes[:3]) / 3 + 0.3
 
 
 def test_hindsight_for_numeric_goals():
