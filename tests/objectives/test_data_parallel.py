@@ -106,7 +106,6 @@ def fail_on_one(ranks):
     """What happens on each process when the second one fails in several ways, one after another."""
     torch.manual_seed(0)
     loss = toy.make_loss()
-    SoftUpdate(loss, tau=0.1)
     optimizer = SharedTrunkOptimizer(loss, group=ranks.group)
     before = toy.values(loss)
 

@@ -18,14 +18,9 @@ from . import toy
 LOSSES = ("loss_actor", "loss_qvalue", "loss_alpha")
 
 
-def loss_with_updater(**options):
-    loss = toy.make_loss(**options)
-    return loss, SoftUpdate(loss, tau=0.1)
-
-
 @pytest.fixture
 def loss():
-    return loss_with_updater()[0]
+    return toy.make_loss()
 
 
 @pytest.mark.parametrize(
@@ -34,7 +29,7 @@ def loss():
     ids=["two of seven rows terminate", "all rows terminate", "a frozen trunk is its own target"],
 )
 def test_passes_and_their_rows(kind, all_end, rows):
-    loss, _ = loss_with_updater(trunk=toy.make_trunk(kind))
+    loss = toy.make_loss(toy.make_trunk(kind))
     batch = toy.make_batch(7)
     batch["next", "terminated"] |= all_end
     loss(batch)
@@ -70,7 +65,8 @@ def test_batch_of_two_dimensions(loss):
 
 @pytest.mark.parametrize("kind", ["plain", "tied", "partly frozen"])
 def test_soft_update_moves_targets_by_tau(kind):
-    loss, updater = loss_with_updater(trunk=toy.make_trunk(kind))
+    loss = toy.make_loss(toy.make_trunk(kind))
+    updater = SoftUpdate(loss, tau=0.1)
     sources = {n: p for n, p in loss.named_parameters() if n != "log_alpha"}
     before = {name: source.detach().clone() for name, source in sources.items()}
     for source in sources.values():
@@ -84,7 +80,8 @@ def test_soft_update_moves_targets_by_tau(kind):
 
 def test_moving_the_loss_moves_the_trunk_and_soft_updates_made_before_still_work():
     trunk = toy.make_trunk("partly frozen")
-    loss, updater = loss_with_updater(trunk=trunk)
+    loss = toy.make_loss(trunk)
+    updater = SoftUpdate(loss, tau=0.1)
     weight, target = trunk.module.mix.weight, loss.target_trunk_params["module", "mix", "weight"]
     loss.to(torch.float32)
     assert {p.dtype for p in trunk.parameters()} == {torch.float32}
@@ -135,7 +132,7 @@ def test_nested_keys_give_the_same_terms():
     loss.set_keys(**{name: nested[name] for name in own})
     loss.make_value_estimator(gamma=0.9)
     loss.double()
-    SoftUpdate(plain, tau=0.1), SoftUpdate(loss, tau=0.1)
+    SoftUpdate(loss, tau=0.1)
     batch = toy.make_batch()
     renamed = toy.rename(batch, nested)
     expected, terms = plain(batch), loss(renamed)
@@ -144,19 +141,17 @@ def test_nested_keys_give_the_same_terms():
     assert torch.equal(renamed["agent", "priority"], batch["td_error"])
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_reductions(reduction):
-    trunk, critic = toy.make_trunk(), toy.make_critic()
-    batch = toy.make_batch()
-    each, _ = loss_with_updater(trunk=trunk, critic=critic, reduction="none")
-    rows = each(batch)
+def test_reductions():
+    trunk, critic, batch = toy.make_trunk(), toy.make_critic(), toy.make_batch()
+    rows, mean, total = (
+        toy.make_loss(trunk, critic, reduction=reduction)(batch)
+        for reduction in ("none", "mean", "sum")
+    )
     assert set(rows.keys()) == set(LOSSES)
-    assert all(rows[name].shape == (7,) for name in LOSSES)
-    loss, _ = loss_with_updater(trunk=trunk, critic=critic, reduction=reduction)
-    terms = loss(batch)
     for name in LOSSES:
-        expected = rows[name] if reduction == "none" else getattr(rows[name], reduction)()
-        torch.testing.assert_close(terms[name], expected)
+        assert rows[name].shape == (7,)
+        torch.testing.assert_close(mean[name], rows[name].mean())
+        torch.testing.assert_close(total[name], rows[name].sum())
 
 
 def test_keyword_call_without_tensordict(loss):
@@ -166,7 +161,7 @@ def test_keyword_call_without_tensordict(loss):
     values = loss(**flat)
     for name, value in zip(loss.out_keys, values, strict=True):
         assert torch.equal(value, terms[name]), name
-    each, _ = loss_with_updater(reduction="none")
+    each = toy.make_loss(reduction="none")
     assert [value.shape for value in each(**flat)] == [(7,)] * 3
 
 
@@ -210,15 +205,10 @@ def test_importance_weights_of_prioritised_replay(loss):
     [
         ({"num_actions": 0}, r"num_actions \(0\) must be at least 1"),
         ({"alpha_init": 0.0}, r"alpha_init \(0.0\) must be positive"),
-        ({"alpha_init": math.nan}, r"alpha_init \(nan\)"),
         ({"alpha_end": 0.0}, r"alpha_end \(0.0\) must be positive"),
         ({"target_entropy": "auto"}, r"target_entropy \('auto'\) must be a number of nats"),
-        (
-            {"target_entropy": -0.1},
-            r"target_entropy \(-0.1\) must lie in \[0, log\(num_actions\)\]",
-        ),
+        ({"target_entropy": -0.1}, r"target_entropy \(-0.1\) must lie in \[0, log\("),
         ({"target_entropy": 1.5}, r"target_entropy \(1.5\) .* \[0, 1.386\] nats"),
-        ({"target_entropy": math.nan}, r"target_entropy \(nan\)"),
         ({"critic": [toy.make_critic()] * 2}, "got 2 with 1 distinct"),
         ({"critic": []}, "critic must be one module"),
         ({"loss_function": "huber"}, r"loss_function \('huber'\)"),
@@ -272,7 +262,7 @@ def test_missing_and_wrong_entries_and_other_estimators_are_named(loss):
     with pytest.raises(ValueError, match=r"the batch size \(\[0\]\) must hold one row"):
         loss(toy.make_batch()[:0])
     with pytest.raises(ValueError, match=r"num_actions \(5\) differs .* scored \(4\)"):
-        loss_with_updater(num_actions=5)[0](toy.make_batch())
+        toy.make_loss(num_actions=5)(toy.make_batch())
     with pytest.raises(NotImplementedError, match="TDLambda"):
         loss.make_value_estimator(ValueEstimators.TDLambda, gamma=0.9, lmbda=0.9)
 
@@ -281,11 +271,11 @@ def test_weights_that_are_not_finite_are_noticed(loss):
     loss.trunk.module.mix.bias.data[0] = torch.nan
     with pytest.raises(FloatingPointError, match="'log_likelihood' is NaN or infinite"):
         loss(toy.make_batch())
-    loss, _ = loss_with_updater()
+    loss = toy.make_loss()
     next(loss.critic_parameters()).data.view(-1)[0] = torch.inf
     with pytest.raises(FloatingPointError, match="'action_value' holds"):
         loss(toy.make_batch())
-    loss, _ = loss_with_updater()
+    loss = toy.make_loss()
     loss.target_qvalue_network_params["module", "mlp", "2", "bias"].fill_(torch.nan)
     with pytest.raises(FloatingPointError, match=r"\('next', 'action_value'\) holds"):
         loss(toy.make_batch())
@@ -319,25 +309,15 @@ def test_no_policy_beats_the_softmax_of_values(q_values, alpha, seed):
     assert values[1] <= best + 1e-9
 
 
-def test_values_of_masked_candidates_count_for_nothing():
+@pytest.mark.parametrize("value", [-torch.inf, torch.nan])
+def test_values_of_masked_candidates_count_for_nothing(value, loss, monkeypatch):
     """A critic may give them -inf; the losses are those of one that gives 0."""
 
-    class Masked(nn.Module):
-        def __init__(self, module, value):
-            super().__init__()
-            self.module, self.value = module, value
+    def q_values(state, **options):
+        return given(state, **options).masked_fill(~state["action_mask"], value)
 
-        def forward(self, embedding, mask):
-            return self.module.mlp(embedding).squeeze(-1).masked_fill(~mask, self.value)
-
-    found = []
-    for value in (0.0, -torch.inf, torch.nan):
-        torch.manual_seed(0)
-        critic = toy.make_critic()
-        inputs = [critic.in_keys[0], toy.STATE_KEYS[-1]]
-        critic = TensorDictModule(Masked(critic.module, value), inputs, critic.out_keys)
-        loss = toy.make_loss(critic=critic)
-        SoftUpdate(loss, tau=0.1)
-        found.append(loss(toy.make_batch()))
-    for terms in found[1:]:
-        assert all(torch.equal(terms[name], found[0][name]) for name in LOSSES)
+    batch, given = toy.make_batch(), loss._q_values
+    expected = loss(batch)
+    monkeypatch.setattr(loss, "_q_values", q_values)
+    terms = loss(batch)
+    assert all(torch.equal(terms[name], expected[name]) for name in LOSSES)

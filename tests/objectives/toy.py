@@ -4,6 +4,7 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
+from torchrl.objectives import SoftUpdate
 
 from torchrl_glam.models import CandidateActor, CandidateCritic, ObservationCritic
 from torchrl_glam.objectives import SACGLAMLoss
@@ -61,7 +62,9 @@ def make_loss(trunk=None, critic=None, gamma=0.9, **options):
     options = {"num_actions": ACTIONS, **options}
     loss = SACGLAMLoss(trunk or make_trunk(), CandidateActor(), critic or make_critic(), **options)
     loss.make_value_estimator(gamma=gamma)
-    return loss.to(torch.float64)
+    loss.to(torch.float64)
+    SoftUpdate(loss, tau=0.1)  # which the loss wants; tests that move targets make their own
+    return loss
 
 
 def one_transition(scores, mask=None, **options):
@@ -133,7 +136,7 @@ def _states(rows):
 
 
 def gradients(loss, parameters):
-    if not loss.requires_grad:
+    if not loss.requires_grad or not parameters:
         return {}
     values = torch.autograd.grad(
         loss, list(parameters.values()), retain_graph=True, allow_unused=True
