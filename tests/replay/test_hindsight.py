@@ -291,7 +291,6 @@ def test_use_in_an_environment_is_refused(transform, wrap):
         ({"strategy": "past"}, r"strategy \('past'\) must be"),
         ({"goals_per_transition": 0}, r"goals_per_transition \(0\) must be at least 1"),
         ({"reward_scale": (1.0, 0.0)}, r"reward_scale \(\(1.0, 0.0\)\) must be two finite"),
-        ({"reward_scale": (0.0, 0.0)}, "reward_scale"),
         ({"reward_scale": (0.0, float("inf"))}, "reward_scale"),
         ({"reward_scale": (0.0,)}, "reward_scale"),
     ],
@@ -302,26 +301,23 @@ def test_settings_out_of_range(settings, message):
 
 
 @pytest.mark.parametrize(
-    ("goal_dtype", "named_dtype", "value"),
+    ("own", "key", "goal_dtype", "named_dtype", "value"),
     [
-        (torch.int8, torch.int64, 300),
-        (torch.uint8, torch.int8, -1),
-        (torch.int16, torch.float32, 0.5),
-        (torch.float32, torch.int64, 2**24 + 1),
+        ("goal_tokens", "goal_tokens", torch.int8, torch.int64, 300),
+        ("goal_tokens", "goal_tokens", torch.uint8, torch.int8, -1),
+        ("goal_tokens", "goal_tokens", torch.int16, torch.float32, 0.5),
+        ("goal_tokens", "goal_tokens", torch.float32, torch.int64, 2**24 + 1),
+        ("goal_kind", "kind", torch.int8, torch.int64, 300),
     ],
 )
-@pytest.mark.parametrize("key", ["goal_tokens", "kind"])
-def test_a_goal_that_does_not_fit_is_refused(goal_dtype, named_dtype, value, key):
+def test_a_goal_that_does_not_fit_is_refused(own, key, goal_dtype, named_dtype, value):
     batch = one_episode([[(1, 0)], []])
-    own = "goal_kind" if key == "kind" else key
     named = batch["next", "hindsight", key].to(named_dtype)
     batch["next", "hindsight", key] = named
     for td in (batch, batch["next"]):
         td[own] = td[own].to(goal_dtype)
     rows = HindsightTransform().inv(batch)
     assert rows["goal_tokens"][rows["is_hindsight"]].tolist() == [[1, 1]]  # these fit
-    if key == "kind" and value < 1:
-        return  # an empty slot, or no kind
     named[0, 0, 0] = value
     with pytest.raises(ValueError, match=f"holds {value}"):
         HindsightTransform().inv(batch)

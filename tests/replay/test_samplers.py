@@ -82,17 +82,10 @@ def test_share_is_exact_also_after_wrap_around(ratio, batch_size):
         assert (sample["number"] > 23 * (call + 1) - 1 - 100).all()  # only rows still stored
 
 
-def test_draws_are_uniform_within_a_kind_and_mixed_in_order():
-    buffer = make_buffer(HindsightRatioSampler(0.5), capacity=40, batch_size=20_000)
+def test_batches_are_in_random_order():
+    buffer = make_buffer(HindsightRatioSampler(0.5), batch_size=20_000)
     buffer.extend(rows([True] * 30 + [False] * 5))
-    buffer.extend(rows([False] * 10 + [True] * 5, first=35))  # 5 new rows, 10 overwritten
-    sample = buffer.sample()
-    kinds = buffer[:]["is_hindsight"]
-    counts = torch.bincount(sample["index"], minlength=40)
-    for kind in (kinds, ~kinds):
-        expected = 10_000 / int(kind.sum())
-        assert ((counts[kind] - expected).abs() < 5 * expected**0.5).all()
-    first_half = int(sample["is_hindsight"][:10_000].sum())
+    first_half = int(buffer.sample()["is_hindsight"][:10_000].sum())
     assert abs(first_half - 5000) < 250
 
 
@@ -115,6 +108,8 @@ def test_unusable_storages_are_refused():
         make_buffer(HindsightRatioSampler()).sample()
     with pytest.raises(KeyError, match="HindsightTransform"):
         make_buffer(HindsightRatioSampler()).extend(rows([True]).exclude("is_hindsight"))
+    with pytest.raises(KeyError, match="goal_tokens"):
+        make_buffer(GoalBalancedSampler([1])).extend(rows([True]).exclude("goal_tokens"))
     buffer = TensorDictReplayBuffer(storage=ListStorage(9), sampler=HindsightRatioSampler())
     with pytest.raises(TypeError, match="ListStorage"):
         buffer.extend(rows([True]))

@@ -73,15 +73,13 @@ def test_rows_are_those_of_each_collector_alone_and_a_lost_ones_steps_are_nobody
     assert hindsight.pending == sum(map(len, alive)) - sum(last), "the steps after the last end"
 
 
-def test_steps_that_were_not_made_keep_their_number():
-    ids = torch.tensor([[0, -1, 1]])
-    batch = TensorDict({"env": ids.clone()}, [1, 3])
-    numbered = number_trajectories(batch, 1, trajectory_key="env")["env"]
-    assert numbered.tolist() == [[2**32, -1, 2**32 + 1]]
-    done = torch.tensor([[[False], [False], [True]]])
-    batch = TensorDict({"env": ids, "next": {"over": done}}, [1, 3])
+def test_steps_that_were_not_made_keep_their_number_and_short_numbers_have_room():
+    ids, done = torch.tensor([[0, -1, 1]], dtype=torch.int32), torch.tensor([[[0], [0], [1]]])
+    batch = TensorDict({"env": ids, "next": {"over": done.bool()}}, [1, 3])
     left = unfinished_trajectories(batch, trajectory_key="env", done_key="over")
     assert left.tolist() == [0]
+    numbered = number_trajectories(batch, 1, trajectory_key="env")["env"]
+    assert numbered.tolist() == [[2**32, -1, 2**32 + 1]]
 
 
 def test_what_cannot_be_numbered_is_refused():
@@ -93,9 +91,3 @@ def test_what_cannot_be_numbered_is_refused():
         number_trajectories(batch, 2)
     with pytest.raises(KeyError, match="must number its trajectories"):
         number_trajectories(TensorDict({}, [1, 2]), 0)
-
-
-def test_short_numbers_have_room():
-    ids = {"collector": {"traj_ids": torch.tensor([[1, 2]], dtype=torch.int32)}}
-    numbered = number_trajectories(TensorDict(ids, [1, 2]), 1)["collector", "traj_ids"]
-    assert numbered.tolist() == [[2**32 + 1, 2**32 + 2]]
