@@ -21,8 +21,7 @@ from torchrl.envs import (
 from torchrl_glam.envs import CandidateActions, CandidateMask, PlaygroundTextEnv
 from torchrl_glam.text import TokenizeText
 
-SIZE = {"num_envs": 4, "num_objects": 3, "sequential": False, "max_steps": 5}
-make = partial(PlaygroundTextEnv, **SIZE)
+make = partial(PlaygroundTextEnv, 4, num_objects=3, sequential=False, max_steps=5)
 
 
 def of_another_make():
@@ -104,14 +103,12 @@ def test_transforms_around_a_batch_do_what_they_do_around_each_and_it_plays_at_r
     collect_at_random(env, steps=15)  # closes it
 
 
-class Renumbered(PlaygroundTextEnv):
-    def __init__(self, **size):
-        super().__init__(**size)
-        self.goal_texts = self.goals.texts[::-1]
-
-
 def test_goals_of_environments_that_differ_are_refused(tokenizer):
-    makers = [make, partial(Renumbered, **SIZE)]
-    env = around(tokenizer, SerialEnv(2, makers))
+    def renumbered():
+        env = make()
+        env.goal_texts = env.goals.texts[::-1]
+        return env
+
+    env = around(tokenizer, SerialEnv(2, [make, renumbered]))
     with pytest.raises(ValueError, match="goal_texts differ from one environment of the batch"):
         env.reset()

@@ -17,9 +17,7 @@ def test_number_of_goals_of_each_kind(split):
     goals = GoalSpace(split)
     assert len(goals) == sum(COUNTS[split]) == {"train": 8470, "test": 3145}[split]
     assert torch.bincount(goals.kind_ids.int()).tolist() == COUNTS[split]
-    simple = GoalSpace(split, sequential=False)
-    assert len(simple) == sum(COUNTS[split][:2])
-    assert simple.kinds == goals.kinds == ("grasp", "grow", "grow_then_grasp", "grow_then_grow")
+    assert goals.kinds == ("grasp", "grow", "grow_then_grasp", "grow_then_grow")
     if split == "train":  # the paper's 98 %
         assert sum(goals.kind_shares[2:]) == pytest.approx(0.979, abs=5e-4)
 

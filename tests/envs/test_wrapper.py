@@ -151,16 +151,6 @@ def test_a_resumed_game_takes_the_action_that_was_read_however_it_lists_them():
         assert texts(step, "observation") == ["You are on floor 1"]
 
 
-def test_the_action_that_was_read_is_played_whatever_becomes_of_the_games_list():
-    ways = ["up", "down"]
-    env = stairs.make(1, seed=0, actions=lambda observation, info: ways)
-    state = env.reset()
-    ways.reverse()
-    step = env.step(state.set("action", torch.tensor([0])))["next"]
-    assert texts(step, "observation") == ["You are on floor 1"]
-    assert texts(step, "actions") == [["down", "up"]]
-
-
 def test_an_environment_of_games_is_pickled_with_its_episodes():
     env = stairs.make(2, seed=0)
     state = play(env, [2, 2])
@@ -288,122 +278,85 @@ def test_actions_that_a_cut_makes_alike_are_refused():
         env.reset()
 
 
-def of(game=None, **kwargs):
-    stairs.wrap([stairs.Stairs() if game is None else game], **kwargs).rollout(2)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"overflow": "last"}, r"overflow \('last'\) must be"),
+        ({"max_steps": 0}, r"max_steps \(0\) must be at least 1"),
+        ({"history": -1}, r"history \(-1\) must be 0, for none, or more"),
+        ({"keep": "middle"}, r"keep \('middle'\) must be"),
+        ({"max_actions": 0}, r"max_actions \(0\) must be at least 1"),
+        ({"goal_kinds": "go"}, r"goal_kinds is the string 'go'"),
+        ({"kind_of": lambda goal: 1}, r"kind_of gives 1 for the goal 'Reach floor"),
+        ({"actions": "moves"}, r"actions='moves': .* \['goal', 'ways', 'won'\]"),
+        ({"actions": lambda *_: 7}, r"actions\[0\] is int, 7: it must be a list of strings"),
+        ({"actions": lambda *_: ["go\0 up"]}, r"actions\[0\] holds 'go\\x00 up': leave the zero"),
+        ({"success": lambda *_: "no"}, r"success\[0\] is str, 'no': it must be True or False"),
+        ({"reward": lambda step: None}, r"reward\[0\] is None: it must be a number"),
+        ({"hindsight": lambda steps: "Win"}, r"hindsight\[0\] is str, 'Win': it must be a list"),
+        ({"hindsight": lambda steps: [""]}, r"hindsight\[0, 0\] is empty"),
+        ({"hindsight": lambda steps: [*"abc"]}, r"hindsight\[0\] has 3 .* max_hindsight is 2"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        stairs.make(1, **settings).rollout(1)
 
 
-class Odd(stairs.Stairs):
-    """Shows, rewards and ends with what a test gives."""
-
-    def __init__(self, ended=False, paid=0.0, shown="You are here", ways=("up",), values=5, **told):
-        info = {"goal": "Do", "ways": list(ways), "won": False}
-        self.look = lambda: (shown, info)
-        self.step = lambda action: (shown, paid, ended, False, told.get("info", info))[:values]
+INFO = {"goal": "Leave", "ways": ["up"], "won": False}
 
 
-def having(**methods):
-    """A game with these methods in place of its own."""
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (("Hall", 0.0, False), r"step of game 0 \(Stairs\) returns \(str, float, bool\)"),
+        (None, r"returns \(NoneType\): it must return"),
+        (("Hall", 0.0, False, False, None), r"bool, NoneType\): .* where info is a mapping"),
+        (("Hall", 0.0, np.zeros(2), False, INFO), r"terminated\[0\] is ndarray, array"),
+        (("Hall", "high", False, False, INFO), r"reward\[0\] is 'high': it must be a number"),
+        (("Hall", float("nan"), False, False, INFO), r"reward\[0\] is nan: it must be a finite"),
+        (("Hall", 1e300, False, False, INFO), r"reward\[0\] is 1e\+300: .* float32 holds"),
+        ((7, 0.0, False, False, INFO), r"observation\[0\] is int, 7: it must be a string"),
+        (("Hall", 0.0, False, False, INFO | {"ways": []}), r"actions\[0\] is empty: .* 'Hall'"),
+    ],
+)
+def test_a_step_that_does_not_fit_is_named(result, message):
     game = stairs.Stairs()
-    vars(game).update(methods)
-    return game
+    game.step = lambda action: result
+    with pytest.raises(ValueError, match=message):
+        stairs.wrap([game]).rollout(1)
 
 
-def pack(**given):
-    told = {"goal": ["Go"] * 2, "observation": ["Here"] * 2, "actions": [["up"]] * 2}
-    stairs.make(2).layout.pack(**{**told, **given})
+class Mute(stairs.Stairs):
+    step = None
 
 
 GAME = stairs.Stairs()
-REFUSED = {
-    "a short column": (lambda: pack(reward=[1.0]), "reward has 1 values, expected 2"),
-    "a number for a text": (lambda: pack(observation=["Here", 7]), "observation is 7: it must be"),
-    "an action of None": (lambda: pack(actions=[["up"], [None]]), "action is None: it must be a"),
-    "a state of other games": (
-        lambda: stairs.make(2).load_state_dict(stairs.make(3).state_dict()),
-        "the state has 3 games, expected 2",
-    ),
-    "two goals": (
-        lambda: of(goal_text="Go"),
-        r"goal \('goal'\), goal_text \('Go'\) and .*: give one",
-    ),
-    "overflow": (lambda: of(overflow="last"), r"overflow \('last'\) must be"),
-    "max_steps": (lambda: of(max_steps=0), r"max_steps \(0\) must be at least 1"),
-    "history": (lambda: of(history=-1), r"history \(-1\) must be 0, for none, or more"),
-    "keep": (lambda: of(keep="middle"), r"keep \('middle'\) must be"),
-    "max_actions": (lambda: of(max_actions=0), r"max_actions \(0\) must be at least 1"),
-    "no games": (lambda: stairs.wrap([]), "games is empty"),
-    "no action": (lambda: of(Odd(ways=())), r"actions\[0\] is empty: .* 'You are here'"),
-    "no text": (lambda: of(Odd(shown=7)), r"observation\[0\] is int, 7: it must be a string"),
-    "three values": (
-        lambda: of(Odd(values=3)),
-        r"step of game 0 \(Odd\) returns \(str, float, bool\): it must return \(observation, rew",
-    ),
-    "a step of None": (
-        lambda: of(having(step=lambda action: None)),
-        r"returns \(NoneType\): it mu",
-    ),
-    "a step of text": (
-        lambda: of(having(step=lambda action: "hello")),
-        r"returns \(str\): it must",
-    ),
-    "info of None": (lambda: of(Odd(info=None)), r"bool, NoneType\): .* where info is a mapping"),
-    "no step": (lambda: of(having(step=None)), r"games\[0\] \(Stairs\) has no method step: a game"),
-    "no game": (lambda: stairs.wrap([None]), r"games\[0\] \(NoneType\) has no method reset"),
-    "ends of several": (lambda: of(Odd(ended=np.zeros(2))), r"terminated\[0\] is ndarray, array"),
-    "rewards of several": (
-        lambda: of(Odd(paid=np.zeros(2))),
-        r"reward\[0\] is array.*: it must be",
-    ),
-    "a number of actions": (
-        lambda: of(actions=lambda observation, info: 7),
-        r"actions\[0\] is int, 7: it must be a list of strings",
-    ),
-    "many goals": (
-        lambda: of(hindsight=lambda steps: ["a", "b", "c"]),
-        r"hindsight\[0\] has 3 entries, and max_hindsight is 2",
-    ),
-    "empty goal": (lambda: of(hindsight=lambda steps: [""]), r"hindsight\[0, 0\] is empty"),
-    "a string of actions": (
-        lambda: of(actions=lambda observation, info: "wait"),
-        r"actions\[0\] is str, 'wait': it must be a list",
-    ),
-    "a string of goals": (
-        lambda: of(hindsight=lambda steps: "Win"),
-        r"hindsight\[0\] is str, 'Win': it must be a list",
-    ),
-    "a string of kinds": (lambda: of(goal_kinds="go"), r"goal_kinds is the string 'go'"),
-    "one game twice": (
-        lambda: stairs.wrap([GAME, stairs.Stairs(), GAME]),
-        r"games\[2\] is games\[0\], and one game cannot play two episodes",
-    ),
-    "success in words": (
-        lambda: of(success=lambda observation, info: "False"),
-        r"success\[0\] is str, 'False': it must be True or False",
-    ),
-    "end in words": (lambda: of(Odd(ended="False")), r"terminated\[0\] is str, 'False'"),
-    "a number for an end": (lambda: of(Odd(ended=0.5)), r"terminated\[0\] is float, 0.5"),
-    "a zero in an action": (
-        lambda: of(actions=lambda observation, info: ["up", "go\0 up"]),
-        r"actions\[0\] holds 'go\\x00 up': leave the zero byte out",
-    ),
-    "no reward": (lambda: of(Odd(paid=None)), r"reward\[0\] is None: it must be a number"),
-    "a word": (lambda: of(Odd(paid="high")), r"reward\[0\] is 'high': it must be a number"),
-    "no reward of one's own": (lambda: of(reward=lambda step: None), r"reward\[0\] is None: it mu"),
-    "no number": (lambda: of(Odd(paid=float("nan"))), r"reward\[0\] is nan: it must be a finite"),
-    "a large number": (lambda: of(Odd(paid=1e300)), r"reward\[0\] is 1e\+300: .* float32 holds"),
-    "unknown key": (
-        lambda: of(actions="moves"),
-        r"actions='moves': .* \['goal', 'ways', 'won'\]",
-    ),
-    "kind": (lambda: of(kind_of=lambda goal: 1), r"kind_of gives 1 for the goal 'Reach floor"),
-}
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused_is_named(case):
-    call, message = REFUSED[case]
+@pytest.mark.parametrize(
+    ("games", "message"),
+    [
+        ([], "games is empty"),
+        ([None], r"games\[0\] \(NoneType\) has no method reset"),
+        ([Mute()], r"games\[0\] \(Mute\) has no method step: a game must have"),
+        ([GAME, stairs.Stairs(), GAME], r"games\[2\] is games\[0\], and one game cannot play two"),
+    ],
+)
+def test_what_is_no_game_is_named(games, message):
     with pytest.raises(ValueError, match=message):
-        call()
+        stairs.wrap(games)
+
+
+def test_what_is_not_of_these_games_is_refused():
+    env = stairs.make(2)
+    with pytest.raises(ValueError, match="the state has 3 games, expected 2"):
+        env.load_state_dict(stairs.make(3).state_dict())
+    given = {"goal": ["Go"] * 2, "observation": ["Here"] * 2, "actions": [["up"]] * 2}
+    with pytest.raises(ValueError, match="reward has 1 values, expected 2"):
+        env.layout.pack(**given, reward=[1.0])
+    with pytest.raises(ValueError, match="observation is 7: it must be"):
+        env.layout.pack(**given | {"observation": ["Here", 7]})
 
 
 def test_a_refused_action_moves_no_game():

@@ -95,13 +95,6 @@ def make(games, memory, **kwargs):
     return TransformedEnv(wrap(games, **kwargs), Compose(texts, CandidateMask()))
 
 
-def first_step(state):
-    """The tokens of the longest step that may begin the episodes."""
-    rows = zip(decode_text(state["observation"]), decode_text(state["actions"]), strict=True)
-    steps = [f"\n{seen}\nAction: {way}" for seen, ways in rows for way in ways if way]
-    return max(map(size, steps))
-
-
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
@@ -111,7 +104,9 @@ def first_step(state):
 def test_every_row_reads_what_came_before_its_state(number, longest, words, memory, n, seed):
     games = diaries(number, longest, words)
     env = make(games, memory, seed=seed)
-    least = first_step(wrap(diaries(number, longest, words), seed=seed).reset())
+    first = wrap(diaries(number, longest, words), seed=seed).reset()
+    rows = zip(decode_text(first["observation"]), decode_text(first["actions"]), strict=True)
+    least = max(size(f"\n{seen}\nAction: {way}") for seen, ways in rows for way in ways if way)
     if least > memory:
         with pytest.raises(ValueError, match=rf"memory \({memory}\) must be at least {least}, the"):
             env.reset()
