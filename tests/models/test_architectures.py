@@ -124,7 +124,7 @@ def test_a_window_that_no_mask_makes_is_the_longest_text(tokenizer, monkeypatch)
 
 
 @torch.no_grad()
-def test_half_precision_rounds_no_more_than_the_model_does(tokenizer):
+def test_weights_of_half_precision_score_nearly_as_exact_ones(tokenizer):
     states = make_states(tokenizer, observations=LONG)
     for name in ("gpt2", "llama", "flan-t5", "bart"):
         half, exact = (make(name, tokenizer, dtype=torch.bfloat16) for _ in range(2))

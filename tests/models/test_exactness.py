@@ -175,20 +175,13 @@ def compare(plain, checkpointed, states):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_checkpointed_gradients_are_the_same(family, tokenizer):
-    plain = make_trunk(make_model(family, tokenizer), tokenizer)
-    model = make_model(family, tokenizer)
+def test_checkpointed_gradients_are_the_same_and_a_copy_has_weights_of_its_own(family, tokenizer):
+    plain, model = (make_model(family, tokenizer) for _ in range(2))
     checkpoint_layers(model)
+    copied, plain = copy.deepcopy(model), make_trunk(plain, tokenizer)
     compare(plain, make_trunk(model, tokenizer), make_states(tokenizer))
-
-
-def test_a_copy_computes_with_its_own_weights(tokenizer):
-    model = make_model("t5", tokenizer)
-    checkpoint_layers(model)
-    copied = copy.deepcopy(model)
     for parameter in model.parameters():
-        torch.nn.init.zeros_(parameter)
-    plain = make_trunk(make_model("t5", tokenizer), tokenizer)
+        nn.init.zeros_(parameter)
     compare(plain, make_trunk(copied, tokenizer), make_states(tokenizer))
 
 

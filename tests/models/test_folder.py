@@ -176,21 +176,6 @@ def test_adapters_without_effect_are_refused(alpha):
         load_language_model("tiny", lora=lora)
 
 
-@pytest.mark.parametrize("kinds", [("merged", "adapter"), ("adapter", "merged")])
-def test_a_second_export_leaves_nothing_of_the_first(folder, tmp_path, kinds):
-    """A run that was exported, resumed, and exported as the other kind."""
-    lora = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False)
-    model, tokenizer = load_language_model(folder, lora=lora)
-    for name in ("out", "alone"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "notes.txt").write_text("mine")
-    for kind in kinds:
-        export_agent(tmp_path / "out", model, tokenizer, kind=kind, overwrite=True)
-    export_agent(tmp_path / "alone", model, tokenizer, kind=kinds[-1])
-    names = [{path.name for path in (tmp_path / name).iterdir()} for name in ("out", "alone")]
-    assert names[0] - {"README.md"} == names[1] - {"README.md"}  # which nothing reads
-
-
 @pytest.fixture
 def adapters(folder, tmp_path):
     lora = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
@@ -227,9 +212,12 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch):
             assert find_spec("kernels_of_mine") is not None
 
 
-def test_a_full_card_is_not_told_as_damaged_adapters(adapters, monkeypatch):
+@pytest.mark.parametrize(
+    "fails", ["transformers.AutoModelForCausalLM.from_pretrained", "peft.set_peft_model_state_dict"]
+)
+def test_a_full_card_is_not_told_as_damaged_weights_or_adapters(fails, adapters, monkeypatch):
     full = mock.Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
-    monkeypatch.setattr("peft.set_peft_model_state_dict", full)
+    monkeypatch.setattr(fails, full)
     with pytest.raises(torch.OutOfMemoryError, match="^CUDA out of memory$"):
         load_language_model(adapters)
 

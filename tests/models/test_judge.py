@@ -5,11 +5,11 @@ import re
 from functools import cache, partial
 
 import pytest
+import stairs
 import torch
 from families import make_model, plain_score
 from torchrl.envs import TransformedEnv
 
-from torchrl_glam.envs import TextEnvWrapper
 from torchrl_glam.models import GoalJudge, load_language_model, load_tokenizer
 from torchrl_glam.replay import HindsightTransform
 from torchrl_glam.text import GameStep, TokenizeText, decode_text
@@ -193,34 +193,24 @@ def test_it_can_be_trained():
     assert all(weight.grad is not None for weight in judge.trunk.parameters())
 
 
-class Shelf:
-    def reset(self):
-        return "You see: red lion, blue cat", {"goal": "Grasp blue cat"}
-
-    def step(self, action):
-        return f"You are holding: {action}", 0.0, False, True, {"goal": "Grasp blue cat"}
-
-
 def test_rows_of_a_wrapped_game_are_relabelled_with_what_it_names():
-    def score(prompt, answer):
-        goal, held = (re.search(rf"{key}: (.*)", prompt)[1] for key in ("goal", "After: You are.*"))
-        return 0.0 if (goal == f"Grasp {held}?") == (answer == "yes") else -5.0
+    """The agent goes up one floor, whichever is to be reached."""
 
-    judge = make_judge(score, GOALS, prompt="goal: {goal}?\nAfter: {after}")
-    games = {"max_actions": 2, "actions": lambda *seen: ["red lion", "blue cat"], "goal": "goal"}
-    env = TextEnvWrapper([Shelf(), Shelf()], hindsight=judge, max_hindsight=2, **games)
+    def score(prompt, answer):
+        asked, reached = re.findall(r"floor ?(-? ?\d)", prompt)
+        return 0.0 if (asked == reached) == (answer == "yes") else -5.0
+
+    judge = make_judge(score, stairs.FLOORS, prompt="Goal: {goal}\nAfter: {after}")
+    env = stairs.make(8, seed=0, hindsight=judge, max_steps=1)
     env = TransformedEnv(env, TokenizeText(load_tokenizer("tiny")))
-    state = env.reset()
-    step = env.step(state.set("action", torch.tensor([0, 1])))
-    assert decode_text(step["next", "hindsight", "goal"]) == [
-        ["Grasp red lion", ""],
-        ["Grasp blue cat", ""],
-    ]
+    step = env.step(env.reset().set("action", torch.zeros(8, dtype=torch.int64)))
+    assert decode_text(step["next", "hindsight", "goal"]) == [["Reach floor 1", ""]] * 8
     rows = HindsightTransform().inv(step.unsqueeze(1))
-    # The goal pursued is no hindsight: of the two episodes one has a copy.
-    assert decode_text(rows["goal"]) == ["Grasp blue cat", "Grasp blue cat", "Grasp red lion"]
-    assert rows["next", "reward"].flatten().tolist() == [0.0, 0.0, 1.0]
-    assert rows["is_hindsight"].flatten().tolist() == [False, False, True]
+    # The goal pursued is no hindsight: episodes that reach it have no copy.
+    goals = decode_text(step["goal"])
+    others = len(goals) - goals.count("Reach floor 1")
+    assert 0 < others < 8 and decode_text(rows["goal"]) == goals + ["Reach floor 1"] * others
+    assert rows["next", "reward"][rows["is_hindsight"]].flatten().tolist() == [1.0] * others
 
 
 @pytest.mark.parametrize(
