@@ -3,25 +3,22 @@
 import re
 import zlib
 from collections.abc import Sequence
-from copy import deepcopy
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag, pad
 
-from torchrl_glam.goals.sampler import check_alike, check_ids, name_table
+from torchrl_glam.goals.sampler import Resumable, check_ids, name_table
 
 _WIDTH = 8  # of what is learned for pairs of words
 _LAST = 4  # words of a goal that are told apart from those before them
 _BATCH, _UPDATES = 128, 4  # steps of an update, and updates for each call
-_KEPT = ("_steps", "_pursued", "_reached")
 # Initial weight of each role of a goal's word: in the action, seen more often than before, seen
 # less often, in a new line, its count changed, seen, constant.
 _ROLES = (2.0, 0.0, 0.0, 0.0, 2.0, 0.0, -2.0)
 
 
-class WordJudge:
+class WordJudge(Resumable):
     """Says which goals a step reached, by words; learns from the rewards for the goals pursued.
 
     Each step of an episode tells whether it reached the goal pursued: a labelled pair of a step and
@@ -57,6 +54,8 @@ class WordJudge:
         tensor([[ True, False],
                 [False, False]])
     """
+
+    _kept = ("_steps", "_pursued", "_reached", "_told", "weights", "optimizer")
 
     def __init__(
         self,
@@ -152,8 +151,9 @@ class WordJudge:
         goal_ids = check_ids("goal_ids", goal_ids, 0, len(self._goals))
         window, draw = len(self._steps), {"generator": self._generator}
         slots = (self._told + torch.arange(len(steps))) % window
-        for name, values in zip(_KEPT, (steps, goal_ids, reached), strict=True):
-            getattr(self, name)[slots[-window:]] = values[-window:]
+        rings = (self._steps, self._pursued, self._reached)
+        for ring, values in zip(rings, (steps, goal_ids, reached), strict=True):
+            ring[slots[-window:]] = values[-window:]
         self._told += len(steps)
         for _ in range(_UPDATES if self._told else 0):
             drawn = torch.randint(min(self._told, window), (_BATCH,), **draw)
@@ -166,22 +166,6 @@ class WordJudge:
             self.optimizer.zero_grad()
             binary_cross_entropy_with_logits(odds, labels).backward()
             self.optimizer.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, the last steps and the generator."""
-        state = {name: getattr(self, name) for name in (*_KEPT, "_told")}
-        state |= {name: getattr(self, name).state_dict() for name in ("weights", "optimizer")}
-        return deepcopy(state | self._made | {"generator": self._generator.get_state()})
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores a state; a ValueError names another table of goals, buckets or window."""
-        check_alike(state_dict, **self._made)
-        state = deepcopy(dict(state_dict))
-        self.weights.load_state_dict(state["weights"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._generator.set_state(state["generator"].cpu())
-        for name in (*_KEPT, "_told"):
-            setattr(self, name, state[name])
 
 
 def _words(text: str) -> list[str]:

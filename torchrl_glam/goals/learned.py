@@ -66,7 +66,7 @@ class LearnedProgressGoals(GoalSampler):
     """
 
     _shown = ("width",)
-    _kept = ("progress", "_episodes", "_weights", "_moments", "head", "optimizer")
+    _kept = ("updates", "progress", "_episodes", "_weights", "_moments", "head", "optimizer")
 
     def __init__(
         self,

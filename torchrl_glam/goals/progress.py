@@ -43,7 +43,7 @@ class ProgressGoals(GoalSampler):
         (tensor([0., 1.], dtype=torch.float64), tensor([1, 1, 1, 1]))
     """
 
-    _shown, _kept = ("window",), ("_results", "_counts")
+    _shown, _kept = ("window",), ("updates", "_results", "_counts")
     _by_kind = False
 
     def __init__(

@@ -10,7 +10,39 @@ import torch
 from torch import Tensor
 
 
-class GoalSampler:
+class Resumable:
+    """Saves and restores attributes; a state of what was made in another way is refused."""
+
+    _made: Mapping[str, str]  # what a state must say too, of which its kind is the first name
+    _kept: tuple[str, ...] = ()  # attributes to save, besides the generator
+    _generator: torch.Generator
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is random or learned: tensors, numbers and strings, in nested dictionaries."""
+        state = {**self._made, "generator": self._generator.get_state()}
+        for name in self._kept:
+            part = getattr(self, name)
+            state[name] = part.state_dict() if hasattr(part, "state_dict") else part
+        return deepcopy(state)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restores a state; a ValueError names what was made in another way."""
+        for name, mine in self._made.items():
+            if state_dict.get(name) != mine:
+                raise ValueError(
+                    f"{name} of the state is {state_dict.get(name)}, expected {mine}: make the "
+                    f"{next(iter(self._made))} as the saved one was made"
+                )
+        state = deepcopy(dict(state_dict))
+        self._generator.set_state(state["generator"].cpu())
+        for name in self._kept:
+            if hasattr(part := getattr(self, name), "load_state_dict"):
+                part.load_state_dict(state[name])
+            else:
+                setattr(self, name, state[name])
+
+
+class GoalSampler(Resumable):
     """Draws goals in proportion to their progress, and some uniformly; the base of all samplers.
 
     The share of uniform draws falls from ``exploration[0]`` to ``exploration[1]``, the difference
@@ -37,7 +69,7 @@ class GoalSampler:
     """
 
     _shown: tuple[str, ...] = ()  # attributes that a state of the same sampler shares
-    _kept: tuple[str, ...] = ()  # attributes that the state holds
+    _kept = ("updates",)
 
     def __init__(
         self,
@@ -131,26 +163,13 @@ class GoalSampler:
         self.updates += 1
         self._learn(ids, reached.bool())
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that draws hang on: tensors, numbers and strings, in nested dictionaries."""
-        state = {"sampler": repr(self), "goals": self._table, "updates": self.updates}
-        state["generator"] = self._generator.get_state()
-        for name in self._kept:
-            part = getattr(self, name)
-            state[name] = part if isinstance(part, Tensor) else part.state_dict()
-        return deepcopy(state)
+    @property
+    def _made(self) -> dict[str, str]:
+        return {"sampler": repr(self), "goals": self._table}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restores a state; a ValueError names another sampler or another table of goals."""
-        state = deepcopy(dict(state_dict))
-        check_alike(state, sampler=repr(self), goals=self._table)
-        self.updates = int(state["updates"])
-        self._generator.set_state(state["generator"].cpu())
-        for name in self._kept:
-            if isinstance(getattr(self, name), Tensor):
-                setattr(self, name, state[name])
-            else:
-                getattr(self, name).load_state_dict(state[name])
+        super().load_state_dict(state_dict)
         self._measure()
 
     def _learn(self, goal_ids: Tensor, successes: Tensor) -> None:
@@ -186,16 +205,6 @@ def name_table(goal_texts: Sequence[str], *more: Any) -> str:
     """What a state says of its table of goals: their number, and a hash."""
     table = repr((list(goal_texts), *more)).encode()
     return f"{len(goal_texts)} goals, {hashlib.sha256(table).hexdigest()[:16]}"
-
-
-def check_alike(state: Mapping[str, Any], **made: str) -> None:
-    """Refuses the state of what was made in another way; its kind is the first name."""
-    for name, mine in made.items():
-        if state.get(name) != mine:
-            raise ValueError(
-                f"{name} of the state is {state.get(name)}, expected {mine}: make the "
-                f"{next(iter(made))} as the saved one was made"
-            )
 
 
 def check_ids(name: str, ids: Tensor, least: int, size: int) -> Tensor:
