@@ -88,8 +88,6 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         torch.Size([5])
     """
 
-    trunk: TensorDictModuleBase
-    trunk_params: TensorDictParams
     target_trunk_params: TensorDictParams
 
     out_keys = ["loss_actor", "loss_qvalue", "loss_alpha"]

@@ -5,8 +5,6 @@ dimension is the length in bytes. Strings in a TensorDict are slow to stack and 
 transforms that gather, such as n-step returns.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence

@@ -9,7 +9,7 @@ own; by less if rounding would then dominate. Both run in float32, whatever the 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -212,15 +212,18 @@ def _plain_rows(
 
 
 @contextmanager
-def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Within it, a model is in eval mode, whatever mode its parts are in before and after."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
+def _changed(changes: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Within it, attributes have other values: owner, name and value of each."""
+    with ExitStack() as stack:
+        for owner, name, value in changes:
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
         yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+
+
+def without_dropout(model: nn.Module) -> AbstractContextManager[None]:
+    """Within it, a model is in eval mode, whatever mode its parts are in before and after."""
+    return _changed((module, "training", False) for module in model.modules())
 
 
 @contextmanager
@@ -234,12 +237,8 @@ def _undisturbed(trunk: CandidateTrunk) -> Iterator[None]:
     changes = [(backend, "fp32_precision", "ieee") for backend in backends]
     changes += [(value, "data", value.data.float()) for value in halves]
     changes += [(module, "compute_dtype", torch.float32) for module in quantised]
-    with ExitStack() as stack:
-        for owner, name, value in changes:
-            stack.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, value)
-        with without_dropout(model), torch.autocast(device.type, enabled=False):
-            yield
+    with _changed(changes), without_dropout(model), torch.autocast(device.type, enabled=False):
+        yield
 
 
 def _as_if_trained(base: nn.Module, size: float) -> AbstractContextManager[None]:
