@@ -189,8 +189,7 @@ class TextEnvWrapper(EnvBase):
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int:
         """Gives each game its own stream of episodes, however games are divided into processes.
 
-        Returns:
-            The seed for the environment after this one.
+        Returns the seed for the environment after this one.
         """
         if seed is None:
             seed = int(torch.empty((), dtype=torch.int64).random_())

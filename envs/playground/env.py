@@ -340,11 +340,7 @@ class PlaygroundTextEnv(EnvBase):
     def render(self, index: int = 0) -> str:
         """Describes an environment for people: goal, state and admissible actions.
 
-        Args:
-            index: which environment. Default: the first.
-
-        Raises:
-            IndexError: if there is no such environment.
+        ``index`` says which one, by default the first; IndexError if there is none.
         """
         if not 0 <= index < self.batch_size[0]:
             raise IndexError(f"index must be in [0, {self.batch_size[0]}), got {index}.")

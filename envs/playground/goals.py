@@ -193,8 +193,7 @@ class GoalSpace:
     def id_of(self, text: str) -> int:
         """Returns the id of a goal; not of one whose scene lacks something.
 
-        Raises:
-            ValueError: if the space has no such goal; the message names the nearest one.
+        Where there is no such goal, a ValueError names the nearest one.
         """
         if text not in self._ids:
             close = get_close_matches(text, self.texts, n=1)
@@ -206,11 +205,7 @@ class GoalSpace:
         return self._ids[text]
 
     def texts_of(self, goal_ids: torch.Tensor) -> str | list:
-        """Returns the texts of many goals, as nested lists of strings.
-
-        Args:
-            goal_ids: ids ``[*B]``, -1 for none (``""``), such as ``("hindsight", "goal_id")``.
-        """
+        """Texts of goal ids ``[*B]``, -1 for none (``""``), as nested lists of strings."""
 
         def texts(ids: int | list) -> str | list:
             if isinstance(ids, list):
@@ -220,7 +215,7 @@ class GoalSpace:
         return texts(goal_ids.tolist())
 
     def is_subgoal(self, a: Tensor, b: Tensor) -> Tensor:
-        """Says whether goals are sub-goals of others: reaching them is a step of a plan.
+        """Says whether goals ``a`` are sub-goals of ``b``, bool: reaching them is a step of a plan.
 
         The *steps* of a ``Grasp`` goal are the grasps that reach it; those of a ``Grow`` goal are
         the growths that reach it, the grasps of what is to grow, and the grasps of what feeds it.
@@ -236,13 +231,7 @@ class GoalSpace:
         goals) without defining it; the definition is ours.
 
         Args:
-            a, b: goal ids, of shapes that broadcast.
-
-        Returns:
-            Whether ``a`` is a sub-goal of ``b``, bool.
-
-        Raises:
-            IndexError: if an id is not in ``[0, len(self))``.
+            a, b: goal ids, of shapes that broadcast; others raise IndexError.
 
         Examples:
             >>> goals = GoalSpace("train")

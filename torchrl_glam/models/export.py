@@ -47,7 +47,7 @@ def export_agent(
     kind: ExportKind = "auto",
     overwrite: bool = False,
 ) -> Path:
-    """Writes language model, tokenizer, critic heads and card to a folder.
+    """Writes language model, tokenizer, critic heads and card to a folder, and returns it.
 
     With a card, :func:`~torchrl_glam.models.load_agent` loads trunk, actor and critics again.
 
@@ -72,9 +72,6 @@ def export_agent(
             as the agent did; ``"auto"`` is ``"adapter"`` for a model with adapters, else
             ``"merged"``. Default: ``"auto"``.
         overwrite: whether to replace an export in the folder, whatever its kind. Default: False.
-
-    Returns:
-        The folder.
 
     Raises:
         FileExistsError: if the folder holds an export, unless ``overwrite``.

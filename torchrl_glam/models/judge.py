@@ -134,12 +134,7 @@ class GoalJudge:
     ) -> Tensor:
         """Logarithms of the odds that goals were reached, with gradient: to measure and to train.
 
-        Args:
-            trajectories: a batch of them.
-            goals: goals to judge, for each trajectory.
-
-        Returns:
-            ``[P]`` float32, in nats, for each of the P pairs in order.
+        ``[P]`` float32, in nats, for the P pairs of a trajectory with each of its goals, in order.
         """
         questions = []
         for trajectory, asked in zip(trajectories, goals, strict=True):

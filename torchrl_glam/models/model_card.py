@@ -28,7 +28,7 @@ def write_model_card(
 ) -> Path:
     """Writes an export's ``README.md``: what the agent is, what it reached, how to load it.
 
-    The YAML at its top is what hubs read (``base_model``, ``library_name``, ``model-index``).
+    Returns its path. The YAML at its top is what hubs read (``base_model``, ``model-index``, ...).
 
     Args:
         folder: a folder that :func:`~torchrl_glam.models.export_agent` wrote with a card, or the
@@ -39,9 +39,6 @@ def write_model_card(
         license: of the agent's weights, as hubs write it (``"mit"``). Default: None, that of the
             embedded model, else left to the reader.
         overwrite: whether to replace a ``README.md``. Default: False.
-
-    Returns:
-        The file.
 
     Raises:
         FileExistsError: if there is a ``README.md``, unless ``overwrite``.

@@ -118,11 +118,8 @@ class GatheringOptimizer(ABC):
         """Sets every learning rate to ``factor`` times the one given at the start.
 
         Args:
-            factor: finite and at least 0, such as what is left of a rate that falls in proportion
-                to environment steps.
-
-        Raises:
-            ValueError: if ``factor`` is negative or not finite.
+            factor: such as what is left of a rate that falls in proportion to environment steps;
+                ValueError if it is negative or not finite.
         """
         require(0.0 <= factor < math.inf, "factor", factor, "be finite and at least 0")
         for optimizer in self.optimizers.values():
@@ -148,11 +145,7 @@ class GatheringOptimizer(ABC):
         return {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores what :meth:`state_dict` returned.
-
-        Raises:
-            ValueError: if the groups differ.
-        """
+        """Restores what :meth:`state_dict` returned; ValueError if the groups differ."""
         if state_dict.keys() != self.optimizers.keys():
             raise ValueError(
                 f"state_dict has the groups {sorted(state_dict)} but this optimizer has "

@@ -200,10 +200,7 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
                 that end with ``("next", "done")``, as those of
                 :class:`~torchrl_glam.replay.HindsightTransform`, ``[M]``: the trunk's inputs at the
                 root and under ``"next"``, action, mask, and the recorded ``"log_likelihood"``,
-                ``"action_log_prob"`` and ``"state_value"``. Changed in place.
-
-        Returns:
-            The same rows.
+                ``"action_log_prob"`` and ``"state_value"``. Changed in place and returned.
 
         Raises:
             ValueError: if the last run is cut off.

@@ -28,18 +28,13 @@ class Move(NamedTuple):
 
 
 def record_play(env: EnvBase, num_steps: int, seed: int = 0) -> list[Move]:
-    """Plays admissible actions at random.
+    """Plays admissible actions at random; returns the steps, those of an instance together.
 
     Args:
         env: an environment of the text contract, ``[B]``, that writes text.
-        num_steps: steps to play, over all instances; rounded up to a multiple of B.
+        num_steps: steps to play, over all instances, rounded up to a multiple of B; ValueError if
+            there is not one.
         seed: of environment and actions. Default: 0.
-
-    Returns:
-        The steps, episode after episode of each instance.
-
-    Raises:
-        ValueError: if there is not one step to play.
 
     Examples:
         >>> from torchrl_glam.envs import PlaygroundTextEnv

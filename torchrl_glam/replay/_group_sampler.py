@@ -55,11 +55,7 @@ class GroupSampler(Sampler):
             )
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict]:
-        """Draws the rows of a batch, int64 [B]; the second result is an empty dictionary.
-
-        Raises:
-            RuntimeError: if the storage is empty.
-        """
+        """Draws rows, int64 [B], with an empty dictionary; RuntimeError if none are stored."""
         if len(storage) == 0:
             raise RuntimeError("Cannot sample from an empty storage: no episode has ended yet.")
         if self._missed(storage, writes=0):

@@ -25,12 +25,9 @@ def number_trajectories(
     Independent collectors, as Ray's are, each count their trajectories from 0.
 
     Args:
-        batch: what the collector gave, ``[*B]``; changed in place.
+        batch: what the collector gave, ``[*B]``; changed in place and returned.
         collector: its number, from 0; a collector that replaces a lost one has another.
         trajectory_key: integers ``[*B]``, -1 for none. Default: ``("collector", "traj_ids")``.
-
-    Returns:
-        The batch.
 
     Raises:
         KeyError: if the batch holds no such numbers.
@@ -58,15 +55,12 @@ def unfinished_trajectories(
     trajectory_key: NestedKey = ("collector", "traj_ids"),
     done_key: NestedKey = "done",
 ) -> torch.Tensor:
-    """The trajectories of a batch whose episodes continue after it.
+    """Numbers of a batch's trajectories whose episodes continue after it, in order, int64.
 
     Args:
         batch: what a collector gave, ``[*B]``.
         trajectory_key: integers ``[*B]``, -1 for none. Default: ``("collector", "traj_ids")``.
         done_key: bool ``[*B, 1]`` under ``"next"``. Default: ``"done"``.
-
-    Returns:
-        Their numbers in order, int64.
 
     Examples:
         >>> from tensordict import TensorDict
@@ -76,7 +70,7 @@ def unfinished_trajectories(
         tensor([1])
     """
     ids = _numbers(batch, trajectory_key).flatten()
-    ended = ids[batch.get(under_next(done_key)).flatten().to(ids.device)]
+    ended = ids[batch[under_next(done_key)].flatten().to(ids.device)]
     return ids[(ids >= 0) & ~torch.isin(ids, ended)].unique()
 
 

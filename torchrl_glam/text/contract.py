@@ -212,14 +212,11 @@ def _check(said: Mapping[str, Any], env: str) -> None:
 
 
 def draw_admissible(mask: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Draws an admissible action of each state, uniformly: random play.
+    """Draws an admissible action of each state, uniformly, ``int64 [*B]``: random play.
 
     Args:
         mask: which candidate actions are admissible, bool ``[*B, A]``; one at least in each state.
         generator: on the device of the mask. Default: the global one.
-
-    Returns:
-        ``int64 [*B]``.
 
     Examples:
         >>> draw_admissible(torch.tensor([[False, True], [True, False]]))
