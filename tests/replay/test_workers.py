@@ -91,3 +91,5 @@ def test_what_cannot_be_numbered_is_refused():
         number_trajectories(batch, 2)
     with pytest.raises(KeyError, match="must number its trajectories"):
         number_trajectories(TensorDict({}, [1, 2]), 0)
+    with pytest.raises(KeyError, match="next"):
+        unfinished_trajectories(batch)

@@ -193,13 +193,8 @@ def _load_heads(folder: Path, card: AgentCard, critics: list[TensorDictModule]) 
             "without them"
         )
     try:
-        heads = load_file(path)
-        for index, critic in enumerate(critics):
-            start = f"critic.{index}."
-            own = {k.removeprefix(start): heads.pop(k) for k in list(heads) if k.startswith(start)}
-            critic.load_state_dict(own, assign=True)
-        if heads:
-            raise ValueError(f"it holds {sorted(heads)[0]!r} as well")
+        heads = nn.ModuleDict({"critic": nn.ModuleList(critics)})
+        heads.load_state_dict(load_file(path), assign=True)
     except (SafetensorError, RuntimeError, ValueError) as error:
         raise ValueError(
             f"{str(path)!r} does not hold the value heads that {CARD} names ({card.num_critics} "
