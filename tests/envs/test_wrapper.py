@@ -434,6 +434,7 @@ def draws(ids):
         ({"goal_texts": ["a", "a"]}, r"goal_texts \(\['a', 'a'\]\) must be .* none empty or twice"),
         ({"goal_texts": []}, r"goal_texts \(\[\]\) must be a list of goals"),
         (draws([4]), r"goal_sampler must return 1 goal id in \[0, 4\), got ten"),
+        (draws([True]), r"goal_sampler must return 1 goal id in \[0, 4\), got ten"),
     ],
 )
 def test_bad_tables_of_goals_are_named(settings, message):

@@ -126,8 +126,13 @@ def test_bad_values():
             WordJudge(goals, **settings)
     with pytest.raises(ValueError, match=r"goal_texts has '\?!', without a word: write"):
         WordJudge(["Take cup", "?!"])
+    with pytest.raises(ValueError, match=r"goal_texts \('Take'\) must be a list of goals"):
+        WordJudge("Take")
     judge = WordJudge(GOALS)
     steps, state = judge.read(["", ""], ["", ""], ["", ""]), judge.state_dict()
+    for ids, reached in (([0], [True, False]), ([0, 1], [True])):  # which would count for both
+        with pytest.raises(ValueError, match=r"goal_ids \(\d\) and reached \(\d\) must be .*: 2"):
+            judge.learn(steps, torch.tensor(ids), torch.tensor(reached))
     for ids in ([0, -1], [3, 0], [0.0, 1.0]):
         with pytest.raises(ValueError, match=r"goal_ids \(.*must be ids of goals, in \[0, 3\)"):
             judge.learn(steps, torch.tensor(ids), torch.tensor([True, False]))

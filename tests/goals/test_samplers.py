@@ -147,6 +147,7 @@ def test_a_state_of_another_sampler_or_table_is_refused():
 
 REFUSED = [
     (lambda: Uniform(None), r"goal_texts \(None\) must be a table of goals"),
+    (lambda: Uniform("Grasp"), r"goal_texts \('Grasp'\) must be a table of goals"),
     (lambda: Uniform(TEXTS, kinds=KINDS[:4]), "kinds .* must be 5 integers"),
     (lambda: Uniform(TEXTS, shares=[0.5, 0.5]), r"goals are \[5, 0\]"),
     (lambda: Uniform(TEXTS, kinds=KINDS, shares=[0.5, 0, 0.4]), "shares .* sum to 1"),

@@ -252,6 +252,7 @@ def test_missing_and_wrong_entries_and_other_estimators_are_named(loss):
     for key, change, message in (
         ("action", lambda x: x[:, None], r"'action' is torch.int64 of shape \[7, 1\] .* \[7\]"),
         ("action", torch.Tensor.double, r"'action' is torch.float64 of .* must be integers"),
+        ("action", torch.Tensor.bool, r"'action' is torch.bool of .* must be integers"),
         (reward, torch.Tensor.flatten, r"'reward'\) .* \[7\] .* numbers of shape \[7, 1\]"),
         (terminated, torch.Tensor.flatten, r"'terminated'\) .* \[7\] .* bool of shape \[7, 1\]"),
         (terminated, torch.Tensor.byte, r"'terminated'\) is torch.uint8 .* bool"),

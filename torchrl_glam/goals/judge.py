@@ -67,6 +67,8 @@ class WordJudge(Resumable):
         weight_decay: float = 0.3,
         seed: int = 0,
     ) -> None:
+        if isinstance(goal_texts, str):
+            raise ValueError(f"goal_texts ({goal_texts!r}) must be a list of goals")
         if len(goal_texts) < 2 or min(buckets, window) < 1 or not min(lr, weight_decay) >= 0:
             raise ValueError(
                 f"goal_texts ({len(goal_texts)} goals) must be two or more, buckets ({buckets}) "
@@ -146,9 +148,14 @@ class WordJudge(Resumable):
         Args:
             steps: as :meth:`read` tells them, ``uint8 [N, 4, V]``.
             goal_ids: goals that they pursued, ``int64 [N]``; a ValueError refuses other ids.
-            reached: whether they reached these, bool ``[N]``.
+            reached: whether they reached these, bool ``[N]``; ValueError for another number.
         """
         goal_ids = check_ids("goal_ids", goal_ids, 0, len(self._goals))
+        if not len(steps) == len(goal_ids) == len(reached):
+            raise ValueError(
+                f"goal_ids ({len(goal_ids)}) and reached ({len(reached)}) must be as many as "
+                f"steps: {len(steps)}"
+            )
         window, draw = len(self._steps), {"generator": self._generator}
         slots = (self._told + torch.arange(len(steps))) % window
         rings = (self._steps, self._pursued, self._reached)

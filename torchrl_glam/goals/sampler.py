@@ -82,7 +82,7 @@ class GoalSampler(Resumable):
         hindsight: bool = False,
         seed: int = 0,
     ) -> None:
-        if not goal_texts:
+        if isinstance(goal_texts, str) or not goal_texts:
             raise ValueError(f"goal_texts ({goal_texts!r}) must be a table of goals to choose from")
         pair = isinstance(exploration, Sized) and len(exploration) == 2
         if not (pair and all(0 <= share <= 1 for share in exploration) and 0 < decay < math.inf):

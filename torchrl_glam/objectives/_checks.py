@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from tensordict import NestedKey
 from torch import Tensor, nn
 
@@ -53,7 +54,8 @@ def check_entry(
 
 def check_action(action: Tensor, mask: Tensor, key: NestedKey) -> None:
     """Refuses actions that are not admissible. On a GPU, the host waits once."""
-    check_entry(action, mask.shape[:-1], key, "integers", not action.is_floating_point())
+    whole = not (action.is_floating_point() or action.dtype == torch.bool)
+    check_entry(action, mask.shape[:-1], key, "integers", whole)
     require(action.numel() > 0, "the batch size", list(action.shape), "hold one row or more")
     inside = (action >= 0) & (action < mask.shape[-1])
     index = action.clamp(0, mask.shape[-1] - 1).unsqueeze(-1)
