@@ -193,3 +193,6 @@ def test_unknown_exercises_are_refused():
     for shares in ({"kind": -1.0, "asked": 3.0}, {"kind": 0.0}, {}):
         with pytest.raises(ValueError, match=r"shares \(.*\) must be numbers of at least 0, not"):
             PlaygroundExercises(shares=shares)
+    for settings in ({"questions": 0}, {"simple": 3.0}):
+        with pytest.raises(ValueError, match=r"questions \(\d\) must be at least 1, and simple"):
+            PlaygroundExercises(**settings)

@@ -72,7 +72,7 @@ class PlaygroundExercises:
             Default: 0.2.
 
     Raises:
-        ValueError: if ``shares`` names an unknown exercise or is out of range.
+        ValueError: if an argument is out of range or ``shares`` names an unknown exercise.
 
     Examples:
         >>> readings = PlaygroundExercises(shares={"kind": 1.0}, questions=1)(1)
@@ -87,6 +87,10 @@ class PlaygroundExercises:
         shares: dict[str, float] | None = None,
         simple: float = 0.2,
     ) -> None:
+        if questions < 1 or not 0 <= simple <= 1:
+            raise ValueError(
+                f"questions ({questions}) must be at least 1, and simple ({simple}) in [0, 1]"
+            )
         self._shares = drawable("shares", shares, PLAYGROUND_EXERCISES)
         self._random = random.Random(seed)
         self._questions, self._simple = questions, simple
