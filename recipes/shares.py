@@ -13,7 +13,6 @@ Shares of goals pursued and named are those of the steps since the row before.
 """
 
 import argparse
-from collections import defaultdict
 from pathlib import Path
 from textwrap import fill
 
@@ -29,50 +28,48 @@ from torchrl_glam.runs.files import reserved
 PANELS = {"pursued": "pursued", "named": "named in hindsight"}
 PANELS |= {"buffer": "in the replay buffer", "batch": "in batches"}
 FILES = ("shares.csv", "shares.png")
+STORED = "kinds/buffer/"
 HINDSIGHT = "relabelled"  # stands among the kinds
 
 
-def shares(runs: list[Path]) -> dict[tuple[str, str], dict[float, list[float]]]:
-    """The shares of all runs, by panel and kind, and by step."""
-    found = defaultdict(lambda: defaultdict(list))
+def kinds_stored(row: dict[str, float]) -> list[str]:
+    """The kinds of goals whose shares in the replay buffer stand in a row of metrics."""
+    return [name.removeprefix(STORED) for name in row if name.startswith(STORED)]
+
+
+def shares(runs: list[Path]) -> tuple[list[float], dict[tuple[str, str], np.ndarray]]:
+    """Steps that all runs measured, and by panel and kind the shares there, ``[steps, runs]``."""
+    measured = []
     for run in runs:
-        rows = [row for row in read_run(run).rows if "hindsight_in_buffer" in row]
+        rows = {row["step"]: row for row in read_run(run).rows if kinds_stored(row)}
         if not rows:
             raise ValueError(f"run ({str(run)!r}) measured no kinds of goals in a replay buffer")
-        stored = "kinds/buffer/"
-        kinds = [name.removeprefix(stored) for name in rows[-1] if name.startswith(stored)]
-        columns = {(of, kind): f"kinds/{of}/{kind}" for of in PANELS for kind in kinds}
-        columns |= {(of, HINDSIGHT): f"hindsight_in_{of}" for of in ("buffer", "batch")}
-        for row in rows:
-            for place, column in columns.items():  # a kind that none pursued has no cell
-                found[place][row["step"]].append(row.get(column, 0.0))
-    common = {
-        place: {step: some for step, some in sorted(by_step.items()) if len(some) == len(runs)}
-        for place, by_step in found.items()
-    }
-    if not all(common.values()):
+        measured.append(rows)
+    steps = sorted(set.intersection(*map(set, measured)))
+    if not steps:
         raise ValueError(f"runs ({', '.join(map(str, runs))}) measured no step in common")
-    return common
+    kinds = kinds_stored(measured[0][steps[-1]])
+    columns = {(of, kind): f"kinds/{of}/{kind}" for of in PANELS for kind in kinds}
+    columns |= {(of, HINDSIGHT): f"hindsight_in_{of}" for of in ("buffer", "batch")}
+    return steps, {  # a kind that none pursued has no cell
+        place: np.array([[rows[step].get(column, 0.0) for rows in measured] for step in steps])
+        for place, column in columns.items()
+    }
 
 
-def draw(groups: dict[str, dict], unit: str, path: Path) -> None:
+def draw(groups: dict[str, tuple], unit: str, path: Path) -> None:
     """Stacks the kinds of every panel to 1."""
     figure = Figure(figsize=(3 * len(PANELS), 0.6 + 2.2 * len(groups)), layout="constrained")
     rows = figure.subplots(len(groups), len(PANELS), sharex=True, sharey=True, squeeze=False)
     for axes, title in zip(rows[0], PANELS.values(), strict=True):
         axes.set_title(title)
-    for (label, found), panels in zip(groups.items(), rows, strict=True):
+    for (label, (steps, found)), panels in zip(groups.items(), rows, strict=True):
         for of, axes in zip(PANELS, panels, strict=True):
-            means = {
-                kind: ([*by_step], [np.mean(values) for values in by_step.values()])
-                for (panel, kind), by_step in found.items()
-                if panel == of
-            }
+            means = {kind: some.mean(1) for (panel, kind), some in found.items() if panel == of}
             dashed = means.pop(HINDSIGHT, None)
-            steps = next(iter(means.values()))[0]
-            axes.stackplot(steps, [mean for _, mean in means.values()], labels=means, alpha=0.8)
-            if dashed:
-                axes.plot(*dashed, "k--", linewidth=1, label=HINDSIGHT)
+            axes.stackplot(steps, *means.values(), labels=means, alpha=0.8)
+            if dashed is not None:
+                axes.plot(steps, dashed, "k--", linewidth=1, label=HINDSIGHT)
             axes.set(ylim=(0, 1), xlim=(0, max(steps)))
         panels[0].set_ylabel(fill(label, 24))
     for axes in rows[-1]:
@@ -96,10 +93,10 @@ def main() -> None:
         groups = {label: shares(paths) for label, paths in runs.items()}
         with reserved(arguments.out, *FILES, key="--out"):
             rows = []
-            for label, found in groups.items():
-                for (of, kind), by_step in found.items():
-                    for step, some in by_step.items():
-                        told = {"share": np.mean(some), "smallest": min(some), "largest": max(some)}
+            for label, (steps, found) in groups.items():
+                for (of, kind), values in found.items():
+                    for step, some in zip(steps, values, strict=True):
+                        told = {"share": some.mean(), "smallest": some.min(), "largest": some.max()}
                         row = {"label": label, "of": of, "kind": kind, "step": f"{step:.0f}"}
                         rows.append({**row, **{name: f"{x:.4f}" for name, x in told.items()}})
             with rc_context({"text.parse_math": False}):  # a label with two $ is a label

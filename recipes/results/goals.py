@@ -10,13 +10,13 @@ gets exchange.csv, a row a run, and the others families.csv, a row an arm.
 
 import math
 import sys
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import fmean
 
-from tables import RESULTS, read, runs_of, write
+from tables import RESULTS, runs_of, write
 
-from torchrl_glam.runs.run_folder import METRICS
+from torchrl_glam.report import read_run
 
 SUCCESS = "eval/train/sampled/success"
 COLUMNS = {
@@ -42,13 +42,11 @@ def curves(name: str, figure: Path) -> Rows:
     """What the runs of a figure measured, ``nan`` where a row has no value."""
     rows = []
     for run in runs_of(figure):
-        for line in read(run / METRICS):
-            values = {k: line.get(column) or "nan" for k, column in COLUMNS[name].items()}
-            if {*values.values()} != {"nan"}:
-                rounded = {k: f"{float(value):.4f}" for k, value in values.items()}
-                step = f"{float(line['step']):.0f}"
-                rows.append({"label": run.parts[-2], "seed": run.name, "step": step})
-                rows[-1] |= rounded
+        for line in read_run(run).rows:
+            values = {k: line.get(column, math.nan) for k, column in COLUMNS[name].items()}
+            if not all(map(math.isnan, values.values())):
+                row = {"label": run.parts[-2], "seed": run.name, "step": f"{line['step']:.0f}"}
+                rows.append(row | {k: f"{value:.4f}" for k, value in values.items()})
     return rows
 
 
@@ -63,11 +61,12 @@ def exchange(lines: Rows) -> Rows:
         row = {"label": label, "seed": seed}
         for column, start in (("first", 0), ("recovery", HALVES)):
             part = [x for x in told if start < x[0] <= start + HALVES and x[2] > 0]
-            for (_, before, few), (step, success, more) in zip(part, part[1:], strict=False):
-                if before * few + success * more >= ENOUGH * (few + more):
-                    row[column] = f"{step - start}"
-                    break
-            row.setdefault(column, "nan")
+            done = (
+                step - start
+                for (_, before, few), (step, success, more) in pairwise(part)
+                if before * few + success * more >= ENOUGH * (few + more)
+            )
+            row[column] = f"{next(done, math.nan)}"
         rows.append({**row, "share": f"{float(row['recovery']) / float(row['first']):.3f}"})
     return rows
 

@@ -126,7 +126,7 @@ def test_shares_of_the_kinds_of_goals(succeeds, refused, tmp_path):
     (tmp_path / "b" / "config.yaml").write_text("{env: {num_objects: 6}}")
     assert "runs of different environments" in refused("shares", "--out", "other", "x", "a", "b")
     (tmp_path / "b" / "config.yaml").write_text("{env: {num_objects: 3}}")
-    (tmp_path / "b" / "metrics.csv").write_text("step,success\n0,0.5\n")
+    (tmp_path / "b" / "metrics.csv").write_text("step,hindsight_in_buffer\n0,0.5\n")
     for arguments, error in (
         (("both", "a", "b"), "run ('b') measured no kinds of goals in a replay buffer"),
         (("multirun/figure_7",), "'multirun/figure_7' holds no run of an arm"),
