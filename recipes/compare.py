@@ -195,15 +195,16 @@ def main() -> None:
     runs = {label: [Path(path) for path in paths] for label, *paths in groups}
     games = sorted({path.parents[2] for path in figure.glob(f"*/*/*/{METRICS}")} if figure else ())
     try:
-        if figure is not None and not games:
-            groups = runs = arms_of(figure)
-        if not games and not (all(runs.values()) and 0 < len(groups) <= len(runs)):
-            raise ValueError("every group needs a label of its own and runs")
-        for label, paths in runs.items():
-            require_label(label, paths)
         if games:
             with reserved(arguments.out, "games.csv", "games.md", key="--out"):
                 return compare_games(arguments.out, games, thresholds)
+        if figure is not None:
+            runs = arms_of(figure)
+        elif not (all(runs.values()) and 0 < len(groups) <= len(runs)):
+            raise ValueError("every group needs a label of its own and runs")
+        else:
+            for label, paths in runs.items():
+                require_label(label, paths)
         rows = {label: [measurements(path) for path in paths] for label, paths in runs.items()}
         require_comparable([path for paths in runs.values() for path in paths])
         for paths in runs.values() if figure else ():

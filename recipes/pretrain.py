@@ -31,6 +31,7 @@ import torch
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 from transformers import T5Config, T5ForConditionalGeneration
 
@@ -218,10 +219,7 @@ def pretrain(config: PretrainConfig, output: Path, results: Path) -> None:
 
     # 2. Training
     optimizers = make_optimizers(config, model)
-    schedules = [
-        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda batch: rate(config, batch))
-        for optimizer in optimizers
-    ]
+    schedules = [LambdaLR(optimizer, partial(rate, config)) for optimizer in optimizers]
     autocast = choose_autocast(config.autocast, CPU)
     curve, total, start = [], 0.0, time.perf_counter()
     bar = tqdm(range(1, config.num_batches + 1), desc="pretrain", mininterval=5)

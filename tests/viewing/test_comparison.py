@@ -125,6 +125,7 @@ def test_a_figure_has_a_line_for_each_arm_and_says_what_diverged(tmp_path, succe
             a_run(tmp_path / "figure" / arm / str(seed), [0.2, end, end], total_steps=200)
     broken = a_run(tmp_path / "figure" / "n3" / "2", [0.2, 0.6], total_steps=200, seed=2)
     (Path(broken) / "diverged.txt").write_text("update 7 at step 104: loss is nan")
+    a_run(tmp_path / "n1", [0.2])  # a run of its own, and no label of the figure's
     succeeds("compare", "--out", "out", "figure")
     one, three = read_csv(tmp_path / "out" / "comparison.csv")
     assert (one["label"], three["label"]) == ("n1", "n3 (1 diverged)")

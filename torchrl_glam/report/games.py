@@ -84,13 +84,9 @@ def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def unusual(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The settings in which each of several runs differs from most of them.
+    """The settings in which each of several runs, by name, differs from most of them.
 
-    Args:
-        settings: of each run, by its name.
-
-    Returns:
-        Texts such as ``"gamma=0.95"``, by name. Of equally frequent values the first is usual.
+    They are texts such as ``"gamma=0.95"``. Of equally frequent values the first is usual.
 
     Examples:
         >>> unusual({"a": {"gamma": 0.9}, "b": {"gamma": 0.95}, "c": {"gamma": 0.9}})

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from torchrl_glam._files import read_json
 from torchrl_glam.report.page import make_page
 from torchrl_glam.report.run import describe_run
 from torchrl_glam.runs.files import replace_file
+from torchrl_glam.runs.records.metrics import References, Rows
 from torchrl_glam.runs.records.process import describe_process
 from torchrl_glam.runs.run_folder import PAGE, RECORD
 
@@ -46,11 +46,7 @@ class RunRecord:
         self._started = datetime.now(timezone.utc)
         self._about = {"pretraining": pretraining} if pretraining else {}
 
-    def write(
-        self,
-        rows: Sequence[Mapping[str, float]],
-        references: Mapping[str, Sequence[float]] | None = None,
-    ) -> None:
+    def write(self, rows: Rows, references: References | None = None) -> None:
         """Writes the page of some metrics, if it is time to or there are other references.
 
         Args:

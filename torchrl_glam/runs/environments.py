@@ -49,13 +49,9 @@ or which an interpreter in C reads.
 def refuse_named_env(env_class: str, source: str, key: str) -> None:
     """Refuses an environment that only a card or a run's folder names: it may come from anywhere.
 
-    Args:
-        env_class: what is named.
-        source: who names it, for the message.
-        key: what a user who trusts it would name it by, for the message.
-
     Raises:
-        ValueError: if it is not one of this package's, :data:`OWN_ENVS`.
+        ValueError: if it is not one of this package's, :data:`OWN_ENVS`; it tells the ``source``,
+            and the ``key`` that a user who trusts it would name it by.
     """
     if env_class not in OWN_ENVS:
         raise ValueError(
@@ -128,9 +124,8 @@ def make_bare_env(
     and a ``SerialEnv`` plays them side by side.
 
     Args:
-        config: the run's configuration.
-        num_envs: instances.
-        seed: of the environment.
+        config: the run's.
+        num_envs, seed: of the environment.
         split: a key of the configuration's ``eval_splits``. Default: ``"train"``.
         goal_sampler: draws the goals of all instances. Default: None, the environment draws them.
 
@@ -198,13 +193,10 @@ def make_env(
     text has, else the defaults of :class:`~torchrl_glam.text.TokenizeText`.
 
     Args:
-        config: the run's configuration.
-        tokenizer: of the language model.
-        num_envs: instances. Default: the configuration's.
-        split: a key of the configuration's ``eval_splits``. Default ``"train"``.
-        seed: of the environment. Default: the configuration's.
+        config, tokenizer: of the run.
+        num_envs, seed: of the environment. Defaults: the configuration's.
+        split, goal_sampler: as of :func:`make_bare_env`.
         keep: entries to keep besides those that every recipe reads. Default: none.
-        goal_sampler: as of :func:`make_bare_env`.
         imagined: draws goals in its place, imagined ones too. Default: None.
     """
     num_envs = config.num_envs if num_envs is None else num_envs
@@ -231,12 +223,8 @@ def token_texts(
 ) -> TokenizeText:
     """The transform that writes tokens, with the configuration's lengths, memory and long texts.
 
-    Args:
-        config: the run's configuration.
-        env: writes the texts.
-        tokenizer, template: of the agent.
-        refuse: whether texts longer than the configuration says are refused, where they are not to
-            be cut. Default: True.
+    With ``refuse``, the default, longer texts are refused, unless ``long_texts`` has them cut;
+    without it they are read whole instead.
     """
     lengths, end = token_lengths(env, tokenizer, template), config.long_texts
     for name in LENGTHS:

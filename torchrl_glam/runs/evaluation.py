@@ -15,6 +15,9 @@ from torchrl_glam.runs.seeds import seeded
 from torchrl_glam.runs.success import ALL, Result
 from torchrl_glam.text import describe_env, draw_admissible
 
+Policy = Callable[[TensorDictBase], TensorDictBase]
+"""Writes the action into the states that it is given."""
+
 EVAL_SEED = 10_000
 """Seed of the recipes' evaluations: all of them play the same goals and scenes."""
 LONGEST_EPISODE = 10_000
@@ -22,11 +25,7 @@ LONGEST_EPISODE = 10_000
 
 
 def evaluate(
-    policy: Callable[[TensorDictBase], TensorDictBase] | None,
-    env: EnvBase,
-    *,
-    seed: int,
-    deterministic: bool = False,
+    policy: Policy | None, env: EnvBase, *, seed: int, deterministic: bool = False
 ) -> dict[str, float]:
     """Plays exactly one episode in every instance of the environment.
 
@@ -34,8 +33,7 @@ def evaluate(
     gives the same goals and scenes; the global random state is left as it was.
 
     Args:
-        policy: writes the action; it is given the running instances only. ``None``: admissible
-            actions at random.
+        policy: is given the running instances only. ``None``: admissible actions at random.
         env: a vectorised text environment, one episode an instance.
         seed: of environment and policy.
         deterministic: take the most likely action instead of sampling. Default False.
@@ -64,11 +62,7 @@ def evaluate(
 
 @torch.no_grad()
 def play_episodes(
-    policy: Callable[[TensorDictBase], TensorDictBase] | None,
-    env: EnvBase,
-    *,
-    seed: int,
-    deterministic: bool = False,
+    policy: Policy | None, env: EnvBase, *, seed: int, deterministic: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The episodes of :func:`evaluate` one by one; its arguments.
 
@@ -132,20 +126,11 @@ def play_randomly(env: EnvBase, *, seconds: float = 60.0) -> Result:
     return Result("random play", "train", 0, ALL, played, successes, steps / played)
 
 
-def evaluate_splits(
-    policy: Callable[[TensorDictBase], TensorDictBase], envs: Mapping[str, EnvBase], ranks: Ranks
-) -> dict[str, float]:
-    """:func:`evaluate`, sampled and greedy, on several environments, with :data:`EVAL_SEED`.
+def evaluate_splits(policy: Policy, envs: Mapping[str, EnvBase], ranks: Ranks) -> dict[str, float]:
+    """:func:`evaluate`, sampled and greedy, on environments by name, with :data:`EVAL_SEED`.
 
-    Several processes take turns, an environment and mode each, and all get all results.
-
-    Args:
-        policy: writes the action.
-        envs: environments by name, such as ``"train"`` and ``"test"`` for the splits of goals.
-        ranks: the processes.
-
-    Returns:
-        Results under ``eval/<name>/sampled/...`` and ``eval/<name>/greedy/...``.
+    Several processes take turns, an environment and mode each, and all get all results:
+    ``eval/<name>/sampled/...`` and ``eval/<name>/greedy/...``.
     """
     out = {}
     jobs = [(name, mode) for name in envs for mode in ("sampled", "greedy")]

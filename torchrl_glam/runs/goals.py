@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from itertools import cycle
@@ -31,7 +30,7 @@ from torchrl_glam.goals import (
 from torchrl_glam.models import CandidateTrunk
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.environments import make_bare_env, make_env
-from torchrl_glam.runs.evaluation import EVAL_SEED, evaluate
+from torchrl_glam.runs.evaluation import EVAL_SEED, Policy, evaluate
 from torchrl_glam.runs.judged import NAMED, SURE, JudgedGoals
 from torchrl_glam.runs.records.statistics import goals_reached
 from torchrl_glam.runs.seeds import seeded
@@ -56,9 +55,8 @@ class PursuedGoals:
     the documentation says what the other values do, and ``hindsight_by`` and ``imagined``.
 
     Args:
-        config: the run's configuration.
-        tokenizer: of the language model.
-        trunk: the language model, whose embeddings ``learned_progress`` predicts from.
+        config, tokenizer, trunk: of the run; ``learned_progress`` predicts from the trunk's
+            embeddings.
 
     Attributes:
         sampler: draws the goals, for the argument ``goal_sampler`` of the environment; or None.
@@ -237,7 +235,7 @@ class PursuedGoals:
         self._steps += steps.numel()
         self._exchange()
 
-    def measure(self, policy: Callable[[TensorDictBase], TensorDictBase]) -> dict[str, float]:
+    def measure(self, policy: Policy) -> dict[str, float]:
         """The metrics ``goals/…``, ``imagined/…`` and ``judge/…`` of the page "Choosing goals"."""
         judged = {} if self.judge is None else self.judge.measure()
         ended, other, reached = self._counts

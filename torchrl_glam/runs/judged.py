@@ -35,9 +35,7 @@ class JudgedGoals:
     named its goals. What a social partner names is compared with, and not used.
 
     Args:
-        config: the run's configuration.
-        tokenizer: of the language model.
-        trunk: the language model.
+        config, tokenizer, trunk: of the run.
         game: what the environment says of itself, with imagined goals behind its own.
         num_known: goals of the environment.
 

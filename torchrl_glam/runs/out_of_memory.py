@@ -22,8 +22,7 @@ class HalvingPasses:
     other error is told to the other processes of the run.
 
     Args:
-        trunk: the trunk that reads the batches.
-        optimizer: gathers the gradients.
+        trunk, optimizer: read the batches, and gather their gradients.
         max_tokens: most tokens of a pass, see :func:`~torchrl_glam.models.split_by_tokens`; None:
             everything in one. The attribute of that name is what holds now.
     """

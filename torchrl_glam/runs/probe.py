@@ -8,6 +8,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 from torchrl.objectives.value.functional import reward2go
 
+from torchrl_glam.runs.evaluation import Policy
 from torchrl_glam.runs.seeds import seeded
 from torchrl_glam.text import Oracle
 
@@ -56,14 +57,8 @@ class PlanProbe:
         self._kept = {"plan": self._play(oracle), "random": self._play(None)}
 
     @torch.no_grad()
-    def __call__(
-        self, policy: Callable[[TensorDictBase], TensorDictBase], heads: Heads
-    ) -> dict[str, float]:
-        """Measures.
-
-        Args:
-            policy: writes the action; for the episodes that it plays.
-            heads: what policy and critic say of states.
+    def __call__(self, policy: Policy, heads: Heads) -> dict[str, float]:
+        """Measures the policy, which plays episodes, and the heads.
 
         Returns:
             For each kind of states, as ``probe/<states>/…``: ``policy`` and ``critic``, the shares
@@ -109,7 +104,7 @@ class PlanProbe:
         planned, rest = ((q_values * of).sum(1) / of.sum(1) for of in (on_plan, others))
         return out | {"lead": (planned - rest)[judged].mean().item()}
 
-    def _play(self, policy: Callable[[TensorDictBase], TensorDictBase] | None) -> TensorDictBase:
+    def _play(self, policy: Policy | None) -> TensorDictBase:
         """The states of one episode in every instance, flat, with actions and returns."""
         with seeded(self._seed):
             self.env.set_seed(self._seed)

@@ -32,19 +32,11 @@ def save_results(
 ) -> dict[str, float]:
     """Writes ``model/`` to the folder of a run, and its ``report.html`` for the last time.
 
-    Args:
-        folder: the run's.
-        table: metrics, with the results of
-            :func:`~torchrl_glam.runs.evaluation.evaluate_splits` in the last row.
-        model: the trained language model, or its adapters.
-        tokenizer: its tokenizer.
-        env: training environment of the evaluations; other games than Playground-Text play at
-            random there.
-        critics: parameters of the value heads, stacked.
-        config: the run's.
-
-    Returns:
-        Success of the sampled policy at the end, by split of goals.
+    The last row of the table has the results of
+    :func:`~torchrl_glam.runs.evaluation.evaluate_splits`; ``env`` is the training environment of
+    evaluations, where other games than Playground-Text play at random. Returns success of the
+    sampled policy at the end, by split of goals; see also
+    :meth:`torchrl_glam.runs.run.Run.finish`.
     """
     config = of_evaluations(config)
     card = AgentCard(

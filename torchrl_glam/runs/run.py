@@ -18,7 +18,7 @@ from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.device import choose_device
 from torchrl_glam.runs.environments import make_probe
-from torchrl_glam.runs.evaluation import evaluate_splits
+from torchrl_glam.runs.evaluation import Policy, evaluate_splits
 from torchrl_glam.runs.files import replace_file
 from torchrl_glam.runs.interrupt import StopSignal
 from torchrl_glam.runs.out_of_memory import HalvingPasses
@@ -130,9 +130,8 @@ class Run(Setting):
         self.ranks.align(loss, self.mine.seed)
         trunk = loss.trunk if isinstance(loss.trunk, Trunk) else inner  # counts what is read
         self._passes = HalvingPasses(trunk, self._optimizer, config.max_tokens_per_pass)
-        record = None
-        if self._make_record is not None:
-            record = self._make_record(self.folder, self._unit, self._pretraining)
+        make = self._make_record
+        record = make and make(self.folder, self._unit, self._pretraining)
         self._table = MetricsTable(
             self.folder, config.loggers, self.name, record=record, write=self.ranks.first
         )
@@ -200,7 +199,7 @@ class Run(Setting):
     def rounds(
         self,
         collector: Iterable[TensorDictBase | None],
-        policy: Callable[[TensorDictBase], TensorDictBase],
+        policy: Policy,
         *,
         heads: Callable | None = None,
         apart: bool = False,

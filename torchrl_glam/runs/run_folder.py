@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from torchrl_glam._files import read_text
+from torchrl_glam._files import kind_of, read_text
 from torchrl_glam.models.card import CARD
 from torchrl_glam.runs.files import plain_files, writing_to
 
@@ -36,9 +36,7 @@ def claimed(path: Path, *, resume: bool) -> Iterator[None]:
     A run that was refused leaves nothing behind: at the end the lock's file is removed, and so are
     the folders that were made for the run if they are still empty.
 
-    Args:
-        path: the folder.
-        resume: whether to resume the run that the folder holds; else it must hold none.
+    With ``resume`` the folder must hold a run, else none.
 
     Raises:
         BlockingIOError: if another run is at work in the folder.
@@ -106,8 +104,7 @@ def _require_no_results(path: Path) -> None:
 def stored_settings(folder: str | Path) -> dict[str, Any]:
     """The configuration that a run's folder holds, as plain data: nothing in it is resolved.
 
-    Args:
-        folder: the run's, which may come from anywhere.
+    The folder may come from anywhere.
 
     Raises:
         FileNotFoundError: if it holds none.
@@ -115,11 +112,9 @@ def stored_settings(folder: str | Path) -> dict[str, Any]:
             or holds something else than settings. The message shows nothing of its content.
     """
     path = Path(folder) / CONFIG
-    try:
-        text = read_text(path, most=2**16)
-    except FileNotFoundError:
-        expected = f"folder ({str(folder)!r}) holds no {CONFIG}: give that of a run"
-        raise FileNotFoundError(expected) from None
+    if kind_of(path) == "nothing":
+        raise FileNotFoundError(f"folder ({str(folder)!r}) holds no {CONFIG}: give that of a run")
+    text = read_text(path, most=2**16)
     if text.count("[") + text.count("{") > 1_000:  # deep nesting takes minutes to read
         raise ValueError(f"{str(path)!r} is no configuration of a run")
     try:

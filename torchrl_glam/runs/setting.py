@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 class Setting:
     """What a :class:`~torchrl_glam.runs.run.Run` gives its algorithm to begin with.
 
-    Args:
-        config: the configuration.
-
     Attributes:
         config: the configuration.
         mine: the same for this process: its share of environments, batch and replay buffer.

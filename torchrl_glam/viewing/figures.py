@@ -1,24 +1,23 @@
 """Success of policies by goal kind, split and number of objects: measured, and as tables."""
 
 import csv
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import astuple, fields
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from textwrap import fill
 
-from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
 from torchrl_glam._files import open_below
-from torchrl_glam.runs.evaluation import play_episodes
+from torchrl_glam.runs.evaluation import Policy, play_episodes
 from torchrl_glam.runs.success import ALL, Result
 from torchrl_glam.text import describe_env
 
 
 def measure(
-    policy: Callable[[TensorDictBase], TensorDictBase] | None,
+    policy: Policy | None,
     env: EnvBase,
     name: str,
     *,
@@ -30,13 +29,12 @@ def measure(
     """Plays an episode in each instance of an environment.
 
     Args:
-        policy: writes the action; ``None`` plays admissible actions at random.
-        env: text environment; :func:`~torchrl_glam.text.describe_env` gives its goal kinds and its
-            ``success_key``.
+        policy: ``None`` plays admissible actions at random.
+        env: text environment, with goal kinds and success as
+            :func:`~torchrl_glam.text.describe_env` gives them.
         name: the policy's name, for the table.
         split, objects: the environment's split of goals and number of objects, for the table.
-        seed: seed of environment and policy.
-        deterministic: take the most likely action instead of sampling. Default: False.
+        seed, deterministic: as of :func:`~torchrl_glam.runs.evaluation.evaluate`.
 
     Returns:
         A result for each goal kind that occurred, and one for all of them.
@@ -115,16 +113,15 @@ def format_results(results: Sequence[Result]) -> str:
 
 def write_results(results: Sequence[Result], path: str | Path) -> None:
     """Writes a CSV: a row for each result, with its success and the ends of its interval."""
-    names = [entry.name for entry in fields(Result) if entry.name not in ("by_agent", "length")]
+    names = [entry.name for entry in fields(Result) if entry.name != "by_agent"]
     path = Path(path)
     with open_below(path.parent, path.name, newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*names, "length", "success", "low", "high", "agents"])
+        writer.writerow([*names, "success", "low", "high", "agents"])
         for result in results:
-            values = [getattr(result, name) for name in names]
+            *values, length, by_agent = astuple(result)
             shares = [round(share, 6) for share in (result.success, *result.interval)]
-            agents = max(1, len(result.by_agent))
-            writer.writerow([*values, round(result.length, 4), *shares, agents])
+            writer.writerow([*values, round(length, 4), *shares, max(1, len(by_agent))])
 
 
 def plot_results(results: Sequence[Result], path: str | Path) -> None:

@@ -103,9 +103,8 @@ def make_game(
 
     Args:
         settings: as :func:`choose_game` gives them.
-        num_envs: number of instances.
+        num_envs, seed: of the environment. Default of the seed: 0.
         split: a key of the settings' ``eval_splits``. Default: ``"train"``.
-        seed: seed of goals and scenes. Default: 0.
         goal_sampler: draws the goals of all instances. Default: None, the environment draws them.
         **arguments: arguments of the environment that override the settings.
 

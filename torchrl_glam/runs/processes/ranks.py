@@ -64,8 +64,8 @@ class Ranks:
         GPU of its number on its machine, where there are GPUs.
 
         Raises:
-            ValueError: on every process, if their configurations differ, if what they divide does
-                not divide by their number, or if a machine has fewer GPUs than processes.
+            ValueError: on every process, if their configurations differ, or if a machine has fewer
+                GPUs than processes.
         """
         if not dist.is_torchelastic_launched() or int(os.environ["WORLD_SIZE"]) == 1:
             return cls()
@@ -76,7 +76,6 @@ class Ranks:
         ranks = cls(dist.get_rank(), dist.get_world_size(), dist.group.WORLD)
         config.output = ranks.gather(config.output)[0]
         ranks._require_same(asdict(config), "start all processes with the same command")
-        ranks.share(config)  # refuses what does not divide
         with ranks.together():
             if cuda:
                 _take_gpu(config.device, int(os.environ["LOCAL_RANK"]))

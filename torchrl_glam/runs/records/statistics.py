@@ -215,13 +215,9 @@ class GoalCoverage:
 def of_replay(
     rows: TensorDictBase, updates: int, of: str, kinds: Sequence[str]
 ) -> dict[str, float]:
-    """The shares of hindsight and of goal kinds in transitions, and their :func:`policy_lag`.
+    """The shares of hindsight and of goal kinds, named ``kinds``, in transitions ``[*B]``.
 
-    Args:
-        rows: transitions ``[*B]`` of a replay buffer.
-        updates: that the policy has had by now.
-        of: what the transitions are, to name the metrics.
-        kinds: names of the goal kinds.
+    Also their :func:`policy_lag`, with ``updates`` and ``of`` as there.
     """
     counts = rows["goal_kind"].flatten().bincount(minlength=len(kinds))
     return {
