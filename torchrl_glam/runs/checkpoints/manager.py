@@ -1,6 +1,5 @@
 """Checkpoints of a training run that survive crashes, full disks and damaged files."""
 
-import os
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -55,9 +54,7 @@ class CheckpointManager:
         (True, {'frames': 640})
     """
 
-    def __init__(
-        self, folder: str | os.PathLike, keep: int = 2, ranks: Ranks | None = None
-    ) -> None:
+    def __init__(self, folder: str | Path, keep: int = 2, ranks: Ranks | None = None) -> None:
         self._ranks = Ranks() if ranks is None else ranks
         self._root = Path(folder) / CHECKPOINTS
         own = "" if self._ranks.first else f"process_{self._ranks.rank}"
@@ -112,8 +109,8 @@ class CheckpointManager:
             objects: the same names and kinds as were saved, freshly built.
             config: the configuration of the run that wants to resume. None: only some objects are
                 restored, those of the first process; nothing is compared.
-            allow_changed: keys of the configuration that may differ from the saved one; dots
-                lead into nested dicts, and a key stands for all keys below it.
+            allow_changed: keys of the configuration that may differ from the saved one, as of
+                :func:`~torchrl_glam.runs.run_folder.require_same_config`.
 
         Returns:
             The step given when the checkpoint was saved, or 0 if the run ended before its first

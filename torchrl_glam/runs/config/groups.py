@@ -45,13 +45,13 @@ def register(name: str, kind: type[RecipeConfig], folder: Path) -> None:
     # copies each node again when it reads it
     store.__deepcopy__ = lambda memo: store
     store.store(name=f"{name}_schema", node=schema)
+    known = {"defaults", *map(str, schema)}
     for group in GROUPS:
         for file in sorted((folder / group).glob("*.yaml")):
             node = OmegaConf.load(file)
             if group == "scale":  # which names keys of all recipes
-                node = {key: node[key] for key in node if key in {"defaults", *schema}}
+                node = {key: node[key] for key in node if key in known}
             store.store(group=group, name=file.stem, node=node, package="_global_")
-    known = {"defaults", *map(str, schema)}
     for sweep, add in (("figure", _register_figure), ("games", partial(_register_games, known))):
         for file in sorted((folder / sweep).glob("*.yaml")):
             try:
