@@ -24,6 +24,7 @@ from torchrl_glam.runs.config import (
     register,
 )
 from torchrl_glam.runs.config.pretrain import PretrainConfig
+from torchrl_glam.runs.config.viewing import EvaluateConfig
 from torchrl_glam.runs.environments import import_env, make_env
 from torchrl_glam.text import describe_env
 
@@ -136,12 +137,6 @@ def test_larger_models_learn_as_in_the_paper(name, recipe):
     larger.check()
 
 
-def test_both_quickstarts_play_and_measure_the_same():
-    keys = ("num_envs", "env_class", "env", "eval_splits", "language_model", "eval_episodes")
-    sac, ppo = (asdict(load("quickstart", recipe=recipe)) for recipe in RECIPES)
-    assert {key: sac[key] for key in keys} == {key: ppo[key] for key in keys}
-
-
 @pytest.mark.parametrize("word", ["true", "false", "auto"])
 def test_truth_values_of_the_command_line_are_words(word):
     for recipe in ("sac_glam", "pretrain"):
@@ -195,28 +190,26 @@ def test_what_does_not_fit_the_environment_is_named(settings, unknown, message):
 
 BAD_OF = {}
 BAD_OF[SACGLAMConfig] = [
-    ("hindsight_ratio", -0.1, r"hindsight_ratio \(-0.1\) must be in \[0, 1\]"),
-    ("gamma", 1.1, r"gamma \(1.1\) must be in \[0, 1\]"),
     ("munchausen", 1.0, r"munchausen \(1.0\) must be in \[0, 1\)"),
     ("tau", 0.0, r"tau \(0.0\) must be in \(0, 1\]"),
-    ("tau", float("nan"), r"tau \(nan\) must be in"),
     ("lr_end", 2.0, r"lr_end \(2.0\) must be in \[0, 1\]"),
     ("exploration", 1.1, r"exploration \(1.1\) must be in \[0, 1\]"),
     ("seed", 2**32, r"seed \(4294967296\) must be in"),
     ("lora_rank", 0, r"lora_rank \(0\) must be at least 1"),
     ("max_grad_norm", float("nan"), r"max_grad_norm \(nan\) must be above 0; inf for no"),
     ("autocast", "maybe", r"autocast \(maybe\) must be one of"),
-    ("separate_optimizers", 2, r"separate_optimizers \(2\) must be true or false"),
     ("gradient_checkpointing", 2, r"gradient_checkpointing \(2\) must be true or false"),
+    ("critic_hidden_sizes", [16, -1], r"critic_hidden_sizes \(\[16, -1\]\) must be at most 64"),
+    ("loggers", ["csv", "log"], r"loggers \(\['csv', 'log'\]\) must be some of"),
+    ("output", " ", r"output \( \) must not be empty"),
+    ("capacity", 10**13, r"capacity \(10000000000000\) must be in \[1, 1e\+09\]"),
     ("eval_episodes", 0, r"eval_episodes \(0\) must be in \[1, 1e\+06\]"),
     ("eval_every", -8, r"eval_every \(-8\) must be at least 0"),
-    ("alpha_init", 0.0, r"alpha_init \(0.0\) must be above 0|be above 0"),
     ("target_entropy", -1.0, r"target_entropy \(-1.0\) must be at least 0"),
     ("alpha_end", 0.0, r"alpha_end \(0.0\) must be above 0 and finite"),
     ("eval_splits", {"test": {}}, r"eval_splits \({'test': {}}\) must have a key train"),
     ("action_length", 0, r"action_length \(0\) must be in \[1, 1e\+06\]"),
     ("n_step", 0, r"n_step \(0\) must be at least 1"),
-    ("warmup_updates", -1, r"warmup_updates \(-1\) must be at least 0"),
     ("warmup_updates", 10**6, r"warmup_updates \(1000000\) must be at most the 1600 updates"),
     ("capacity", 100, r"capacity \(100\) must be at least batch_size \(128\)"),
     ("update_every", 33, r"update_every \(33\) must be a multiple of num_envs \(32\)"),
@@ -233,16 +226,12 @@ BAD_OF[PPOGLAMConfig] = [
     ("objective", "trpo", r"objective \(trpo\) must be one of \('clip', 'kl'\)"),
     ("hindsight", "some", r"hindsight \(some\) must be one of \('none', 'all', 'aligned'\)"),
     ("clip_center", "zero", r"clip_center \(zero\) must be one of \('one', 'behaviour'\)"),
-    ("clip_center", "behaviour", r"clip_center \(behaviour\) must be one when hindsight is"),
     ("clip_epsilon", 1.0, r"clip_epsilon \(1.0\) must be in \(0, 1\)"),
     ("kl_target", 0.0, r"kl_target \(0.0\) must be above 0 and finite"),
-    ("kl_coeff", -1.0, r"kl_coeff \(-1.0\) must be at least 0"),
     ("critic_coeff", float("inf"), r"critic_coeff \(inf\) must be .* finite"),
-    ("entropy_coeff", float("nan"), r"entropy_coeff \(nan\) must be at least 0"),
     ("lmbda", 1.1, r"lmbda \(1.1\) must be in \[0, 1\]"),
     ("num_epochs", 0, r"num_epochs \(0\) must be at least 1"),
     ("batch_size", 4096, r"batch_size \(4096\) must be at most update_every \("),
-    ("lr_trunk", -1.0, r"lr_trunk \(-1.0\) must be"),
 ]
 BAD_OF[SACGLAMRayConfig] = [
     ("goals", "progress", r"goals \(progress\) must be uniform: collectors end"),
@@ -251,9 +240,28 @@ BAD_OF[SACGLAMRayConfig] = [
     ("num_collectors", 0, r"num_collectors \(0\) must be at least 1"),
     ("max_policy_lag", 3, r"max_policy_lag \(3\) must be at least num_collectors times"),
     ("collector_cpus", 0.0, r"collector_cpus \(0.0\) must be above 0"),
-    ("collector_gpus", 1.5, r"collector_gpus \(1.5\) must be at most 1, or a whole number"),
     ("collector_timeout", float("nan"), r"collector_timeout \(nan\) must be above 0"),
     ("ray_address", " ", r"ray_address \( \) must not be empty"),
+]
+BAD_OF[PretrainConfig] = [
+    ("exercises", "plans", r"exercises \(plans\) must be one of \('game', 'playground'\)"),
+    ("batch_size", 10**10, r"batch_size \(10000000000\) must be in \[1, 1e\+06\]"),
+    ("num_steps", 10**10, r"num_steps \(10000000000\) must be in \[1, 1e\+08\]"),
+    ("questions", 9, r"questions \(9\) must be in \[1, 5\]"),
+    ("imitate_steps", 127, r"imitate_steps \(127\) must be 0, or at least a batch \(128\)"),
+    ("lr_embeddings", float("nan"), r"lr_embeddings \(nan\) must be above 0"),
+    ("max_grad_norm", 0.0, r"max_grad_norm \(0.0\) must be above 0"),
+    ("decay", 0.0, r"decay \(0.0\) must be in \(0, 1\]"),
+    ("num_layers", 10**8, r"num_layers \(100000000\) must be in \[1, 1000\]"),
+    ("d_model", 10**8, r"d_model \(100000000\), d_ff \(128\), num_layers \(3\), num_de.* weights"),
+    ("seed", -1, r"seed \(-1\) must be in"),
+]
+BAD_OF[EvaluateConfig] = [
+    ("max_tokens_per_pass", 0, r"max_tokens_per_pass \(0\) must be at least 1"),
+    ("episodes", 10**10, r"episodes \(10000000000\) must be in"),
+    ("long_texts", "middle", r"long_texts \(middle\) must be one of"),
+    ("splits", [], r"splits \(\[\]\) must have at least one entry"),
+    ("agent", [["a"]], r"agent \(\[\['a'\]\]\) must be a folder, or a list"),
 ]
 BAD = [(kind, *row) for kind, rows in BAD_OF.items() for row in rows]
 
@@ -325,9 +333,3 @@ def test_keys_of_a_game_are_arguments(file):
     }
     for given in (config["env"], *config["eval_splits"].values()):
         assert given.keys() <= taken - {"num_envs", "seed", "device"}
-
-
-def test_every_game_has_a_configuration():
-    names = ["alfworld", "babyai", "babyai_text", "jericho", "scienceworld"]
-    names += ["textworld", "textworld_express"]
-    assert [file.stem for file in GAMES] == names
