@@ -6,7 +6,6 @@ process is torchrun's agent, and "rank <r> is process <id>" stands in the log.
 
 import multiprocessing
 import os
-import resource
 import runpy
 import sys
 import uuid
@@ -40,9 +39,9 @@ class Recipe:
     def __init__(self, name: str) -> None:
         self._path = str(RECIPES / name)
 
-    def start(self, *overrides, log, file_size=None, ranks=None, card=False) -> int:
+    def start(self, *overrides, log, ranks=None, card=False) -> int:
         """Begins a run and returns its process id; see the module."""
-        given = (self._path, [*map(str, overrides)], log, file_size, ranks, card)
+        given = (self._path, [*map(str, overrides)], log, ranks, card)
         self._process = forks().Process(target=_run, args=given)
         self._process.start()
         return self._process.pid
@@ -62,13 +61,11 @@ class Recipe:
         assert self.run(*overrides, log=log, **how) == 0, Path(log).read_text()
 
 
-def _run(recipe, overrides, log, file_size, ranks, card) -> None:
+def _run(recipe, overrides, log, ranks, card) -> None:
     with open(log, "w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     multiprocessing.set_start_method("fork", force=True)  # of the processes of environments
-    if file_size is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_size,) * 2)
     if ranks is not None:
         _launch(recipe, overrides, ranks)
     else:

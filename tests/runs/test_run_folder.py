@@ -38,16 +38,12 @@ def test_another_run_in_the_folder_is_refused_until_the_first_is_killed(tmp_path
     claim(run, resume=True)
 
 
-def test_a_run_that_saved_nothing_leaves_nothing(tmp_path):
-    with claimed(tmp_path / "runs" / "sac" / "run", resume=False):
-        assert (tmp_path / "runs" / "sac" / "run").is_dir()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_folders_that_were_there_before_stay(tmp_path):
-    (tmp_path / "runs" / "run").mkdir(parents=True)
-    claim(tmp_path / "runs" / "run", resume=False)
-    assert list((tmp_path / "runs" / "run").iterdir()) == []
+def test_a_run_that_saved_nothing_leaves_what_was_there(tmp_path):
+    (tmp_path / "old").mkdir()
+    for run in (tmp_path / "new" / "sac" / "run", tmp_path / "old"):
+        with claimed(run, resume=False):
+            assert run.is_dir()
+    assert [*tmp_path.rglob("*")] == [tmp_path / "old"]
 
 
 @pytest.mark.parametrize(
