@@ -183,19 +183,6 @@ def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(recipe, tmp_path):
     assert list((run / "checkpoints").glob("step-*"))
 
 
-@of_sac
-def test_every_option_of_the_language_model_at_once(recipe, tmp_path):
-    """The critic reads the action in the encoder's input."""
-    options = ["critic_input=encoded-action", "lora_rank=2", "normalisation=token_mean"]
-    options += ["gradient_checkpointing=true", "eval_every=0", "checkpoint_every=0"]
-    options += ["eval_episodes=2", "total_steps=104", "log_every=104", "num_updates=1"]
-    options += ["warmup_updates=1", f"output={tmp_path / 'run'}"]
-    recipe.succeed(*recipe.small, *options, log=tmp_path / "log")
-    last = metrics(tmp_path / "run")[-1]
-    assert int(last["updates"]) > 0 and float(last["grad_norm/critic"]) > 0
-    assert (tmp_path / "run" / "model" / "adapter_config.json").exists()
-
-
 def play_corridor(recipe, tmp_path, *overrides):
     """A run on a game that is not Playground-Text; nothing but ``env=module:Name`` changes."""
     total = "total_steps=120" if recipe.name == "sac_glam" else "total_steps=64"
@@ -251,12 +238,9 @@ def test_what_a_run_stored_can_be_learned_from_again(recipe, unbroken, succeeds,
     (tmp_path / "ppo").mkdir()
     (tmp_path / "ppo" / "config.yaml").write_text("{objective: clip}")
     assert "is of ppo_glam.py, which stores" in refused("offline_sac", "ppo", "--out=on")
-    for key, message in (
-        ("n_step=1", "n_step (1) must stay what it was (3)"),
-        ("gamma=0.9", "gamma (0.9) must stay what it was (0.7)"),  # in returns of three steps
-    ):
-        assert message in refused("offline_sac", stored, key, "--out=other")
-    assert not (tmp_path / "other").exists()
+    last = refused("offline_sac", stored, "gamma=0.9", "--out=on")
+    assert "gamma (0.9) must stay what it was (0.7)" in last  # in returns of three steps
+    assert not (tmp_path / "on").exists()
 
 
 @pytest.mark.hostile

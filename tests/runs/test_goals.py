@@ -18,7 +18,6 @@ from torchrl_glam.runs.config import RecipeConfig, SACGLAMConfig
 from torchrl_glam.runs.config.base import GOALS as WAYS
 from torchrl_glam.runs.environments import make_eval_envs, make_reference_env
 from torchrl_glam.runs.goals import PursuedGoals
-from torchrl_glam.runs.setting import Setting
 from torchrl_glam.text import TokenizeText, describe_env, token_lengths
 
 SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
@@ -33,21 +32,16 @@ def made(language, *args, **kwargs):
     return PursuedGoals(configured(*args, **kwargs), language.tokenizer, language.trunk)
 
 
-def training_env(language, config):
-    setting = Setting(config)
-    setting.settle(torch.device("cpu"), config.seed)
-    chosen = PursuedGoals(config, language.tokenizer, language.trunk)
-    return setting.make_envs(language.tokenizer, chosen), chosen
-
-
 def played(env, steps=40, policy=None):
     torch.manual_seed(0)
     return env.rollout(steps, policy, break_when_any_done=False)
 
 
 @pytest.mark.parametrize("impossible", [0.0, 0.8])
-def test_uniform_goals_are_those_that_the_environment_draws_alone(language, impossible):
-    env, chosen = training_env(language, configured("uniform", impossible, seed=3))
+def test_uniform_goals_are_those_that_the_environment_draws_alone(
+    training_env, language, impossible
+):
+    env, chosen = training_env(configured("uniform", impossible, seed=3))
     alone = PlaygroundTextEnv(4, **SIMPLE, impossible=impossible, seed=3)
     tokens = TokenizeText(language.tokenizer, **token_lengths(alone, language.tokenizer))
     steps, expected = played(env), played(TransformedEnv(alone, tokens))
@@ -106,8 +100,8 @@ def test_predictions_are_made_from_a_first_state_of_every_goal(language, monkeyp
     assert len(states[:419]["observation_tokens"].unique(dim=0)) > 400  # scenes of their own
 
 
-def test_training_pursues_what_the_sampler_draws(language):
-    env, chosen = training_env(language, configured("progress"))
+def test_training_pursues_what_the_sampler_draws(training_env):
+    env, chosen = training_env(configured("progress"))
     drawn, plain = [], chosen.sampler.sample
     chosen.sampler.sample = lambda n: drawn.append(plain(n)) or drawn[-1]
     steps = played(env)
@@ -183,7 +177,7 @@ def test_evaluations_have_no_impossible_goals_unless_they_are_asked_for(language
     assert config.env["impossible"] == 0.5
 
 
-def test_bad_goals_are_refused_by_name(language):
+def test_bad_goals_are_refused_by_name(training_env):
     for name in WAYS:
         configured(name).check()
     for name in ("learning", "uniform+hindsight"):
@@ -191,10 +185,10 @@ def test_bad_goals_are_refused_by_name(language):
             configured(name).check()
     given = SACGLAMConfig(env={**SIMPLE, "goal_sampler": "progress"})
     with pytest.raises(ValueError, match=r"env.goal_sampler cannot be given"):
-        training_env(language, given)
+        training_env(given)
     config = SACGLAMConfig(goals="progress", sampling="ratio+prior")
     with pytest.raises(ValueError, match=r"sampling \(ratio\+prior\) must be uniform, ratio or"):
-        training_env(language, config)
+        training_env(config)
 
 
 def table_of_floors(goal_sampler=None):
@@ -204,10 +198,10 @@ def table_of_floors(goal_sampler=None):
 
 
 @pytest.mark.parametrize("goals", ["kind_progress+hindsight", "learned_progress"])
-def test_single_instances_of_another_game_share_a_sampler(language, goals):
+def test_single_instances_of_another_game_share_a_sampler(training_env, goals):
     config = configured(goals, 0.0, env_class=f"{__name__}:table_of_floors", eval_episodes=2)
     config.env, config.eval_splits = {}, {"train": {}}
-    env, chosen = training_env(language, config)
+    env, chosen = training_env(config)
     chosen.sampler.sample = lambda n: torch.full((n,), 3)
     first = TensorDictModule(lambda mask: mask.byte().argmax(-1), ["action_mask"], ["action"])
     steps = played(env, 12, first)
@@ -253,10 +247,10 @@ def test_an_environment_that_cannot_be_chosen_for_is_named(language, goals, lack
 
 
 @pytest.mark.parametrize("goals", ["uniform", "progress", "kind_progress"])
-def test_goals_are_exchanged_in_the_middle_of_a_run(language, goals):
+def test_goals_are_exchanged_in_the_middle_of_a_run(training_env, goals):
     """Of 64 steps, after 32; a resumed run knows where it is."""
     config = configured(goals, 0.0, goal_words=["red", "blue|green"], total_steps=64)
-    env, chosen = training_env(language, config)
+    env, chosen = training_env(config)
 
     def words():
         texts = [chosen.sampler.goal_texts[i] for i in chosen.sampler.sample(60)]
@@ -267,7 +261,7 @@ def test_goals_are_exchanged_in_the_middle_of_a_run(language, goals):
     assert words() == {"red"}
     chosen.update(steps[:, :1])
     assert words() == {"blue", "green"}
-    state, chosen = chosen.state_dict(), training_env(language, config)[1]
+    state, chosen = chosen.state_dict(), training_env(config)[1]
     assert words() == {"red"}
     chosen.load_state_dict(state)
     assert words() == {"blue", "green"}

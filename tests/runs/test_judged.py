@@ -7,20 +7,20 @@ from tensordict.nn import TensorDictModule
 
 from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.runs.config import PPOGLAMConfig, RecipeConfig, SACGLAMConfig
-from torchrl_glam.runs.goals import PursuedGoals
-from torchrl_glam.runs.setting import Setting
 
 SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
 
 
-def made(language, kind=SACGLAMConfig, **settings):
-    given = {"num_envs": 4, "env": SIMPLE, "hindsight_by": "judge", **settings}
-    config = kind(**given)
-    config.check()
-    setting = Setting(config)
-    setting.settle(torch.device("cpu"), 0)
-    goals = PursuedGoals(config, language.tokenizer, language.trunk)
-    return setting.make_envs(language.tokenizer, goals), goals
+@pytest.fixture
+def made(training_env):
+    def make(**settings):
+        config = SACGLAMConfig(
+            **{"num_envs": 4, "env": SIMPLE, "hindsight_by": "judge", **settings}
+        )
+        config.check()
+        return training_env(config)
+
+    return make
 
 
 def played(env, steps=12, policy=None):
@@ -48,9 +48,9 @@ class Says:
         return self.odds.expand(len(words), -1)
 
 
-def test_goals_are_written_as_a_partner_writes_them(language):
+def test_goals_are_written_as_a_partner_writes_them(made):
     """Once an episode and never the one pursued, with tokens and kinds; texts are gone."""
-    env, goals = made(language)
+    env, goals = made()
     space, steps = PlaygroundTextEnv(1, **SIMPLE).goals, played(env)
     pursued = steps["goal_id"].flatten().tolist()
     tokens = dict(zip(pursued, steps["goal_tokens"].flatten(0, 1).tolist(), strict=True))
@@ -79,8 +79,8 @@ def test_goals_are_written_as_a_partner_writes_them(language):
     assert not {"observation", "actions"} & {*steps.keys(), *after.keys()}
 
 
-def test_the_judge_reads_what_was_played_and_learns_from_rewards_alone(language):
-    env, goals = made(language)
+def test_the_judge_reads_what_was_played_and_learns_from_rewards_alone(made):
+    env, goals = made()
     steps, told = played(env, 6), []
     goals.judge.judge.learn = lambda *given: told.append(given)
     before, action = steps["observation"], steps["action"][..., None, None]
@@ -101,9 +101,9 @@ def test_the_judge_reads_what_was_played_and_learns_from_rewards_alone(language)
         assert torch.equal(labels, reached[:, t % 6])
 
 
-def test_it_is_compared_with_the_partner(language):
+def test_it_is_compared_with_the_partner(made):
     """Of three goals named two are right; the partner named four."""
-    env, goals = made(language)
+    env, goals = made()
     steps = played(env, 1)
     ids = torch.full((4, 1, steps["next", "hindsight", "goal_id"].shape[-1]), -1)
     ids[0, 0, :3], ids[1, 0, 0] = torch.tensor([7, 8, 9]), 6
@@ -116,8 +116,8 @@ def test_it_is_compared_with_the_partner(language):
     assert goals.measure(None) == {}
 
 
-def test_of_goals_with_equal_texts_the_first_is_named(language):
-    _, goals = made(language, env={**SIMPLE, "impossible": 0.5})
+def test_of_goals_with_equal_texts_the_first_is_named(made):
+    _, goals = made(env={**SIMPLE, "impossible": 0.5})
     table = PlaygroundTextEnv(1, **SIMPLE, impossible=0.5).goals.texts
     assert goals.judge._told.sum(1).tolist() == [len(table) - len(set(table))] * 4
     assert not goals.judge._told[:, : len(set(table))].any()
@@ -129,17 +129,17 @@ def untaught(goal_sampler=None):
     return stairs.make_chosen(None, goal_sampler=goal_sampler, **given)
 
 
-def test_a_game_without_a_partner(language):
+def test_a_game_without_a_partner(made):
     splits = {"env": {}, "eval_splits": {"train": {}}}
     where = {"env_class": f"{__name__}:untaught", "sampling": "uniform", **splits}
-    env, goals = made(language, **where)
+    env, goals = made(**where)
     first = TensorDictModule(lambda mask: mask.byte().argmax(-1), ["action_mask"], ["action"])
     after = goals.judge(played(env, 12, first))["next", "hindsight"]
     assert after["goal_id"].shape == (4, 12, 4) and (after["goal_id"] < 4).all()
     assert torch.equal(after["goal_id"] >= 0, after["kind"] == 0)
     assert goals.measure(None) == {}
     with pytest.raises(ValueError, match=r"hindsight \(true\) needs an environment that names"):
-        made(language, **{**where, "hindsight_by": "partner"})
+        made(**{**where, "hindsight_by": "partner"})
 
 
 class NoTable(PlaygroundTextEnv):
@@ -147,9 +147,9 @@ class NoTable(PlaygroundTextEnv):
     goal_kind_ids = property(lambda _: None, lambda *_: None)
 
 
-def test_bad_settings_are_named(language):
+def test_bad_settings_are_named(made):
     with pytest.raises(ValueError, match=r"hindsight_by \(judge\) needs .* a table of goals"):
-        made(language, env_class=f"{__name__}:NoTable")
+        made(env_class=f"{__name__}:NoTable")
     judge, alone = {"hindsight_by": "judge"}, r"hindsight_by \(judge\) must be partner without hi"
     aligned = PPOGLAMConfig(hindsight="aligned", imagined=9, **judge)
     for config, message in (
@@ -164,9 +164,9 @@ def test_bad_settings_are_named(language):
             config.check()
 
 
-def test_imagined_goals_are_pursued_and_judged_and_taught_to_nobody(language):
+def test_imagined_goals_are_pursued_and_judged_and_taught_to_nobody(made, language):
     """Behind the environment's 182 goals; the judge learns from the others' rewards."""
-    env, goals = made(language, imagined=300)
+    env, goals = made(imagined=300)
     table = goals.sampler.goal_texts
     known = PlaygroundTextEnv(1, **SIMPLE).goals
     assert table[:182] == known.texts and len(table) > 182 and len(set(table)) == len(table)

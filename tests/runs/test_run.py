@@ -35,11 +35,18 @@ SMALL = {
 }
 
 
-def train(tmp_path, look=lambda run, agent: None, fail=None, **settings):
-    """A short run of SAC; ``look`` sees it after every round, ``fail`` may raise in an update."""
+def configured(tmp_path, **settings):
     config = SACGLAMConfig(output=str(tmp_path / "run"), **{**SMALL, **settings})
     config.check()
-    with Run(config, "test") as run:
+    return config
+
+
+def train(
+    tmp_path, look=lambda run, agent: None, fail=None, finish=False, resumable=True, **settings
+):
+    """A short run of SAC; ``look`` sees it after every round, ``fail`` may raise in an update."""
+    config = configured(tmp_path, **settings)
+    with Run(config, "test", resumable=resumable) as run:
         agent = sac_glam.make_agent(run, config)
         if fail is not None:
             plain = agent.optimizer.step
@@ -52,6 +59,8 @@ def train(tmp_path, look=lambda run, agent: None, fail=None, **settings):
             if len(buffer) >= config.batch_size:
                 sac_glam.learn(run, agent, buffer)
             look(run, agent)
+        if finish:
+            run.finish(agent.model, None)
     return agent
 
 
@@ -122,10 +131,8 @@ def test_a_logger_ends_with_its_run_and_is_told_how(tmp_path, monkeypatch):
 
 
 def test_a_run_closes_its_environments_at_its_end_and_after_an_error(tmp_path, monkeypatch):
-    closed, settings = [], {**SMALL, "goals": "learned_progress"}
+    closed, config = [], configured(tmp_path, goals="learned_progress")
     monkeypatch.setattr(PlaygroundTextEnv, "close", lambda env, **_: closed.append(env))
-    config = SACGLAMConfig(output=str(tmp_path / "run"), **settings)
-    config.check()
     with pytest.raises(LookupError), Run(config, "test") as run:
         agent = sac_glam.make_agent(run, config)
         run.keeps(**agent.kept, goals=agent.goals)
@@ -169,6 +176,7 @@ ARRIVALS = {
     "max_tokens_per_pass": (512, lambda a, b: a.trunk.max_tokens_per_pass),
     "normalisation": ("token_mean", lambda a, b: a.trunk.normalisation),
     "lora_rank": (2, lambda a, b: a.model.peft_config["default"].r),
+    "gradient_checkpointing": (True, lambda a, b: a.model.is_gradient_checkpointing),
 }
 
 
@@ -178,9 +186,7 @@ def rate(agent, group):
 
 @pytest.mark.slow
 def test_every_setting_arrives_at_its_component(tmp_path):
-    settings = {key: value for key, (value, _) in ARRIVALS.items()}
-    config = SACGLAMConfig(output=str(tmp_path / "run"), **{**SMALL, **settings})
-    config.check()
+    config = configured(tmp_path, **{key: value for key, (value, _) in ARRIVALS.items()})
     with Run(config, "test") as run:
         agent = sac_glam.make_agent(run, config)
         buffer = sac_glam.make_buffer(config, run.game)
@@ -212,24 +218,6 @@ def test_an_error_in_an_update_is_followed_by_a_checkpoint(error, saved, message
     assert not (tmp_path / "run" / "run.lock").exists()
 
 
-def spoil_round(number, monkeypatch, spoil):
-    """Has a round of the process, counted from 1, begin with what ``spoil`` makes of its steps."""
-    plain, rounds = Progress.begin_round, itertools.count(1)
-
-    def begin(progress, steps):
-        return plain(progress, spoil(steps) if next(rounds) == number else steps)
-
-    monkeypatch.setattr(Progress, "begin_round", begin)
-
-
-def test_an_error_of_the_environment_is_not_saved_after(tmp_path, monkeypatch):
-    """The steps of that round would be missing."""
-    spoil_round(6, monkeypatch, mock.Mock(side_effect=RuntimeError("the environment fell over")))
-    with pytest.raises(RuntimeError, match="fell over"):
-        train(tmp_path)
-    assert checkpoints(tmp_path) == []
-
-
 def test_a_refused_resume_leaves_the_record_of_the_divergence(tmp_path):
     with pytest.raises(FloatingPointError):
         train(tmp_path, fail=mock.Mock(side_effect=FloatingPointError), total_steps=16)
@@ -257,15 +245,11 @@ def test_an_error_in_the_last_evaluation_is_made_up_for(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("resumable", [True, False])
 def test_a_stop_is_told_where_hydra_is_not_used(tmp_path, resumable, caplog):
-    config = SACGLAMConfig(output=str(tmp_path / "run"), **SMALL)
-    config.check()
+    def stop(run, agent):
+        signal.raise_signal(signal.SIGTERM)
+
     caplog.set_level("INFO")
-    with Run(config, "test", resumable=resumable) as run:
-        agent = sac_glam.make_agent(run, config)
-        run.keeps(loss=agent.loss, optimizer=agent.optimizer)
-        for _ in run.rounds(run.collect(agent.env, agent.policy), agent.policy):
-            signal.raise_signal(signal.SIGTERM)
-        run.finish(agent.model, None)
+    train(tmp_path, stop, finish=True, resumable=resumable)
     advice = f"; resume with: resume={tmp_path / 'run'}" if resumable else ""
     assert f"Stopped at step 8{advice}\n" in caplog.text + "\n"
     assert len(checkpoints(tmp_path)) == resumable
@@ -274,11 +258,6 @@ def test_a_stop_is_told_where_hydra_is_not_used(tmp_path, resumable, caplog):
 def test_what_may_change_on_resume_are_keys_of_the_configuration():
     for config in (SACGLAMConfig(), PPOGLAMConfig()):
         assert set(config.may_change) < set(asdict(config))
-
-
-def finish_at(step):
-    """Ends a run, as a recipe does after its last round, at this step."""
-    return lambda run, _: run.finish(None, None) if run.counters["steps"] == step else None
 
 
 def test_a_signal_while_the_results_are_saved_ends_the_sweep_after(tmp_path, monkeypatch, caplog):
@@ -290,13 +269,13 @@ def test_a_signal_while_the_results_are_saved_ends_the_sweep_after(tmp_path, mon
         ended.append("saved")
 
     monkeypatch.setattr(run_module, "save_results", saved)
-    train(tmp_path, finish_at(64))
+    train(tmp_path, finish=True)
     assert ended == ["saved", "sweep"] and "No update" not in caplog.text
 
 
 def test_a_run_without_an_update_is_told(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(run_module, "save_results", lambda *_: None)
-    train(tmp_path, finish_at(16), total_steps=16, batch_size=200)
+    train(tmp_path, finish=True, total_steps=16, batch_size=200)
     assert "never held batch_size (200) transitions: lower it, or raise total" in caplog.text
 
 
@@ -314,13 +293,19 @@ def test_rewards_that_are_not_finite_are_refused(value):
 
 
 def test_a_run_goes_on_after_its_environment_was_mended(tmp_path, monkeypatch):
-    """A faulty reward is no divergence, which would be passed over by a sweep."""
-    nan = torch.zeros(4, 2, 1)
-    nan[0, 0] = float("nan")
-    spoil_round(5, monkeypatch, lambda steps: steps.set(("next", "reward"), nan))
+    """A faulty reward is no divergence, which a sweep would pass over, and nothing is saved."""
+    plain, rounds = Progress.begin_round, itertools.count(1)
+
+    def begin(progress, steps):
+        if next(rounds) == 4:
+            steps = steps.set(("next", "reward"), torch.full((4, 2, 1), float("nan")))
+        return plain(progress, steps)
+
+    monkeypatch.setattr(Progress, "begin_round", begin)
     with pytest.raises(ValueError, match="mend the environment"):
         train(tmp_path, checkpoint_every=16)
     assert not (tmp_path / "run" / "diverged.txt").exists()
+    assert checkpoints(tmp_path) == ["step-000000000016"]
     train(tmp_path, resume=str(tmp_path / "run"), checkpoint_every=16)
     assert read_csv(tmp_path / "run" / "metrics.csv")[-1]["step"] == "64"
 
