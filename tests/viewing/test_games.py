@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import shutil
 
 import pytest
 from results.tables import markdown
@@ -41,7 +43,7 @@ def test_a_game_has_a_row_for_chance_the_model_and_each_arm():
 
 
 def test_a_game_without_new_games_has_none():
-    [run] = [a_run((0, 0, 0.3, math.nan), (8, 1, 0.6, math.nan))]
+    run = a_run((0, 0, 0.3, math.nan), (8, 1, 0.6, math.nan))
     rows = game_rows({"sac": [run]}, {"train/random_success": 0.25, "steps_of_play": 8})
     assert all(math.isnan(row["new"]) for row in rows)
 
@@ -72,43 +74,47 @@ def test_cells_that_are_not_known_are_dashes():
     ]
 
 
-def a_folder(path, ends, **settings):
-    model = f"games/{path.parts[-3]}/model/{path.name}"
-    write_run(path, ends, seed=int(path.name), language_model=model, **settings)
+def a_game(folder, *runs, **settings):
+    """Runs of one arm, each with the success that it measured, and their models."""
+    for seed, ends in enumerate(runs):
+        model, own = folder / "model" / str(seed), {"seed": seed, **settings}
+        write_run(folder / "lr0.1" / str(seed), ends, language_model=str(model), **own)
+        model.mkdir(parents=True)
+        (model / "report.json").write_text(json.dumps({**REPORT, "settings": {"seed": seed}}))
 
 
-def test_the_table_names_what_a_game_has_of_its_own(tmp_path, succeeds, refused):
+@pytest.mark.hostile
+def test_the_table_names_what_a_game_has_of_its_own_and_reads_no_pipe(tmp_path, succeeds, refused):
     for game, gamma in (("chess", 0.9), ("go", 0.9), ("hanoi", 0.95)):
-        env = {"env_class": f"games:{game}"}
-        for seed in (0, 1):
-            a_folder(tmp_path / "games" / game / "sac" / str(seed), [0.2, 0.6], gamma=gamma, **env)
-            model = tmp_path / "games" / game / "model" / str(seed)
-            model.mkdir(parents=True)
-            report = {**REPORT, "settings": {"seed": seed, "lr": 1.0 + (game == "go"), **env}}
-            (model / "report.json").write_text(json.dumps(report))
+        a_game(tmp_path / "games" / game, *[[0.2, 0.6]] * 2, gamma=gamma, env_class=f"its:{game}")
+    for seed in "01":
+        report = tmp_path / "games" / "go" / "model" / seed / "report.json"
+        report.write_text(json.dumps({**REPORT, "settings": {"seed": int(seed), "lr": 2.0}}))
     said = succeeds("compare", "--out", "out", "games")
     assert (tmp_path / "out" / "games.md").read_text() in said
-    assert "| chess | sac | 2 | 0.600 (0.600 to 0.600) | 0.300 (0.300 to 0.300) | 100 | 1 |" in said
-    rows = [row for row in read_csv(tmp_path / "out" / "games.csv") if row["agent"] == "sac"]
+    row = "| chess | lr0.1 | 2 | 0.600 (0.600 to 0.600) | 0.300 (0.300 to 0.300) | 100 | 1 |"
+    assert row in said
+    rows = [row for row in read_csv(tmp_path / "out" / "games.csv") if row["agent"] == "lr0.1"]
     assert [row["changed"] for row in rows] == ["", "lr=2.0", "gamma=0.95"]
-    (tmp_path / "games" / "chess" / "model" / "0" / "report.json").write_text("[]")
-    last = refused("compare", "--out", "other", "games")
-    assert "chess/model/0/report.json' is no report of pretrain.py" in last
-    (tmp_path / "games" / "chess" / "model" / "0" / "report.json").unlink()
-    (tmp_path / "games" / "chess" / "model" / "1" / "report.json").unlink()
+    report = tmp_path / "games" / "chess" / "model" / "0" / "report.json"
+    for text, message in (
+        ("[]", "chess/model/0/report.json' is no report of pretrain.py"),
+        ("[" * 100_000, "nested too deeply"),
+    ):
+        report.write_text(text)
+        assert message in refused("compare", "--out", "other", "games")
+    report.unlink()
+    os.mkfifo(report)
+    assert "is a pipe" in refused("compare", "--out", "other", "games")
+    shutil.rmtree(report.parents[1])
     last = refused("compare", "--out", "other", "games")
     assert "chess' has no model/<seed>/report.json, which pretrain.py writes" in last
     assert not (tmp_path / "other").exists()
 
 
 def test_a_run_that_diverged_counts_as_a_failure_on_new_games_too(tmp_path, succeeds):
-    settings = {"total_steps": 200, "gamma": 0.9}
-    for seed, ends in enumerate(([0.2, 0.6, 0.8], [0.2, 0.6])):
-        a_folder(tmp_path / "games" / "chess" / "sac" / str(seed), ends, **settings)
-    (tmp_path / "games" / "chess" / "sac" / "1" / "diverged.txt").write_text("loss is nan")
-    model = tmp_path / "games" / "chess" / "model" / "0"
-    model.mkdir(parents=True)
-    (model / "report.json").write_text(json.dumps({**REPORT, "settings": {}}))
+    a_game(tmp_path / "games" / "chess", [0.2, 0.6, 0.8], [0.2, 0.6], total_steps=200)
+    (tmp_path / "games" / "chess" / "lr0.1" / "1" / "diverged.txt").write_text("loss is nan")
     succeeds("compare", "--out", "out", "games")
     *_, row = read_csv(tmp_path / "out" / "games.csv")
     assert float(row["success"]) == pytest.approx(0.8 / 2)

@@ -76,6 +76,10 @@ def test_charts_have_the_lines_that_belong_together():
     assert found["Actions on a shortest plan, states of a plan"].lines[0].y == [0.5, 0.5]
     assert found["Entropy coefficient"].log and not found["Entropy"].log
     assert found["Entropy"].references == {}
+    [time] = found["Where time went"].lines  # 4 s of the first 10, then 5 s of the 20 after them
+    assert (time.label, time.x, time.y) == ("update", [800, 1600], [0.4, 0.25])
+    [newest] = found["Calibration"].lines  # return by Q
+    assert (newest.x, newest.y, newest.label) == ([0.25, 0.75], [0.0, 1.0], "step 1,600")
 
 
 def test_the_page_shows_which_kinds_were_pursued_and_what_was_predicted_of_them():
@@ -96,17 +100,6 @@ def test_a_goal_kind_has_one_style_wherever_it_occurs():
     assert len(styles) == 3 and len(set(styles.values())) == 2
     grow = {style for (_, label), style in styles.items() if label == "grow"}
     assert len(grow) == 1
-
-
-def test_where_time_went_is_a_share_of_the_time_between_rows():
-    """4 s of the first 10, then 5 s of the 20 that followed."""
-    [line] = charts()["Where time went"].lines
-    assert (line.label, line.x, line.y) == ("update", [800, 1600], [0.4, 0.25])
-
-
-def test_calibration_is_return_by_q_in_the_newest_evaluation():
-    [line] = charts()["Calibration"].lines
-    assert (line.x, line.y, line.label) == ([0.25, 0.75], [0.0, 1.0], "step 1,600")
 
 
 def test_points_lie_where_they_belong():
