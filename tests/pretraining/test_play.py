@@ -30,16 +30,13 @@ def test_every_step_is_told_as_the_game_plays_it(moves):
     assert {move.action for move in moves} == set(WAYS)
 
 
-def test_the_seed_makes_the_play_and_leaves_the_global_generator():
+def test_the_seed_makes_the_play_of_some_steps_and_leaves_the_global_generator():
     torch.manual_seed(0)
     before = torch.random.get_rng_state()
     first = record_play(Corridor(2), 20, seed=3)
     assert torch.equal(before, torch.random.get_rng_state())
     assert first == record_play(Corridor(2), 20, seed=3)
     assert first != record_play(Corridor(2), 20, seed=4)
-
-
-def test_no_step_is_refused():
     with pytest.raises(ValueError, match=r"num_steps \(0\) must be at least 1"):
         record_play(Corridor(2), 0)
 

@@ -68,7 +68,6 @@ def test_a_game_without_its_package_names_the_extra(path, package, extra, monkey
     ("path", "message"),
     [
         ("corridor:", r"env_class \(corridor:\) must be module:Name"),
-        ("corridor:Coridor", r"module corridor has no 'Coridor'; the nearest is 'Corridor'"),
         ("corridor:PLACES", r"env \(corridor:PLACES\) must be a torchrl.envs.EnvBase, or a func"),
         ("fractions:Fraction", r"env \(fractions:Fraction\) must be a torchrl.envs.EnvBase"),
     ],

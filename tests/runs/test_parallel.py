@@ -12,21 +12,65 @@ from tensordict import TensorDict
 from torch import nn
 
 from torchrl_glam.objectives import GradientReducer, LostProcessError
-from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
+from torchrl_glam.runs.config import SACGLAMConfig
 from torchrl_glam.runs.processes.ranks import OtherProcessError, Ranks
 from torchrl_glam.runs.processes.rows import minibatches, standardise
 from torchrl_glam.runs.records.statistics import EpisodeStatistics, GoalCoverage
 
-VALUES = [torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[8.0], [16.0]])]
+
+def test_both_hear_the_same():
+    def check(ranks):
+        rank = ranks.rank
+        assert [ranks.any(rank == 1), ranks.any(False)] == [True, False]
+        assert [ranks.all(rank == 1), ranks.all(True)] == [False, True]
+        terms = TensorDict({"loss": torch.tensor(1.0 + rank), "alpha": torch.tensor([0.5])})
+        total = {key: value.item() for key, value in ranks.sum(terms).items()}
+        assert total == {"loss": 3.0, "alpha": 1.0}
+        means = ranks.mean({"share": float(rank), "lag/max": 3.0 + rank})
+        assert means == {"share": 0.5, "lag/max": 4.0}
+        assert ranks.gather(f"of {rank}") == ["of 0", "of 1"]
+
+    run_processes(check)
 
 
-def episodes(rank):
-    """Steps of two environments whose episodes end, the first process's with success."""
-    done = torch.ones(2, 1, dtype=torch.bool)
-    tokens = torch.tensor([[[5]], [[6 + rank]]])
-    named = {"goal_tokens": tokens, "kind": torch.zeros(2, 1, dtype=torch.long)}
-    following = {"done": done, "reward": done * (1.0 - rank), "hindsight": named}
-    return TensorDict({"goal_kind": torch.zeros(2, dtype=torch.long), "next": following}, [2])
+def test_values_of_all_are_standardised_together():
+    values = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[8.0], [16.0]])
+    whole = torch.cat(values)
+    expected = (whole - whole.mean()) / whole.std()
+    found = run_processes(lambda ranks: standardise(values[ranks.rank], ranks))
+    torch.testing.assert_close(torch.cat(found), expected)
+    torch.testing.assert_close(standardise(whole, Ranks()), expected)
+
+
+def test_records_are_handed_over_to_the_first():
+    """Two environments' episodes end on each process, with success on the first."""
+
+    def hand_over(ranks):
+        done, kind = torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, 1, dtype=torch.long)
+        named = {"goal_tokens": torch.tensor([[[5]], [[6 + ranks.rank]]]), "kind": kind}
+        after = {"done": done, "reward": done * (1.0 - ranks.rank), "hindsight": named}
+        records = EpisodeStatistics(["grasp"]), GoalCoverage()
+        for record in records:
+            record.add(TensorDict({"goal_kind": kind.squeeze(1), "next": after}, [2]))
+        ranks.hand_over(*records)
+        return records[0].summary() | records[1].summary()
+
+    first, second = run_processes(hand_over)
+    assert first["episodes"] == 4 and first["success"] == 0.5
+    assert first["goals/named"] == 3  # 5 and 6 of one, 5 and 7 of the other
+    assert first["goals/new_per_1000_steps"] == 750.0
+    assert second["episodes"] == 0 and second["goals/named"] == 0
+
+
+def test_what_fails_on_one_process_fails_on_both():
+    def fail(ranks):
+        with ranks.together():
+            if ranks.rank == 1:
+                raise PermissionError("no such luck")
+
+    first, second = run_processes(lambda ranks: caught(lambda: fail(ranks)))
+    assert first == (OtherProcessError.__name__, "process 1 of 2: PermissionError: no such luck")
+    assert second == ("PermissionError", "no such luck")
 
 
 class Model(nn.Module):
@@ -40,84 +84,23 @@ class Model(nn.Module):
         self.register_buffer("log_alpha", torch.tensor(float(rank)))
 
 
-def agree(ranks):
-    rank, out = ranks.rank, {}
-    out["any"] = [ranks.any(rank == 1), ranks.any(False)]
-    out["all"] = [ranks.all(rank == 1), ranks.all(True)]
-    terms = TensorDict({"loss": torch.tensor(1.0 + rank), "alpha": torch.tensor([0.5])})
-    out["sum"] = {key: value.item() for key, value in ranks.sum(terms).items()}
-    out["mean"] = ranks.mean({"share": float(rank), "lag/max": 3.0 + rank})
-    out["standardise"] = standardise(VALUES[rank], ranks)
-    out["gather"] = ranks.gather(f"of {rank}")
-    statistics, coverage = EpisodeStatistics(["grasp"]), GoalCoverage()
-    for record in (statistics, coverage):
-        record.add(episodes(rank))
-    ranks.hand_over(statistics, coverage)
-    out["records"] = statistics.summary() | coverage.summary()
+def test_all_start_from_the_first_ones_weights_with_random_numbers_of_their_own():
+    def align(ranks):
+        model = Model(ranks.rank)
+        drifted = r"trunk.weight on process 1 \(\[1, 2\] with"
+        with pytest.raises(ValueError, match=drifted):
+            ranks.require_alike(model)
+        ranks.align(model, seed=ranks.rank)
+        aligned = {name: value.flatten().tolist() for name, value in model.state_dict().items()}
+        assert aligned == {"trunk.weight": [1, 1], "trunk.bias": [1], "log_alpha": [0]}
+        drawn = torch.rand(()).item()
+        model.trunk.bias.data.fill_(float(ranks.rank))
+        with pytest.raises(ValueError, match=r"bias on process 1 \(\[1\] with checksum"):
+            ranks.align(model, 0)
+        return drawn
 
-    def fail():
-        with ranks.together():
-            if rank == 1:
-                raise PermissionError("no such luck")
-
-    out["together"] = caught(fail)
-    model = Model(rank)
-    out["drifted"] = caught(lambda: ranks.require_alike(model))
-    ranks.align(model, seed=rank)
-    out["aligned"] = {
-        name: value.item() for name, value in model.state_dict().items() if "w" not in name
-    }
-    out["weight"] = model.trunk.weight.tolist()
-    out["drawn"] = torch.rand(()).item()
-    model.trunk.bias.data.fill_(float(rank))
-    out["frozen"] = caught(lambda: ranks.align(model, 0))
-    return out
-
-
-@pytest.fixture(scope="module")
-def two():
-    return run_processes(agree)
-
-
-def test_both_hear_the_same(two):
-    for heard in two:
-        assert heard["any"] == [True, False]
-        assert heard["all"] == [False, True]
-        assert heard["sum"] == {"loss": 3.0, "alpha": 1.0}
-        assert heard["mean"] == {"share": 0.5, "lag/max": 4.0}
-        assert heard["gather"] == ["of 0", "of 1"]
-
-
-def test_values_of_all_are_standardised_together(two):
-    whole = torch.cat(VALUES)
-    expected = (whole - whole.mean()) / whole.std()
-    torch.testing.assert_close(torch.cat([heard["standardise"] for heard in two]), expected)
-    torch.testing.assert_close(standardise(whole, Ranks()), expected)
-
-
-def test_records_are_handed_over_to_the_first(two):
-    first, second = (heard["records"] for heard in two)
-    assert first["episodes"] == 4 and first["success"] == 0.5
-    assert first["goals/named"] == 3  # 5 and 6 of one, 5 and 7 of the other
-    assert first["goals/new_per_1000_steps"] == 750.0
-    assert second["episodes"] == 0 and second["goals/named"] == 0
-
-
-def test_what_fails_on_one_process_fails_on_both(two):
-    assert two[1]["together"] == ("PermissionError", "no such luck")
-    kind, words = two[0]["together"]
-    assert kind == OtherProcessError.__name__
-    assert words == "process 1 of 2: PermissionError: no such luck"
-
-
-def test_all_start_from_the_first_ones_weights_with_random_numbers_of_their_own(two):
-    for heard in two:
-        kind, words = heard["drifted"]
-        assert kind == "ValueError" and "trunk.weight on process 1 ([1, 2] with" in words
-        assert heard["weight"] == [[1.0, 1.0]]
-        assert heard["aligned"] == {"trunk.bias": 1.0, "log_alpha": 0.0}
-        assert "bias on process 1 ([1] with checksum" in heard["frozen"][1]
-    assert two[0]["drawn"] != two[1]["drawn"]
+    first, second = run_processes(align)
+    assert first != second
 
 
 def leave(ranks):
@@ -160,11 +143,11 @@ def test_shares_add_up(size, ratio):
         assert {getattr(share, key) * size for share in shares} == {getattr(config, key)}
     relabelled = [round(share.hindsight_ratio * share.batch_size) for share in shares]
     assert sum(relabelled) == round(ratio * 128) and max(relabelled) - min(relabelled) <= 1
-    assert len({share.seed for share in shares} | {config.seed}) == size + 1
     assert all(share.total_steps % share.update_every == 0 for share in shares)
 
 
-def test_seeds_differ_between_numbers_of_processes_too():
+def test_seeds_differ_and_one_process_has_the_given_one():
+    """Between numbers of processes, too."""
     sizes = ("num_envs", "batch_size", "update_every", "capacity", "total_steps")
     config = SACGLAMConfig(seed=3, **dict.fromkeys(sizes, 12))
     shares = [Ranks(rank, size).share(config) for size in (1, 2, 3, 4) for rank in range(size)]
@@ -185,13 +168,10 @@ def test_goals_that_are_chosen_or_judged_are_refused_with_several_processes():
         ("goals", "progress", "uniform"),
         ("hindsight_by", "judge", "partner"),
     ):
+        config = SACGLAMConfig(**{key: value})
+        assert Ranks().share(config) is config
         with pytest.raises(ValueError, match=rf"{key} \({value}\) must be {only} with 2 processes"):
-            Ranks(0, 2).share(SACGLAMConfig(**{key: value}))
-
-
-def test_alone_a_process_has_everything():
-    config = PPOGLAMConfig(goals="progress")
-    assert Ranks().share(config) is config
+            Ranks(0, 2).share(config)
 
 
 @dataclass(frozen=True)
