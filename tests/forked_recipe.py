@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from functools import cache
 from multiprocessing import forkserver
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 from pretend_card import PretendCard
@@ -37,11 +38,17 @@ class Recipe:
     """A recipe of the folder ``recipes``, ready to be run, one run at a time."""
 
     def __init__(self, name: str) -> None:
-        self._path = str(RECIPES / name)
+        self._path, self._folder = str(RECIPES / name), TemporaryDirectory()
+        self._log = Path(self._folder.name) / "log"
 
-    def start(self, *overrides, log, ranks=None, card=False) -> int:
+    @property
+    def said(self) -> str:
+        """What the newest run wrote, so far."""
+        return self._log.read_text()
+
+    def start(self, *overrides, ranks=None, card=False) -> int:
         """Begins a run and returns its process id; see the module."""
-        given = (self._path, [*map(str, overrides)], log, ranks, card)
+        given = (self._path, [*map(str, overrides)], self._log, ranks, card)
         self._process = forks().Process(target=_run, args=given)
         self._process.start()
         return self._process.pid
@@ -56,9 +63,9 @@ class Recipe:
         self.start(*overrides, **how)
         return self.wait()
 
-    def succeed(self, *overrides, log, **how) -> None:
+    def succeed(self, *overrides, **how) -> None:
         """Runs without an error; arguments are those of :meth:`start`."""
-        assert self.run(*overrides, log=log, **how) == 0, Path(log).read_text()
+        assert self.run(*overrides, **how) == 0, self.said
 
 
 def _run(recipe, overrides, log, ranks, card) -> None:

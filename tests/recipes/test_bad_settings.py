@@ -55,31 +55,21 @@ pretrain vocabulary=1: action_length
 pretrain imitate_steps=128: imitate_steps (128) must be 0: corridor:Corridor knows
 pretrain num_steps=1e10: 'float' could not be converted to Integer
 pretrain output=FILE
-pretrain results=FILE
-pretrain env=nowhere:Env
-evaluate agent=nowhere: agent (nowhere) must be null with model (tiny)
 evaluate episodes=1e10
 evaluate colour=red
 evaluate objects=[1]: objects ([1]): num_objects (1) is too small
 evaluate objects=[300]: objects ([300]): num_objects (300) must be at most 96
 evaluate objects=[3] env=corridor:Corridor: objects ([3]): env (corridor:Corridor): got an unexp
 evaluate splits=[both]: split (both)
-evaluate modes=[greedy,greedy]
 evaluate output=FILE: output ('file') is a file: give a folder
 evaluate device=meta: device ('meta') cannot be used on this machine
 evaluate model=no/such-model: model ('no/such-model') could not be loaded
-watch agent=a model=tiny: agent (a) must be null with model (tiny)
 watch model=tiny output=a.avi: output (a.avi) must end in .html
 watch model=tiny output=FILE/page.html: output ('file') is a file: give a folder
-watch model=tiny longest=0: longest
 watch env.num_objects=null: env.num_objects (None) must be a whole number
 watch agent=a beside=a: beside (a) must be another agent than the first
 watch agent=nowhere: folder ('nowhere') is not there
-watch agent=''
-play device=cpu:5
 play goal='Grow\u00a0red\u00a0loin': the nearest are 'Grow red lion'
-play split=both
-play env.colour=red: got an unexpected keyword argument 'colour'; it takes ['num_envs'
 offline_sac env.size=6: env ({'size': 6}) must stay what it was ({'size': 3})
 offline_sac gama=0.5: there is no key 'gama'; did you mean gamma?
 offline_sac num_updates=4: num_updates is not read here: give --updates
@@ -88,7 +78,6 @@ offline_sac --updates 49: warmup_updates (50) must be at most --updates (49)
 offline_sac --updates 1700 warmup_updates=1700 n_step=1: n_step (1) must stay what it was (3)
 offline_sac n_step=x
 offline_sac --updates 0: --updates (0) must be at least 1
-offline_sac hindsight=maybe
 compare nowhere: folder ('nowhere') holds no metrics.csv
 compare stored: has no rows yet
 compare stored --threshold 80: --threshold ([80.0]) is a success, above 0 and at most 1

@@ -43,15 +43,15 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_metrics(tmp_path, req
     """It is long enough to be killed as often as asked for before it ends."""
     wanted, moments = request.config.getoption("kills"), random.Random(0)
     recipe, arguments = Recipe("sac_glam.py"), [*SMALL, f"total_steps={STEPS_PER_KILL * wanted}"]
-    unbroken, run, log = tmp_path / "unbroken", tmp_path / "run", tmp_path / "log"
-    recipe.succeed(*arguments, f"output={unbroken}", log=log)
+    unbroken, run = tmp_path / "unbroken", tmp_path / "run"
+    recipe.succeed(*arguments, f"output={unbroken}")
     for _ in range(wanted):
-        process = recipe.start(*arguments, beginning(run), log=log)
+        process = recipe.start(*arguments, beginning(run))
         # while it starts, or some steps later, in the middle of one or of a checkpoint
         if moments.random() > 0.2:
             wait_until_saved(run, newest_step(run) + moments.uniform(1, STEPS_PER_KILL / 3))
         time.sleep(moments.uniform(0, 0.3))
         os.kill(process, signal.SIGKILL)
-        assert recipe.wait() == -signal.SIGKILL, log.read_text()
-    recipe.succeed(*arguments, beginning(run), log=log)
+        assert recipe.wait() == -signal.SIGKILL, recipe.said
+    recipe.succeed(*arguments, beginning(run))
     assert metrics(run) == metrics(unbroken)

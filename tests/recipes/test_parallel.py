@@ -44,78 +44,78 @@ def stored(run, step):
 
 @pytest.fixture(scope="module")
 def unbroken(sac, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("unbroken")
-    options = ("total_steps=160", f"output={folder / 'run'}")
-    sac.succeed(*SAC, *options, log=folder / "log", ranks=TWO)
-    return folder
+    """The folder of a run that nothing happened to, and what it said."""
+    run = tmp_path_factory.mktemp("unbroken") / "run"
+    sac.succeed(*SAC, "total_steps=160", f"output={run}", ranks=TWO)
+    return run, sac.said
 
 
 def test_two_processes_leave_the_results_of_one_run(unbroken):
-    rows = metrics(unbroken / "run")
+    run, said = unbroken
+    rows = metrics(run)
     assert [int(row["step"]) for row in rows] == [0, 80, 160]
     assert 0 <= float(rows[-1]["eval/test/greedy/success"]) <= 1
     assert float(rows[-1]["hindsight_in_batch"]) == 0.5
-    assert float(rows[-1]["buffer_size"]) == sum(stored(unbroken / "run", 160))
+    assert float(rows[-1]["buffer_size"]) == sum(stored(run, 160))
     assert sum(float(row["episodes"]) for row in rows[1:]) >= 16, "of 8 environments, not of 4"
-    assert checkpoints(unbroken / "run") == ["step-000000000080", "step-000000000160"]
-    log = (unbroken / "log").read_text()
-    assert log.count("Success after 160 steps") == 1, "one writer"
+    assert checkpoints(run) == ["step-000000000080", "step-000000000160"]
+    assert said.count("Success after 160 steps") == 1, "one writer"
 
 
 def test_two_processes_go_on_as_if_they_had_never_stopped(sac, unbroken, tmp_path):
     """From a copy of that run as if it had been stopped half-way."""
     run = tmp_path / "run"
-    shutil.copytree(unbroken / "run", run)
+    shutil.copytree(unbroken[0], run)
     for place in (run / "checkpoints", run / "checkpoints" / "process_1"):
         shutil.rmtree(place / "step-000000000160")
-    sac.succeed(*SAC, "total_steps=160", f"resume={run}", log=tmp_path / "log", ranks=TWO)
-    assert metrics(run) == metrics(unbroken / "run")
+    sac.succeed(*SAC, "total_steps=160", f"resume={run}", ranks=TWO)
+    assert metrics(run) == metrics(unbroken[0])
 
 
 def test_ppo_trains_in_two_processes_and_resumes(tmp_path):
-    run, log = tmp_path / "run", tmp_path / "log"
+    run = tmp_path / "run"
     for steps, where in ((32, "output"), (64, "resume")):
         options = (f"total_steps={steps}", f"{where}={run}")
-        Recipe("ppo_glam.py").succeed(*PPO, *options, log=log, ranks=TWO)
+        Recipe("ppo_glam.py").succeed(*PPO, *options, ranks=TWO)
     rows = metrics(run)
     assert [int(row["step"]) for row in rows] == [0, 32, 64]
     assert all(int(row["updates"]) > 0 for row in rows[1:])
 
 
-def begin(recipe, run, log, **options):
+def begin(sac, run):
     """A run of two processes that has saved a checkpoint, its process ids: the agent's, theirs."""
     options = (*SAC, *SELDOM, "total_steps=80000", f"output={run}")
-    agent = recipe.start(*options, log=log, ranks=TWO)
+    agent = sac.start(*options, ranks=TWO)
     deadline = time.monotonic() + 300
     while not checkpoints(run):
-        assert time.monotonic() < deadline, log.read_text()
+        assert time.monotonic() < deadline, sac.said
         time.sleep(0.1)
-    found = re.findall(r"rank (\d) is process (\d+)", log.read_text())
+    found = re.findall(r"rank (\d) is process (\d+)", sac.said)
     return agent, {int(rank): int(process) for rank, process in found}
 
 
 def test_a_killed_process_ends_the_run_whose_last_checkpoint_resumes(sac, tmp_path):
-    run, log = tmp_path / "run", tmp_path / "log"
-    _, processes = begin(sac, run, log)
+    run = tmp_path / "run"
+    _, processes = begin(sac, run)
     os.kill(processes[0], signal.SIGKILL)  # the one that writes
     assert sac.wait() != 0  # and comes back at all
     for process in processes.values():
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
     last = int(checkpoints(run)[-1].removeprefix("step-"))
-    assert "another process of this run has ended" in log.read_text()
+    assert "another process of this run has ended" in sac.said
     options = [f"resume={run}", f"total_steps={last + 16}"]
-    sac.succeed(*SAC, *SELDOM, *options, log=log, ranks=TWO)
+    sac.succeed(*SAC, *SELDOM, *options, ranks=TWO)
     assert checkpoints(run)[-1] == f"step-{last + 16:012d}"
 
 
 def test_a_signal_to_torchrun_stops_all_processes_after_the_same_round(sac, tmp_path):
-    run, log = tmp_path / "run", tmp_path / "log"
-    agent, _ = begin(sac, run, log)
+    run = tmp_path / "run"
+    agent, _ = begin(sac, run)
     os.kill(agent, signal.SIGTERM)
     assert sac.wait() != 0, "torchrun says that it was stopped"
-    stopped = re.search(r"Stopped at step (\d+); resume with: --config-name", log.read_text())
-    assert stopped, log.read_text()
+    stopped = re.search(r"Stopped at step (\d+); resume with: --config-name", sac.said)
+    assert stopped, sac.said
     assert checkpoints(run)[-1] == f"step-{int(stopped[1]):012d}"
 
 
@@ -130,9 +130,9 @@ GAMMA = r"gamma on process 1 \(0.8\) must be what it is on process 0 \(0.9\)"
     ],
 )
 def test_what_cannot_be_shared_is_refused_on_every_process(sac, ranks, message, tmp_path):
-    run, log = tmp_path / "run", tmp_path / "log"
+    run = tmp_path / "run"
     options = [*SAC, "checkpoint_every=0", "total_steps=240", f"output={run}"]
-    assert sac.run(*options, log=log, ranks=ranks) != 0
+    assert sac.run(*options, ranks=ranks) != 0
     # the first to say it ends the others, who may be cut short
-    assert re.search(message, log.read_text()), log.read_text()
+    assert re.search(message, sac.said), sac.said
     assert not run.exists()

@@ -132,7 +132,5 @@ def test_an_unknown_goal_gets_the_nearest_ones():
     goals = PlaygroundTextEnv(1).goal_texts
     wanted = "Grow red lion then grasp blue chair"
     assert goals[nearest_goals(wanted.upper(), goals)] == wanted
-    with pytest.raises(ValueError, match=r"none of the environment's 8470 goals; the nearest are"):
-        nearest_goals("Grow red loin then grasp blue door", goals)
     with pytest.raises(ValueError, match="the nearest are 'Grasp red door'"):
         nearest_goals("zzzz", goals)
