@@ -32,13 +32,6 @@ def newest_step(run):
     return max((int(path.name.removeprefix("step-")) for path in saved), default=0)
 
 
-def wait_until_saved(run, step):
-    """Waits until the run has saved a checkpoint of this step; it is given a minute."""
-    deadline = time.monotonic() + 60
-    while newest_step(run) < step and time.monotonic() < deadline:
-        time.sleep(0.01)
-
-
 def test_a_run_killed_at_random_moments_ends_with_the_same_metrics(tmp_path, request):
     """It is long enough to be killed as often as asked for before it ends."""
     wanted, moments = request.config.getoption("kills"), random.Random(0)
@@ -49,7 +42,10 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_metrics(tmp_path, req
         process = recipe.start(*arguments, beginning(run))
         # while it starts, or some steps later, in the middle of one or of a checkpoint
         if moments.random() > 0.2:
-            wait_until_saved(run, newest_step(run) + moments.uniform(1, STEPS_PER_KILL / 3))
+            step = newest_step(run) + moments.uniform(1, STEPS_PER_KILL / 3)
+            deadline = time.monotonic() + 60
+            while newest_step(run) < step and time.monotonic() < deadline:
+                time.sleep(0.01)
         time.sleep(moments.uniform(0, 0.3))
         os.kill(process, signal.SIGKILL)
         assert recipe.wait() == -signal.SIGKILL, recipe.said

@@ -229,19 +229,25 @@ class Told(PlaygroundTextEnv):
 
 
 @pytest.mark.parametrize(
-    ("goals", "lacks", "message"),
+    ("key", "value", "lacks", "message"),
     [
-        ("progress", "goal_texts", "has goal_texts, a table of goals, and .*:Told has none"),
-        ("kind_progress", "goal_kind_ids", "has goal_kind_ids, the kinds of its goals"),
-        ("learned_progress", "goal_kind_ids", "has goal_kind_ids, the kinds of its goals"),
-        ("progress", "'goal_id'", "has goal_id, and"),
-        ("progress+hindsight", "('hindsight', 'goal_id')", "has .'hindsight', 'goal_id'., and"),
+        ("goals", "progress", "goal_texts", "goal_texts, a table of goals, and .*:Told has none"),
+        ("goals", "kind_progress", "goal_kind_ids", "goal_kind_ids, the kinds of its goals"),
+        ("goals", "learned_progress", "goal_kind_ids", "goal_kind_ids, the kinds of its goals"),
+        ("goals", "progress", "'goal_id'", "goal_id, and"),
+        (
+            "goals",
+            "progress+hindsight",
+            "('hindsight', 'goal_id')",
+            ".'hindsight', 'goal_id'., and",
+        ),
+        ("hindsight_by", "judge", "goal_texts", "goal_texts, a table of goals"),
     ],
 )
-def test_an_environment_that_cannot_be_chosen_for_is_named(language, goals, lacks, message):
-    config = configured(goals, 0.0, env_class=f"{__name__}:Told")
+def test_an_environment_that_cannot_be_chosen_for_is_named(language, key, value, lacks, message):
+    config = configured(impossible=0.0, env_class=f"{__name__}:Told", **{key: value})
     config.env = {**SIMPLE, "lacks": lacks}
-    named = rf"goals \({re.escape(goals)}\) needs .*"
+    named = rf"{key} \({re.escape(value)}\) needs an environment that has "
     with pytest.raises(ValueError, match=named + message):
         PursuedGoals(config, language.tokenizer, language.trunk)
 
