@@ -74,22 +74,21 @@ def test_cells_that_are_not_known_are_dashes():
     ]
 
 
-def a_game(folder, *runs, **settings):
+def a_game(folder, *runs, lr=1.0, **settings):
     """Runs of one arm, each with the success that it measured, and their models."""
     for seed, ends in enumerate(runs):
         model, own = folder / "model" / str(seed), {"seed": seed, **settings}
         write_run(folder / "lr0.1" / str(seed), ends, language_model=str(model), **own)
         model.mkdir(parents=True)
-        (model / "report.json").write_text(json.dumps({**REPORT, "settings": {"seed": seed}}))
+        report = {**REPORT, "settings": {"seed": seed, "lr": lr}}
+        (model / "report.json").write_text(json.dumps(report))
 
 
 @pytest.mark.hostile
 def test_the_table_names_what_a_game_has_of_its_own_and_reads_no_pipe(tmp_path, succeeds, refused):
-    for game, gamma in (("chess", 0.9), ("go", 0.9), ("hanoi", 0.95)):
-        a_game(tmp_path / "games" / game, *[[0.2, 0.6]] * 2, gamma=gamma, env_class=f"its:{game}")
-    for seed in "01":
-        report = tmp_path / "games" / "go" / "model" / seed / "report.json"
-        report.write_text(json.dumps({**REPORT, "settings": {"seed": int(seed), "lr": 2.0}}))
+    for game, gamma, lr in (("chess", 0.9, 1.0), ("go", 0.9, 2.0), ("hanoi", 0.95, 1.0)):
+        own = {"gamma": gamma, "lr": lr, "env_class": f"its:{game}"}
+        a_game(tmp_path / "games" / game, [0.2, 0.6], [0.2, 0.6], **own)
     said = succeeds("compare", "--out", "out", "games")
     assert (tmp_path / "out" / "games.md").read_text() in said
     row = "| chess | lr0.1 | 2 | 0.600 (0.600 to 0.600) | 0.300 (0.300 to 0.300) | 100 | 1 |"
