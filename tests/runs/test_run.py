@@ -15,6 +15,7 @@ from run_metrics import read_csv
 from tensordict import TensorDict
 from torchrl._utils import timeit
 from torchrl.checkpoint import CheckpointError
+from transformers.models.t5.modeling_t5 import T5Block
 
 import torchrl_glam.runs.run as run_module
 from torchrl_glam.envs import PlaygroundTextEnv
@@ -176,7 +177,8 @@ ARRIVALS = {
     "max_tokens_per_pass": (512, lambda a, b: a.trunk.max_tokens_per_pass),
     "normalisation": ("token_mean", lambda a, b: a.trunk.normalisation),
     "lora_rank": (2, lambda a, b: a.model.peft_config["default"].r),
-    "gradient_checkpointing": (True, lambda a, b: a.model.is_gradient_checkpointing),
+    # layers are then of a subclass
+    "gradient_checkpointing": (True, lambda a, b: T5Block not in map(type, a.model.modules())),
 }
 
 
