@@ -15,9 +15,8 @@ from torchrl.envs import EnvBase
 
 pytestmark = pytest.mark.slow
 
-# What a configuration refuses by itself
-# is in runs/test_config.py, folders in runs/test_run_folder.py, environments in
-# runs/test_environments.py: here is one of each.
+# What a configuration refuses by itself is in runs/test_config.py, folders in
+# runs/test_run_folder.py, environments in runs/test_environments.py: here is one of each.
 SHARED = [
     *("seed=-1", "output=FILE", "resume=EMPTY", "num_envs=three", "+foo=1", "env=nowhere:Env"),
     *("device=gpu", "device=cpu:5", "model=no/such/folder", "model=no/such-model"),

@@ -130,8 +130,9 @@ class Run(Setting):
         self.ranks.align(loss, self.mine.seed)
         trunk = loss.trunk if isinstance(loss.trunk, Trunk) else inner  # counts what is read
         self._passes = HalvingPasses(trunk, self._optimizer, config.max_tokens_per_pass)
-        make = self._make_record
-        record = make and make(self.folder, self._unit, self._pretraining)
+        record = None
+        if self._make_record is not None:
+            record = self._make_record(self.folder, self._unit, self._pretraining)
         self._table = MetricsTable(
             self.folder, config.loggers, self.name, record=record, write=self.ranks.first
         )
