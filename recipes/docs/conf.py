@@ -73,7 +73,8 @@ nitpick_ignore_regex = [
     # bases of exported ones
     (
         "py:class",
-        r"torchrl_glam\.(models\.trunks\..*|objectives\.trunk\.SharedTrunk|runs\.config\.rules\.Rules)",
+        r"torchrl_glam\.(goals\.sampler\.Resumable|models\.trunks\..*|objectives\.trunk\.SharedTrunk"
+        r"|runs\.config\.rules\.Rules)",
     ),
     ("py:class", r"[^.]*"),  # the types of signatures, as they stand there
     ("py:.*", r"torchrl_glam\.(.*\.)?_.*"),  # private ones have no page
