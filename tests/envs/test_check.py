@@ -160,6 +160,7 @@ def test_a_game_that_ignores_its_seed_is_named():
         (0.5, r"reward\[2\] of the step is 0.5 where no episode ends: .* success_key"),
         (-1.0, r"reward\[2\] of the step is -1.0, and hindsight gives .* from 0 to 1. Give others"),
         (float("nan"), r"reward\[2\] of the step is nan: rewards must be finite"),
+        (float("inf"), r"reward\[2\] of the step is inf: rewards must be finite"),
     ],
 )
 def test_rewards_that_recipes_refuse_are_named(reward, message):

@@ -151,6 +151,16 @@ def test_a_resumed_game_takes_the_action_that_was_read_however_it_lists_them():
         assert texts(step, "observation") == ["You are on floor 1"]
 
 
+def test_the_action_that_was_read_is_played_whatever_becomes_of_the_games_list():
+    ways = ["up", "down"]
+    env = stairs.make(1, seed=0, actions=lambda observation, info: ways)
+    state = env.reset()
+    ways.reverse()
+    step = env.step(state.set("action", torch.tensor([0])))["next"]
+    assert texts(step, "observation") == ["You are on floor 1"]
+    assert texts(step, "actions") == [["down", "up"]]
+
+
 def test_an_environment_of_games_is_pickled_with_its_episodes():
     env = stairs.make(2, seed=0)
     state = play(env, [2, 2])

@@ -161,8 +161,10 @@ def test_candidate_critic_values_each_candidate_by_itself():
 
 
 @pytest.mark.parametrize("kind", ["candidate", "observation"])
-def test_critics_have_their_own_precision(kind):
+def test_critics_have_the_papers_layers_and_their_own_precision(kind):
     critic = CandidateCritic(6) if kind == "candidate" else ObservationCritic(6, 3)
+    sizes = [layer.weight.shape for layer in critic.module.mlp if isinstance(layer, nn.Linear)]
+    assert sizes == [(1024, 6), (1024, 1024), (1 if kind == "candidate" else 3, 1024)]
     inputs = TensorDict(
         action_embedding=torch.randn(2, 3, 6, dtype=torch.bfloat16),
         prompt_embedding=torch.randn(2, 6, dtype=torch.bfloat16),

@@ -159,6 +159,7 @@ def test_state_of_another_mode_is_refused():
     "options, message",
     [
         ({"lr_heads": -1.0}, r"lr_heads \(-1.0\)"),
+        ({"lr_alpha": math.nan}, r"lr_alpha \(nan\)"),
         ({"max_grad_norm": 0.0}, r"max_grad_norm \(0.0\) must be positive"),
         ({"lr_trunk": math.inf}, r"lr_trunk \(inf\) must be a finite learning rate"),
     ],

@@ -205,10 +205,12 @@ def test_importance_weights_of_prioritised_replay(loss):
     [
         ({"num_actions": 0}, r"num_actions \(0\) must be at least 1"),
         ({"alpha_init": 0.0}, r"alpha_init \(0.0\) must be positive"),
+        ({"alpha_init": math.nan}, r"alpha_init \(nan\)"),
         ({"alpha_end": 0.0}, r"alpha_end \(0.0\) must be positive"),
         ({"target_entropy": "auto"}, r"target_entropy \('auto'\) must be a number of nats"),
         ({"target_entropy": -0.1}, r"target_entropy \(-0.1\) must lie in \[0, log\("),
         ({"target_entropy": 1.5}, r"target_entropy \(1.5\) .* \[0, 1.386\] nats"),
+        ({"target_entropy": math.nan}, r"target_entropy \(nan\)"),
         ({"critic": [toy.make_critic()] * 2}, "got 2 with 1 distinct"),
         ({"critic": []}, "critic must be one module"),
         ({"loss_function": "huber"}, r"loss_function \('huber'\)"),
