@@ -18,7 +18,7 @@ with needs("textworld", "TextWorld"):
     from textworld.challenges.tw_coin_collector import coin_collector
     from textworld.challenges.tw_cooking import cooking
 
-GOAL_KINDS = ("cook", "find", "take")
+GOAL_KINDS = ("cook", "find", "take", "prepare")
 # Sizes of the easiest games; see the challenges of TextWorld for what the keys mean.
 _SETTINGS = {
     "coin_collector": {"level": 3},
@@ -50,7 +50,8 @@ def make_textworld(
     those that only look: every observation shows what they would tell. The reward is 1 on the step
     that wins the game, else 0.
 
-    Hindsight: "Find the kitchen" after a step into it, "Take the coin" after one that takes it.
+    Hindsight: "Find the kitchen" after a step into it, "Take the coin" after one that takes it, and
+    "Prepare a meal of" the recipe's parts once it is ready to be eaten.
 
     Args:
         challenge: ``"coin_collector"`` or ``"cooking"``. Default: ``"coin_collector"``.
@@ -96,7 +97,7 @@ def make_textworld(
 
 def kind_of(goal: str) -> int:
     """Index into ``GOAL_KINDS`` of a goal."""
-    return {"Find": 1, "Take": 2}.get(goal.split()[0], 0)
+    return {"Find": 1, "Take": 2, "Prepare": 3}.get(goal.split()[0], 0)
 
 
 def _make_game(challenge: str, settings: Mapping[str, Any], seed: int) -> tuple[str, str]:
@@ -159,6 +160,8 @@ class TextWorldGame:
         thing = action.removeprefix("take ").split(" from ")[0]
         if action.startswith("take ") and thing in state["inventory"]:
             reached.append(f"Take the {thing}")
+        if action == "prepare meal" and "a meal" in state["inventory"]:
+            reached.append(f"Prepare {self._goal.removeprefix('Cook and eat ')}")
         return reached
 
     def _tell(

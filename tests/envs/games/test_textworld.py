@@ -30,6 +30,24 @@ def test_the_coin_is_found_by_walking_on():
     assert decode_text(step["hindsight", "goal"])[0][0] == "Take the coin"
 
 
+@pytest.mark.slow
+def test_a_meal_is_named_when_it_is_taken_prepared_and_eaten():
+    env = make_textworld("cooking", num_games=1, first_game=1)
+    state = env.reset()
+    [goal] = decode_text(state["goal"])
+    meal = goal.removeprefix("Cook and eat a meal of ")
+    assert goal != meal and "prepare meal" not in listed(state)
+    takes = {text[5:].split(" from ")[0]: text for text in listed(state) if text[:5] == "take "}
+    [thing] = [thing for thing in takes if thing in meal]
+    reached = {takes[thing]: f"Take the {thing}", "prepare meal": f"Prepare a meal of {meal}"}
+    for action, named in reached.items():
+        step, state = choose(env, state, action)
+        assert decode_text(step["hindsight", "goal"])[0][0] == named
+        assert not step["success"].any()
+    step, _ = choose(env, state, "eat meal")
+    assert step["success"].all() and step["reward"].item() == 1
+
+
 def test_a_game_is_made_once_and_whole(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compile_game, made = textworld.generator.compile_game, []
