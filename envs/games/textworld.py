@@ -19,9 +19,9 @@ with needs("textworld", "TextWorld"):
     from textworld.challenges.tw_cooking import cooking
 
 GOAL_KINDS = ("cook", "find", "take", "prepare")
-# Sizes of the easiest games; see the challenges of TextWorld for what the keys mean.
+# Sizes of easy games; see the challenges of TextWorld for what the keys mean.
 _SETTINGS = {
-    "coin_collector": {"level": 3},
+    "coin_collector": {"level": 5},
     "cooking": {"recipe": 1, "take": 1, "go": 1, "split": "train"},
 }
 _KEYS = {"coin_collector": ["level"], "cooking": [*cooking.SKILLS, "split", "recipe_seed"]}
@@ -59,7 +59,7 @@ def make_textworld(
         num_games: different games. Default: 20.
         first_game: seed of the first of them, the others follow; games of other seeds are held out.
             Default: 0.
-        settings: of the challenge, added to the easiest ones, ``{"level": 3}`` for coins,
+        settings: of the challenge, added to ``{"level": 5}`` for coins, five rooms in a row, or
             ``{"recipe": 1, "take": 1, "go": 1, "split": "train"}`` for meals. Default: none.
         player: ``"textworld"``, or ``"jericho"``: the files are played by
             :func:`~torchrl_glam.envs.games.jericho.make_jericho`, which finds the admissible

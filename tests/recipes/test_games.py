@@ -14,6 +14,7 @@ from run_metrics import metrics, read_csv
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig, read_config, register
 from torchrl_glam.runs.config.groups import options_of, spell_out
 from torchrl_glam.runs.config.pretrain import PretrainConfig
+from torchrl_glam.text import decode_text
 
 few = "ignore:The replay buffer holds no transitions"  # so early
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(few)]
@@ -69,6 +70,15 @@ def test_every_game_of_every_table_is_a_good_configuration(recipe, scale, regist
                     env = OmegaConf.merge(option.env, told.get("arguments") or {})
                     assert config.env == OmegaConf.to_container(env)
             assert set(repo["game"]) >= {f"{game}.yaml" for game in about.games}
+
+
+@pytest.mark.parametrize(("game", "goal"), [("coins", "Take the coin"), ("cooking", "Cook and")])
+def test_textworlds_games_of_the_table_can_be_made(game, goal):
+    needed = pytest.importorskip("torchrl_glam.envs.games.textworld", exc_type=ImportError)
+    told = OmegaConf.load(CONFIG / "games" / "small.yaml").games[game]
+    option = OmegaConf.load(CONFIG / "env" / "textworld.yaml").env
+    settings = {**option, **told.arguments, "num_games": 1}
+    assert decode_text(needed.make_textworld(**settings).reset()["goal"])[0].startswith(goal)
 
 
 @pytest.mark.parametrize(
