@@ -198,6 +198,7 @@ def test_shapes_of_text_tensors():
     assert decode_text(encode_text("Grasp")) == "Grasp"
     assert encode_text([["a", "b"], ["c", "d"], ["e", ""]], length=5).shape == (3, 2, 5)
     assert encode_text("").tolist() == [0]
+    assert decode_text(torch.zeros(2, 0, dtype=torch.uint8)) == ["", ""]
     assert encode_text([], length=3).shape == (0, 3)
 
 
@@ -206,6 +207,8 @@ def test_errors_of_text_tensors():
         encode_text(["Go", "Grasp"], length=3)
     with pytest.raises(ValueError, match="zero bytes are padding"):
         encode_text("a\0b")
+    with pytest.raises(ValueError, match=r"length \(0\) is too small for '', .* 0 bytes"):
+        encode_text([""], length=0)
     with pytest.raises(ValueError, match="nested evenly"):
         encode_text([["a"], ["b", "c"]])
     with pytest.raises(TypeError, match="uint8 tensor of UTF-8 bytes, got torch.int64"):

@@ -29,8 +29,8 @@ def encode_text(strings: Strings, length: int | None = None) -> Tensor:
         ``uint8 [*B, length]``, where B is the shape of the nested lists.
 
     Raises:
-        ValueError: if lists are not nested evenly, or a string is longer than ``length`` or holds
-            a zero byte, which is padding.
+        ValueError: if lists are not nested evenly, ``length`` is below 1, or a string is longer or
+            holds a zero byte, which is padding.
 
     Examples:
         >>> encode_text(["Grasp", "Go"])
@@ -45,8 +45,8 @@ def encode_text(strings: Strings, length: int | None = None) -> Tensor:
     rows = [text.encode() for text in flat]
     longest = max((len(row) for row in rows), default=0)
     length = max(longest, 1) if length is None else length
-    if longest > length:
-        text = max(flat, key=lambda text: len(text.encode()))
+    if max(longest, 1) > length:
+        text = max(flat, key=lambda text: len(text.encode()), default="")
         raise ValueError(
             f"length ({length}) is too small for {text!r}, which takes {longest} bytes: "
             "pass a larger length, or None to use the longest string's."
@@ -85,6 +85,8 @@ def bytes_of(text: Any, name: str) -> list[bytes]:
         raise TypeError(
             f"{name} must be a uint8 tensor of UTF-8 bytes, got {kind}: encode_text makes one"
         )
+    if not text.shape[-1]:
+        return [b""] * text.shape[:-1].numel()
     raw = np.ascontiguousarray(text.cpu().reshape(-1, text.shape[-1]).numpy())
     return raw.view(f"S{text.shape[-1]}").ravel().tolist()  # without the zeros at the end
 
