@@ -20,6 +20,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from itertools import count
@@ -51,7 +52,12 @@ from torchrl_glam.pretraining import (
 from torchrl_glam.report.games import read_report
 from torchrl_glam.runs.config import read_config, register
 from torchrl_glam.runs.config.pretrain import PretrainConfig
-from torchrl_glam.runs.device import bound_kernel_caches, choose_autocast, keep_freed_memory
+from torchrl_glam.runs.device import (
+    KeepFloat32,
+    bound_kernel_caches,
+    choose_autocast,
+    keep_freed_memory,
+)
 from torchrl_glam.runs.environments import CPU, make_bare_env, make_env
 from torchrl_glam.runs.evaluation import evaluate
 from torchrl_glam.runs.files import reserved
@@ -230,7 +236,8 @@ def pretrain(config: PretrainConfig, output: Path, results: Path) -> None:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
-            optimizer.step()
+            with nullcontext() if autocast else KeepFloat32():  # Muon's products
+                optimizer.step()
             optimizer.zero_grad()
             schedule.step()
         total += loss.item()
