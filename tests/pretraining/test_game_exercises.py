@@ -52,50 +52,19 @@ def test_other_questions():
 
 
 def test_words_that_follow():
-    """Of pairs that are seen once, first those of which a word is seen elsewhere too."""
-    seen = "a red key 2 left\na red ball 1 left and 3 ahead"
-    follow = {  # "a red" is seen twice; "key 2", "ball 1", "and 3" and "3 ahead" have no such word
-        "red key": " 2 left\na red",
-        "2 left": "\na red ball 1",
-        "left a": " red ball 1 left",
-        "red ball": " 1 left and 3",
-        "1 left": " and 3 ahead",
-        "left and": " 3 ahead",
-    }
-    asked = Counter()
-    for _, pieces in ask("follow", MOVE._replace(observation=seen), number=20):
-        for (question, read), (told, predicted) in zip(pieces[::2], pieces[1::2], strict=True):
-            assert (read, predicted) == (False, True)
-            pair = question.removeprefix("\nQuestion: follow ")
-            assert told == follow[pair]
-            asked[pair] += 1
-    assert asked == dict.fromkeys(follow, 20)
-    plain = MOVE._replace(observation="one two three")  # where no pair has such a word
-    assert {len(pieces) for _, pieces in ask("follow", plain, number=5)} == {4}
-    assert answer("follow", MOVE._replace(observation=""))[1:] == [(" nothing", True)]
-
-
-def test_words_about_the_goal():
-    def about(goal, observation=KITCHEN):
-        [question, told] = answer("about", MOVE._replace(goal=goal, observation=observation))
-        assert question == ("\nQuestion: about", False) and told[1]
-        return told[0]
-
-    assert about("go to the red key") == " 2 forward\nWalls: 1"
-    assert about("go to the red ball") == " key 2 forward\nWalls:"
-    assert about("go to the blue ball") == " nothing"
-    two = "a red key 2 left\na red ball 1 left"
-    assert about("go to a red ball", two) == " 1 left"
-    assert about("find red things", two) == " nothing"  # there are two
-
-
-def test_a_prompt_asks_for_what_is_in_sight():
-    far = MOVE._replace(goal="go to the green box")
-    near = MOVE._replace(goal="go to the red key")
-    exercises = GameExercises([far, near], weights={"about": 1.0}, questions=1)
-    prompts = {reading.prompt for reading in exercises(20)}
-    assert prompts == {f"Goal: go to the red key\n{KITCHEN}\nAction:"}
-    assert next(ask("about", far))[0] == f"Goal: go to the green box\n{KITCHEN}\nAction:"
+    words = KITCHEN.split()
+    for _, pieces in ask("follow", number=50):
+        (question, read), (told, predicted) = pieces
+        assert (read, predicted) == (False, True)
+        first, second = question.removeprefix("\nQuestion: follow").split()
+        after = told.split()
+        assert any(
+            words[at : at + 2 + len(after)] == [first, second, *after] for at in range(len(words))
+        )
+    (_, answer_to_little), *_ = [
+        pieces for _, pieces in ask("follow", MOVE._replace(observation=""))
+    ]
+    assert answer_to_little == (" nothing", True)
 
 
 def test_admissible_are_those_of_the_state_and_others_are_asked_about():
@@ -123,7 +92,7 @@ def test_questions_about_a_state_differ_and_come_by_their_weights():
         assert len(set(names)) == 3
         counts.update(names)
     assert counts.keys() == set(GAME_EXERCISES)
-    assert {name for name, _ in counts.most_common(2)} == {"outcome", "about"}
+    assert max(counts, key=counts.get) == "outcome"
 
 
 @pytest.mark.parametrize(
@@ -132,8 +101,8 @@ def test_questions_about_a_state_differ_and_come_by_their_weights():
         ({"moves": []}, "moves is empty"),
         ({"weights": {"plan": 1.0}}, r"weights has unknown exercises \['plan'\]"),
         ({"weights": {"goal": float("nan"), "shared": 1.0}}, r"weights \(.*\) must be numbers"),
-        ({"questions": 0}, r"questions \(0\) must be at least 1 and at most 6"),
-        ({"questions": 7}, r"questions \(7\) must be at least 1 and at most 6"),
+        ({"questions": 0}, r"questions \(0\) must be at least 1 and at most 5"),
+        ({"questions": 6}, r"questions \(6\) must be at least 1 and at most 5"),
     ],
 )
 def test_bad_settings_are_refused(options, message):
