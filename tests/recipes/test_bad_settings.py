@@ -17,16 +17,12 @@ pytestmark = pytest.mark.slow
 
 # What a configuration refuses by itself is in runs/test_config.py, folders in
 # runs/test_run_folder.py, environments in runs/test_environments.py: here is one of each.
-SHARED = [
+OF_SAC = [
     *("seed=-1", "output=FILE", "resume=EMPTY", "num_envs=three", "+foo=1", "env=nowhere:Env"),
     *("device=gpu", "device=cpu:5", "model=no/such/folder", "model=no/such-model"),
     *("foo=1", "~gamma", "hindsight=2", "chat_template=true", "loggers=[csv,mlflow]"),
     *("env.num_objects=97", "eval_splits.test.text=false", "observation_length=3"),
     *("target_entropy=5", "goals=progress env=corridor:Corridor"),
-]
-OF_PPO = [
-    *("seed=-1", "output=FILE", "resume=EMPTY", "num_envs=three", "+foo=1", "env=nowhere:Env"),
-    *("goals=kind_progress env=corridor:Corridor", "normalize_advantage=2"),
 ]
 # Of the other recipes: "recipe settings: message", which names the first setting's key if none is
 # given.
@@ -43,7 +39,8 @@ GIVEN = {
     "compare": "--out out label",
 }
 OTHERS = """
-sac_glam modell=tiny: there is no key 'modell'; did you mean model?
+ppo_glam seed=-1
+ppo_glam goals=kind_progress env=corridor:Corridor
 sac_glam model.rank=3: model (the language model) has no key 'model.rank': it offers model=fl
 sac_glam replay=nothing: Available options in 'replay': balanced hindsight no_hindsight unif
 sac_glam gama=0.5: there is no key 'gama'; did you mean gamma?
@@ -54,35 +51,24 @@ pretrain vocabulary=1: action_length
 pretrain imitate_steps=128: imitate_steps (128) must be 0: corridor:Corridor knows
 pretrain num_steps=1e10: 'float' could not be converted to Integer
 pretrain output=FILE
-evaluate episodes=1e10
 evaluate colour=red
 evaluate objects=[1]: objects ([1]): num_objects (1) is too small
-evaluate objects=[300]: objects ([300]): num_objects (300) must be at most 96
-evaluate objects=[3] env=corridor:Corridor: objects ([3]): env (corridor:Corridor): got an unexp
 evaluate splits=[both]: split (both)
-evaluate output=FILE: output ('file') is a file: give a folder
 evaluate device=meta: device ('meta') cannot be used on this machine
-evaluate model=no/such-model: model ('no/such-model') could not be loaded
 watch model=tiny output=a.avi: output (a.avi) must end in .html
-watch model=tiny output=FILE/page.html: output ('file') is a file: give a folder
 watch env.num_objects=null: env.num_objects (None) must be a whole number
 watch agent=a beside=a: beside (a) must be another agent than the first
 watch agent=nowhere: folder ('nowhere') is not there
 play goal='Grow\u00a0red\u00a0loin': the nearest are 'Grow red lion'
-offline_sac env.size=6: env ({'size': 6}) must stay what it was ({'size': 3})
 offline_sac gama=0.5: there is no key 'gama'; did you mean gamma?
 offline_sac num_updates=4: num_updates is not read here: give --updates
-offline_sac resume=auto: resume is not read here: give --updates
 offline_sac --updates 49: warmup_updates (50) must be at most --updates (49)
 offline_sac --updates 1700 warmup_updates=1700 n_step=1: n_step (1) must stay what it was (3)
 offline_sac n_step=x
 offline_sac --updates 0: --updates (0) must be at least 1
-compare nowhere: folder ('nowhere') holds no metrics.csv
-compare stored: has no rows yet
 compare stored --threshold 80: --threshold ([80.0]) is a success, above 0 and at most 1
 """
-CASES = [f"sac_glam {case}" for case in SHARED] + [f"ppo_glam {case}" for case in OF_PPO]
-CASES += OTHERS.strip().splitlines()
+CASES = [*(f"sac_glam {case}" for case in OF_SAC), *OTHERS.strip().splitlines()]
 
 
 @pytest.fixture(scope="module", autouse=True)

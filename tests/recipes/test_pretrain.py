@@ -37,21 +37,17 @@ def test_random_play_of_a_game_becomes_a_model_that_reads_it(succeeds, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "options", "message"),
+    ("file", "text", "message"),
     [
-        *((name, "{}", (), f"an agent ({name})") for name in ("agent.json", "config.json")),
-        *(
-            ("report.json", text, ("overwrite=false",), "report.json' is no report")
-            for text in ("[]", "{", '{"settings": 3}')
-        ),
+        ("agent.json", "{}", "an agent (agent.json)"),
+        ("config.json", "{}", "an agent (config.json)"),
+        ("report.json", '{"settings": 3}', "report.json' is no report"),
     ],
 )
-def test_what_something_else_made_is_not_overwritten(
-    refused, tmp_path, file, text, options, message
-):
+def test_what_something_else_made_is_not_overwritten(refused, tmp_path, file, text, message):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / file).write_text(text)
-    last = refused("pretrain", *SMALL, *options)
+    last = refused("pretrain", *SMALL, "overwrite=false")
     assert last.startswith(("ValueError: ", "FileExistsError: ")) and message in last
     assert [path.name for path in (tmp_path / "model").iterdir()] == [file]
     assert (tmp_path / "model" / file).read_text() == text
@@ -69,14 +65,8 @@ def test_a_model_whose_report_is_not_there_yet_is_made_again(succeeds, tmp_path)
 
 
 def test_the_embedded_model_is_one_of_its_configurations(succeeds, tmp_path):
-    succeeds(
-        "pretrain",
-        *SMALL,
-        "results=model",
-        "questions=1",
-        "imitate_steps=128",
-        "--config-name=tiny",
-    )
+    options = ("--config-name=tiny", "results=model", "questions=1", "imitate_steps=128")
+    succeeds("pretrain", *SMALL, *options)
     _, tokenizer = load_language_model(tmp_path / "model")
     _, embedded = load_language_model("tiny")
     assert tokenizer.get_vocab() == embedded.get_vocab()

@@ -1,6 +1,5 @@
 """A run's folder from elsewhere: nothing in it runs code, leads out of it, or waits for ever."""
 
-import json
 import os
 import shutil
 import signal
@@ -95,34 +94,26 @@ def pipe(name):
     return damage
 
 
-def leaves(path):
+def manifest(text):
+    return lambda step, trap: (step / "manifest.json").write_text(text)
+
+
+def manifest_with(old, new):
     def damage(step, trap):
-        manifest = (step / "manifest.json").read_text()
-        own = component(step, "model").relative_to(step).as_posix()
-        assert own in manifest
-        (step / "manifest.json").write_text(manifest.replace(own, path))
+        text = (step / "manifest.json").read_text()
+        assert old in text
+        (step / "manifest.json").write_text(text.replace(old, new))
 
     return damage
 
 
 LINK, AWAY, DAMAGED = "is a symbolic link", "Unsafe archive member", "manifest.json is damaged"
-
-
-def manifest(text):
-    return lambda step, trap: (step / "manifest.json").write_text(text)
-
-
-def settings_of_another_kind(step, trap):
-    about = json.loads((step / "manifest.json").read_text())
-    about["metadata"]["config"] = []
-    (step / "manifest.json").write_text(json.dumps(about))
-
-
+SETTINGS = '"config": {}', '"config": []'
 CHECKPOINTS = {
     "a manifest that is a list": (manifest("[]"), DAMAGED),
     "a deep manifest": (manifest("[" * 100_000), "nested too deeply"),
     "a pipe of a manifest": (pipe("manifest.json"), "pipe"),
-    "settings that are a list": (settings_of_another_kind, "'list' object has no attribute"),
+    "settings that are a list": (manifest_with(*SETTINGS), "'list' object has no attribute"),
     "state of the model": (lambda s, t: link_instead(component(s, "model") / "state", t), LINK),
     "rows of the buffer": (lambda s, t: link_instead(component(s, "buffer") / "rows.tdc", t), LINK),
     "the checkpoint": (whole_checkpoint, LINK),
@@ -132,7 +123,8 @@ CHECKPOINTS = {
         lambda s, t: os.truncate(component(s, "buffer") / "rows.tdc", 2**40),
         "rows.tdc of 1,099,511,627,776 bytes is all but emp",
     ),
-    **{path: (leaves(path), AWAY) for path in ("../../..", "/tmp")},
+    "a path up": (manifest_with("components/0003-model", "../../.."), AWAY),
+    "a path elsewhere": (manifest_with("components/0003-model", "/tmp"), AWAY),
 }
 
 

@@ -50,13 +50,21 @@ def full(descriptor):
     raise OSError(28, "No space left on device")
 
 
-@pytest.mark.parametrize("columns", ["same", "new"])
-def test_a_full_disk_is_warned_of_once_and_costs_no_row(columns, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("reason", "key"),
+    [("No space left", "loss"), ("No space left", "success"), ("No such file", "loss")],
+)
+def test_what_cannot_be_written_is_warned_of_once_and_costs_no_row(
+    reason, key, tmp_path, monkeypatch
+):
+    """On a full disk, for columns that are there or new; and where the file was taken away."""
     table = MetricsTable(tmp_path)
     table.add(8, {"loss": 0.5})
-    monkeypatch.setattr(os, "fsync", full)
-    key = "loss" if columns == "same" else "success"
-    with pytest.warns(UserWarning, match=r"to .*metrics.csv \(.*No space.*\): the run continues"):
+    if reason == "No such file":
+        table.path.unlink()
+    else:
+        monkeypatch.setattr(os, "fsync", full)
+    with pytest.warns(UserWarning, match=rf"to .*metrics.csv \(.*{reason}.*\): the run continues"):
         table.add(16, {key: 0.25})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -67,16 +75,6 @@ def test_a_full_disk_is_warned_of_once_and_costs_no_row(columns, tmp_path, monke
     assert read(table.path) == expected + [{"step": "24", key: "0.75"}, {"step": "32", key: "1.0"}]
 
 
-def test_a_file_that_was_taken_away_is_written_whole(tmp_path):
-    table = MetricsTable(tmp_path)
-    table.add(8, {"loss": 0.5})
-    table.path.unlink()
-    with pytest.warns(UserWarning, match="metrics.csv"):
-        table.add(16, {"loss": 0.25})
-    table.add(24, {"loss": 0.125})
-    assert [row["step"] for row in read(table.path)] == ["8", "16", "24"]
-
-
 def test_a_logger_that_fails_is_named_once_and_training_goes_on(tmp_path, monkeypatch):
     broken, sound, full = mock.Mock(), mock.Mock(), OSError(27, "File too large")
     broken.log_scalar.side_effect = [None, full, full, None]
@@ -84,9 +82,7 @@ def test_a_logger_that_fails_is_named_once_and_training_goes_on(tmp_path, monkey
     monkeypatch.setattr(metrics, "get_logger", lambda kind, **_: loggers[kind])
     table = MetricsTable(tmp_path, ["tensorboard", "csv"])
     table.add(8, {"loss": 0.5})
-    what = (
-        rf"the logger tensorboard in folder '{tmp_path}' \(.*File too large.*\): the run continues"
-    )
+    what = f"the logger tensorboard in folder '{tmp_path}' .*File too large.*: the run continues"
     with pytest.warns(UserWarning, match=what):
         table.add(16, {"loss": 0.25})
     with warnings.catch_warnings():
@@ -99,38 +95,23 @@ def test_a_logger_that_fails_is_named_once_and_training_goes_on(tmp_path, monkey
     assert len(read(table.path)) == 4
 
 
-def test_a_logger_that_cannot_start_is_named(tmp_path, monkeypatch):
-    no_key = mock.Mock(side_effect=RuntimeError("no API key"))
-    monkeypatch.setattr(metrics, "get_logger", no_key)
-    with pytest.raises(ValueError, match="loggers: wandb could not be started: no API key"):
-        MetricsTable(tmp_path, ["wandb"])
-
-
-SETTINGS = {"project": "glam", "entity": "team", "mode": "offline", "name": "seed 3"}
-
-
-@pytest.fixture
-def started(monkeypatch):
-    """What stands for ``wandb.init``."""
+def test_wandb_is_told_what_the_environment_says_and_nothing_else(tmp_path, monkeypatch):
     wandb = mock.MagicMock()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setattr(torchrl_wandb, "_has_wandb", True)
-    return wandb.init
-
-
-def test_where_a_run_is_logged_is_told(started, monkeypatch, tmp_path):
-    for key, value in SETTINGS.items():
+    MetricsTable(tmp_path, ["wandb"], "sac_glam")
+    told = wandb.init.call_args.kwargs
+    assert (told["project"], told["name"]) == (None, "sac_glam")
+    assert not {"entity", "mode"} & set(told)
+    settings = {"project": "glam", "entity": "team", "mode": "offline", "name": "seed 3"}
+    for key, value in settings.items():
         monkeypatch.setenv(f"WANDB_{key.upper()}", value)
     MetricsTable(tmp_path, ["csv", "wandb"], "sac_glam").add(32, {"success": 0.5})
-    started.assert_called_once()  # the other logger is none of its business
-    told, [logged] = started.call_args.kwargs, started.return_value.log.call_args_list
-    assert {key: told[key] for key in SETTINGS} == SETTINGS
+    assert wandb.init.call_count == 2  # the other logger is none of its business
+    told, [logged] = wandb.init.call_args.kwargs, wandb.init.return_value.log.call_args_list
+    assert {key: told[key] for key in settings} == settings
     assert told["dir"] == str(tmp_path) and logged.args[0]["success"] == 0.5
     assert list(tmp_path.glob("sac_glam/**/success.csv"))
-
-
-def test_what_is_not_told_is_left_to_its_own_settings(started, tmp_path):
-    MetricsTable(tmp_path, ["wandb"], "sac_glam")
-    [(_, told)] = started.call_args_list
-    assert told["project"] is None and not {"entity", "mode"} & set(told)
-    assert told["name"] == "sac_glam"
+    wandb.init.side_effect = RuntimeError("no API key")
+    with pytest.raises(ValueError, match="loggers: wandb could not be started: no API key"):
+        MetricsTable(tmp_path, ["wandb"])

@@ -1,7 +1,8 @@
-"""What the processes of a run agree on, by two that talk, and shares of every size."""
+"""What the processes of a run agree on, by two that talk, shares of every size, and checkpoints."""
 
 import time
-from dataclasses import dataclass
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 from torch import nn
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
 from torchrl_glam.objectives import GradientReducer, LostProcessError
+from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 from torchrl_glam.runs.config import SACGLAMConfig
 from torchrl_glam.runs.processes.ranks import OtherProcessError, Ranks
 from torchrl_glam.runs.processes.rows import minibatches, standardise
@@ -42,24 +45,34 @@ def test_values_of_all_are_standardised_together():
     torch.testing.assert_close(standardise(whole, Ranks()), expected)
 
 
-def test_records_are_handed_over_to_the_first():
-    """Two environments' episodes end on each process, with success on the first."""
+def test_records_are_handed_over_to_the_first_and_count_on():
+    """Two episodes end on each process: 5 and 6 are reached on one, 6 but not 7 on the other."""
 
     def hand_over(ranks):
-        done, kind = torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, 1, dtype=torch.long)
-        named = {"goal_tokens": torch.tensor([[[5]], [[6 + ranks.rank]]]), "kind": kind}
-        after = {"done": done, "reward": done * (1.0 - ranks.rank), "hindsight": named}
-        records = EpisodeStatistics(["grasp"]), GoalCoverage()
-        for record in records:
-            record.add(TensorDict({"goal_kind": kind.squeeze(1), "next": after}, [2]))
-        ranks.hand_over(*records)
-        return records[0].summary() | records[1].summary()
+        done, kind = torch.ones(2, 1, dtype=torch.bool), torch.tensor([[0], [1]])
+        tokens = torch.tensor([[5], [6]]) + ranks.rank
+        named = {"goal_tokens": tokens.unsqueeze(1), "kind": kind}
+        after = {"done": done, "reward": (tokens < 7).float(), "hindsight": named}
+        steps = {"goal_tokens": tokens, "goal_kind": kind.squeeze(1), "next": after}
+        episodes, coverage = EpisodeStatistics(["a", "b"]), GoalCoverage(["a", "b"])
+        for record in (episodes, coverage):
+            record.add(TensorDict(steps, [2]))
+        ranks.hand_over(episodes, coverage)
+        found = [episodes.summary(), coverage.summary()]
+        named["goal_tokens"] = tokens.unsqueeze(1) + 2
+        coverage.add(TensorDict(steps, [2]))
+        restored = GoalCoverage(["a", "b"])
+        restored.load_state_dict(coverage.state_dict())
+        return [*found, episodes.summary(), restored.summary()]
 
-    first, second = run_processes(hand_over)
-    assert first["episodes"] == 4 and first["success"] == 0.5
-    assert first["goals/named"] == 3  # 5 and 6 of one, 5 and 7 of the other
-    assert first["goals/new_per_1000_steps"] == 750.0
-    assert second["episodes"] == 0 and second["goals/named"] == 0
+    (episodes, coverage, *later), other = run_processes(hand_over)
+    pursued = {"success/a": 1.0, "success/b": 0.5, "kinds/pursued/a": 0.5, "kinds/pursued/b": 0.5}
+    assert episodes == {"episodes": 4, "success": 0.75, "goals/reached": 2, **pursued}
+    named = {"kinds/named/a": 0.5, "kinds/named/b": 0.5}
+    assert coverage == {"goals/named": 3, "goals/new_per_1000_steps": 750.0, **named}
+    assert later[0] == {"episodes": 0, "goals/reached": 2}
+    assert later[1] == {"goals/named": 4, "goals/new_per_1000_steps": 500.0, **named}
+    assert other[0]["episodes"] == 0 and other[1]["goals/named"] == 0
 
 
 def test_what_fails_on_one_process_fails_on_both():
@@ -111,7 +124,6 @@ def test_a_process_that_ends_is_noticed_at_the_next_message():
         weight = nn.Parameter(torch.ones(2))
         reducer = GradientReducer(ranks.group)
         for message in (
-            lambda: ranks.any(True),
             lambda: reducer.sum({"all": [weight]}, {"all": {}}),
             lambda: ranks.gather(1),
         ):
@@ -132,12 +144,15 @@ def test_a_process_that_hangs_is_given_up_in_time():
     run_processes(hang, timeout=1)
 
 
+DIVIDED = ("num_envs", "batch_size", "update_every", "capacity", "total_steps")
+
+
 @pytest.mark.parametrize("size", [2, 4, 8])
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 0.5, 1.0])
 def test_shares_add_up(size, ratio):
     config = SACGLAMConfig(hindsight_ratio=ratio, num_envs=32, batch_size=128)
     shares = [Ranks(rank, size).share(config) for rank in range(size)]
-    for key in ("num_envs", "batch_size", "update_every", "capacity", "total_steps"):
+    for key in DIVIDED:
         assert {getattr(share, key) * size for share in shares} == {getattr(config, key)}
     relabelled = [round(share.hindsight_ratio * share.batch_size) for share in shares]
     assert sum(relabelled) == round(ratio * 128) and max(relabelled) - min(relabelled) <= 1
@@ -146,19 +161,16 @@ def test_shares_add_up(size, ratio):
 
 def test_seeds_differ_and_one_process_has_the_given_one():
     """Between numbers of processes, too."""
-    sizes = ("num_envs", "batch_size", "update_every", "capacity", "total_steps")
-    config = SACGLAMConfig(seed=3, **dict.fromkeys(sizes, 12))
+    config = SACGLAMConfig(seed=3, **dict.fromkeys(DIVIDED, 12))
     shares = [Ranks(rank, size).share(config) for size in (1, 2, 3, 4) for rank in range(size)]
     seeds = [share.seed for share in shares]
     assert len(set(seeds)) == len(seeds) and seeds[0] == 3
 
 
-@pytest.mark.parametrize("key", ["num_envs", "batch_size", "capacity"])
-def test_what_does_not_divide_is_refused(key):
-    values = {"num_envs": 30, "batch_size": 30, "capacity": 30, "update_every": 30, key: 31}
-    values["total_steps"] = values["update_every"] = 30 if key != "num_envs" else 31
-    with pytest.raises(ValueError, match=rf"{key} \(31\) must be a multiple of the 3 processes"):
-        Ranks(0, 3).share(SACGLAMConfig(**values))
+def test_what_does_not_divide_is_refused():
+    config = SACGLAMConfig(**dict.fromkeys(DIVIDED, 30) | {"batch_size": 31})
+    with pytest.raises(ValueError, match=r"batch_size \(31\) must be a multiple of the 3 process"):
+        Ranks(0, 3).share(config)
 
 
 def test_goals_that_are_chosen_or_judged_are_refused_with_several_processes():
@@ -172,24 +184,12 @@ def test_goals_that_are_chosen_or_judged_are_refused_with_several_processes():
             Ranks(0, 2).share(config)
 
 
-@dataclass(frozen=True)
-class Told(Ranks):
-    """A process that knows what the others would say."""
-
-    said: tuple = ()
-
-    def gather(self, value):
-        return list(self.said)
-
-
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.integers(1, 40))
 def test_an_epoch_takes_rows_once_and_all_processes_agree_how_many(counts, batch_size):
     batch_size = min(batch_size, sum(counts))
     size = len(counts)
-    epochs = [
-        minibatches(count, batch_size, Told(rank, size, said=tuple(counts)))
-        for rank, count in enumerate(counts)
-    ]
+    with mock.patch.object(Ranks, "gather", return_value=counts):
+        epochs = [minibatches(n, batch_size, Ranks(rank, size)) for rank, n in enumerate(counts)]
     updates = min(sum(counts) // batch_size, *counts)
     assert {len(epoch) for epoch in epochs} == {updates}
     for count, epoch in zip(counts, epochs, strict=True):
@@ -211,3 +211,76 @@ def test_alone_an_epoch_is_a_permutation_cut_into_batches():
     batches = minibatches(10, 4, Ranks())
     assert torch.cat([rows for rows, _ in batches]).equal(order[:8])
     assert [total for _, total in batches] == [4, 4]
+
+
+# Checkpoints of two processes
+
+CONFIG = {"seed": 0}
+
+
+def objects():
+    return {
+        "model": nn.Linear(2, 1),
+        "counters": {"steps": 0},
+        "buffer": TensorDictReplayBuffer(storage=LazyTensorStorage(4), batch_size=2),
+        "statistics": EpisodeStatistics(["goal"]),
+    }
+
+
+def filled(rank):
+    """As if each process had stored rows of its own, and one episode had ended on each."""
+    run = objects()
+    run["counters"]["steps"] = 8
+    run["buffer"].extend(TensorDict({"number": torch.arange(3) + 10 * rank}, [3]))
+    done = torch.ones(1, 1, dtype=torch.bool)
+    following = {"done": done, "reward": done * float(rank)}
+    run["statistics"].add(TensorDict({"goal_kind": torch.zeros(1).long(), "next": following}, [1]))
+    return run
+
+
+def test_as_many_processes_take_back_each_its_own_and_find_damage_to_the_share_of_one(tmp_path):
+    def save_and_go_on(ranks):
+        torch.manual_seed(0)  # the same weights
+        manager = CheckpointManager(tmp_path, ranks=ranks)
+        run, other = filled(ranks.rank), objects()
+        torch.manual_seed(ranks.rank)
+        for step in (8, 16):
+            manager.save(step, run, CONFIG)
+        drawn = torch.rand(())
+        assert manager.load(other, CONFIG) == 16
+        assert torch.rand(()) == drawn
+        assert other["model"].weight.equal(run["model"].weight)
+        assert other["buffer"][:]["number"].tolist() == [10 * ranks.rank + n for n in range(3)]
+        assert other["statistics"].summary()["episodes"] == (2 if ranks.first else 0)
+
+    def load(ranks):
+        with pytest.warns(UserWarning, match="resuming from step-000000000008"):
+            return CheckpointManager(tmp_path, ranks=ranks).load(objects(), CONFIG)
+
+    run_processes(save_and_go_on)
+    with pytest.raises(ValueError, match="saved by 2 processes, and this run has 1: resume it wit"):
+        CheckpointManager(tmp_path).load(objects(), CONFIG)
+    [rows] = (tmp_path / "checkpoints/process_1/step-000000000016").rglob("rows.tdc")
+    rows.write_bytes(rows.read_bytes()[:-8])
+    assert run_processes(load) == [8, 8]
+
+
+def test_a_checkpoint_is_saved_by_all_or_none(tmp_path):
+    """An object passes the look at its numbers and fails as it is written, on one of them."""
+
+    def save_in_vain(ranks):
+        torch.manual_seed(0)
+        manager = CheckpointManager(tmp_path, ranks=ranks)
+        run = filled(ranks.rank)
+        manager.save(8, run, CONFIG)
+        full = OSError(28, "No space left on device") if ranks.first else {}
+        more = SimpleNamespace(state_dict=mock.Mock(side_effect=[{}, full]), load_state_dict=None)
+        error = (OSError, "cannot write") if ranks.first else (OtherProcessError, "No space left")
+        with pytest.raises(error[0], match=error[1]):
+            manager.save(16, run | {"more": more}, CONFIG)
+        run["model"].weight.data += ranks.rank
+        with pytest.raises(ValueError, match="weight on process 1"):
+            manager.save(16, run, CONFIG)
+
+    run_processes(save_in_vain)
+    assert CheckpointManager(tmp_path).latest().name == "step-000000000008"

@@ -1,9 +1,9 @@
 """The run around an algorithm: what arrives, what is rescued, and numbers that end it."""
 
 import itertools
+import math
 import signal
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -12,7 +12,6 @@ import pytest
 import sac_glam
 import torch
 from run_metrics import read_csv
-from tensordict import TensorDict
 from torchrl._utils import timeit
 from torchrl.checkpoint import CheckpointError
 from transformers.models.t5.modeling_t5 import T5Block
@@ -24,7 +23,7 @@ from torchrl_glam.runs import out_of_memory
 from torchrl_glam.runs.config import PPOGLAMConfig, SACGLAMConfig
 from torchrl_glam.runs.processes.ranks import Ranks
 from torchrl_glam.runs.records import metrics, progress
-from torchrl_glam.runs.records.progress import Progress, check_rewards
+from torchrl_glam.runs.records.progress import Progress
 from torchrl_glam.runs.run import Run, diverged
 from torchrl_glam.text import EnvDescription
 
@@ -201,28 +200,22 @@ def checkpoints(tmp_path):
     return [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")]
 
 
-@pytest.mark.parametrize(
-    ("error", "saved", "message"),
-    [
-        (RuntimeError("a bug"), True, "a bug"),
-        (FloatingPointError("not finite"), False, "at step 48: not finite .*saved no checkpoint"),
-    ],
-)
-def test_an_error_in_an_update_is_followed_by_a_checkpoint(error, saved, message, tmp_path, caplog):
+def test_an_error_in_an_update_is_followed_by_a_checkpoint(tmp_path, caplog):
     def fail(run):
         if run.counters["steps"] >= 48:
-            raise error
+            raise RuntimeError("a bug")
 
-    with pytest.raises(type(error), match=f"(?s){message}"):
+    with pytest.raises(RuntimeError, match="a bug"):
         train(tmp_path, fail=fail)
-    assert checkpoints(tmp_path) == (["step-000000000048"] if saved else [])
-    assert ("saved as" in caplog.text) == saved
+    assert checkpoints(tmp_path) == ["step-000000000048"] and "saved as" in caplog.text
     assert not (tmp_path / "run" / "run.lock").exists()
 
 
-def test_a_refused_resume_leaves_the_record_of_the_divergence(tmp_path):
-    with pytest.raises(FloatingPointError):
-        train(tmp_path, fail=mock.Mock(side_effect=FloatingPointError), total_steps=16)
+def test_a_run_that_diverges_saves_nothing_and_a_refused_resume_leaves_its_record(tmp_path):
+    fail = mock.Mock(side_effect=FloatingPointError("not finite"))
+    with pytest.raises(FloatingPointError, match="at step 8: not finite .*saved no checkpoint"):
+        train(tmp_path, fail=fail, total_steps=16)
+    assert not checkpoints(tmp_path)
     record = tmp_path / "run" / "diverged.txt"
     text = record.read_text()
     (tmp_path / "run" / "checkpoints" / "step-000000000008").mkdir(parents=True)
@@ -245,23 +238,6 @@ def test_an_error_in_the_last_evaluation_is_made_up_for(tmp_path, monkeypatch):
     assert broken.call_count == 3, "once it is made, it is not made again"
 
 
-@pytest.mark.parametrize("resumable", [True, False])
-def test_a_stop_is_told_where_hydra_is_not_used(tmp_path, resumable, caplog):
-    def stop(run, agent):
-        signal.raise_signal(signal.SIGTERM)
-
-    caplog.set_level("INFO")
-    train(tmp_path, stop, finish=True, resumable=resumable)
-    advice = f"; resume with: resume={tmp_path / 'run'}" if resumable else ""
-    assert f"Stopped at step 8{advice}\n" in caplog.text + "\n"
-    assert len(checkpoints(tmp_path)) == resumable
-
-
-def test_what_may_change_on_resume_are_keys_of_the_configuration():
-    for config in (SACGLAMConfig(), PPOGLAMConfig()):
-        assert set(config.may_change) < set(asdict(config))
-
-
 def test_a_signal_while_the_results_are_saved_ends_the_sweep_after(tmp_path, monkeypatch, caplog):
     ended = []
     monkeypatch.setattr(run_module, "end_sweep", lambda: ended.append("sweep"))
@@ -281,30 +257,19 @@ def test_a_run_without_an_update_is_told(tmp_path, monkeypatch, caplog):
     assert "never held batch_size (200) transitions: lower it, or raise total" in caplog.text
 
 
-def steps(*rewards):
-    reward = torch.tensor(rewards).view(2, -1, 1)
-    return TensorDict({"next": {"reward": reward}}, reward.shape[:2])
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_rewards_that_are_not_finite_are_refused(value):
-    check_rewards(steps(0.0, 1.0, -1e30, 0.5), {"steps": 8})
-    where = rf"after step 8 are not finite: 2 of 6, the first is {value}, at \[0, 2\] of the batch"
-    with pytest.raises(ValueError, match=where):
-        check_rewards(steps(0.0, 1.0, value, 0.5, value, 0.5), {"steps": 8})
-
-
 def test_a_run_goes_on_after_its_environment_was_mended(tmp_path, monkeypatch):
     """A faulty reward is no divergence, which a sweep would pass over, and nothing is saved."""
     plain, rounds = Progress.begin_round, itertools.count(1)
+    rewards = [0.0, 0.0, -1e30, -math.inf, 1.0, math.nan, math.inf, 0.0]
 
     def begin(progress, steps):
         if next(rounds) == 4:
-            steps = steps.set(("next", "reward"), torch.full((4, 2, 1), float("nan")))
+            steps = steps.set(("next", "reward"), torch.tensor(rewards).view(4, 2, 1))
         return plain(progress, steps)
 
     monkeypatch.setattr(Progress, "begin_round", begin)
-    with pytest.raises(ValueError, match="mend the environment"):
+    where = r"after step 24 are not finite: 3 of 8, the first is -inf, at \[1, 1\] of the batch"
+    with pytest.raises(ValueError, match=f"{where}.* mend the environment"):
         train(tmp_path, checkpoint_every=16)
     assert not (tmp_path / "run" / "diverged.txt").exists()
     assert checkpoints(tmp_path) == ["step-000000000016"]
@@ -312,14 +277,21 @@ def test_a_run_goes_on_after_its_environment_was_mended(tmp_path, monkeypatch):
     assert read_csv(tmp_path / "run" / "metrics.csv")[-1]["step"] == "64"
 
 
-def test_a_run_resumed_at_its_end_is_evaluated(tmp_path):
-    """Its step may have a row already, of losses alone."""
+@pytest.mark.parametrize("resumable", [True, False])
+def test_a_stop_is_told_where_hydra_is_not_used(tmp_path, resumable, caplog):
+    """A run that was stopped at what becomes its end is evaluated when it is resumed."""
 
     def stop(run, agent):
         if run.counters["steps"] == 32:
             signal.raise_signal(signal.SIGTERM)
 
-    train(tmp_path, stop)
+    caplog.set_level("INFO")
+    train(tmp_path, stop, finish=True, resumable=resumable)
+    advice = f"; resume with: resume={tmp_path / 'run'}" if resumable else ""
+    assert f"Stopped at step 32{advice}\n" in caplog.text + "\n"
+    assert len(checkpoints(tmp_path)) == resumable
+    if not resumable:
+        return
     last = read_csv(tmp_path / "run" / "metrics.csv")[-1]
     assert last["step"] == "32" and not last.get("eval/train/sampled/success")
     train(tmp_path, resume=str(tmp_path / "run"), total_steps=32)
@@ -336,4 +308,3 @@ def test_a_run_that_diverges_names_rates_and_checkpoint(config):
     assert "its last good checkpoint is runs/step-000000000008 (" in message
     rates = [key for key in vars(config) if key.startswith("lr_") and key != "lr_end"]
     assert len(rates) >= 2 and all(f"{key}={getattr(config, key)}" in message for key in rates)
-    assert "it has saved no checkpoint." in str(diverged(error, counters, config, None))

@@ -39,11 +39,13 @@ def test_another_run_in_the_folder_is_refused_until_the_first_is_killed(tmp_path
 
 
 def test_a_run_that_saved_nothing_leaves_what_was_there(tmp_path):
-    (tmp_path / "old").mkdir()
-    for run in (tmp_path / "new" / "sac" / "run", tmp_path / "old"):
+    log = tmp_path / "old" / "train.log"
+    log.parent.mkdir()
+    log.write_text("a redirected log")
+    for run in (tmp_path / "new" / "sac" / "run", log.parent):
         with claimed(run, resume=False):
             assert run.is_dir()
-    assert [*tmp_path.rglob("*")] == [tmp_path / "old"]
+    assert [*tmp_path.rglob("*")] == [log.parent, log]
 
 
 @pytest.mark.parametrize(
@@ -62,11 +64,6 @@ def test_a_new_run_does_not_overwrite_what_the_folder_holds(held, tmp_path):
         claim(tmp_path, resume=False)
     assert (tmp_path / held).read_text() == "precious"
     assert not (tmp_path / "run.lock").exists()
-
-
-def test_a_folder_with_other_things_may_hold_a_run(tmp_path):
-    (tmp_path / "train.log").write_text("a redirected log")
-    claim(tmp_path, resume=False)
 
 
 @pytest.mark.parametrize("place", ["nowhere", "."])
