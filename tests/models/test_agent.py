@@ -5,9 +5,8 @@ import shutil
 
 import pytest
 import torch
-from families import make_model, make_states
+from families import make_states
 from peft import LoraConfig
-from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
 from torchrl.envs import TransformedEnv
 
@@ -19,7 +18,6 @@ from torchrl_glam.models import (
     export_agent,
     load_agent,
     load_language_model,
-    load_tokenizer,
     make_critic,
     make_trunk,
     zero_shot_agent,
@@ -33,10 +31,9 @@ LORA = LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False)
 NUM_ACTIONS = 5
 
 
-@pytest.fixture(scope="module")
-def states():
-    env = PlaygroundTextEnv(4, num_objects=3, sequential=False, seed=0)
-    tokenizer = load_tokenizer("tiny")
+def start(tokenizer, num_objects=3):
+    """First states as agents of this file read them, of two candidates more than objects."""
+    env = PlaygroundTextEnv(4, num_objects=num_objects, sequential=False, seed=0)
     return TransformedEnv(env, TokenizeText(tokenizer, template=TEMPLATE)).reset()
 
 
@@ -70,15 +67,16 @@ def a_card(**settings):
     ],
     ids=["two critics", "adapter", "merged", "adapter on 4 bits"],
 )
-def test_an_agent_read_back_scores_and_values_as_before(settings, lora, kind, states, tmp_path):
+def test_an_agent_read_back_scores_and_values_as_before(settings, lora, kind, tokenizer, tmp_path):
     card = a_card(environment={"num_objects": 3, "name": "playground"}, **settings)
-    loss, model, tokenizer = make_loss(card, lora)
+    loss, model, _ = make_loss(card, lora)
+    states = start(tokenizer)
     with torch.no_grad():
         probability, value = loss.policy_and_values(states)
     critics = loss.qvalue_network_params
     export_agent(tmp_path / "model", model, tokenizer, critics, card=card, kind=kind)
     agent = load_agent(tmp_path)  # the run's folder, whose export is `model`
-    assert agent.card == card and agent.template.text.startswith("Task:")
+    assert agent.card == card
     read = agent.read(states)
     mask = states["action_mask"]
     torch.testing.assert_close(read["probability"], probability, atol=1e-4, rtol=1e-3)
@@ -87,11 +85,15 @@ def test_an_agent_read_back_scores_and_values_as_before(settings, lora, kind, st
     )
     plain = load_agent(tmp_path / "model", device="cpu").policy(states.copy())["action"]
     assert mask.gather(-1, plain.unsqueeze(-1)).all()
+    # Values by slot are left out where slots are others.
+    others = agent.read(start(tokenizer, num_objects=6))
+    assert others["probability"].shape == (4, 8)
+    assert ("action_value" in others.keys()) == (card.critic != "observation")
 
 
-def test_a_state_value_head_is_read_back(states, tmp_path):
-    model, tokenizer = load_language_model("tiny")
-    trunk = make_trunk(model, tokenizer, TEMPLATE)
+def test_a_state_value_head_is_read_back(tokenizer, tmp_path):
+    model, _ = load_language_model("tiny")
+    trunk, states = make_trunk(model, tokenizer, TEMPLATE), start(tokenizer)
     head = ValueHead(trunk.embedding_dim, (8,))
     card = a_card(critic="state", hidden_sizes=(8,), num_actions=None)
     critics = TensorDict.from_module(head).unsqueeze(0)
@@ -99,17 +101,6 @@ def test_a_state_value_head_is_read_back(states, tmp_path):
     with torch.no_grad():
         expected = head(trunk(states.copy()))["state_value"]
     torch.testing.assert_close(load_agent(tmp_path).read(states)["state_value"], expected)
-
-
-def test_values_by_slot_are_left_out_where_slots_are_others(tmp_path):
-    card = a_card(critic="observation")
-    loss, model, tokenizer = make_loss(card)
-    export_agent(tmp_path, model, tokenizer, loss.qvalue_network_params, card=card)
-    agent = load_agent(tmp_path)
-    tokenize = TokenizeText(tokenizer, template=agent.template)
-    env = TransformedEnv(PlaygroundTextEnv(2, num_objects=6), tokenize)
-    read = agent.read(env.reset())
-    assert read["probability"].shape == (2, 8) and "action_value" not in read.keys()
 
 
 @pytest.fixture(scope="module")
@@ -126,10 +117,9 @@ def export(exported, tmp_path):
 
 
 def test_what_is_missing_is_named_with_the_remedy(export, tmp_path):
-    (export / HEADS).rename(tmp_path / "away")
+    (export / HEADS).unlink()
     with pytest.raises(FileNotFoundError, match=r"holds no heads.safetensors.*set num_critics"):
         load_agent(export)
-    (tmp_path / "away").rename(export / HEADS)
     (export / CARD).unlink()
     with pytest.raises(FileNotFoundError, match=r"holds no agent.json.* resume its run.*AgentCard"):
         load_agent(export)
@@ -152,7 +142,7 @@ def test_what_is_missing_is_named_with_the_remedy(export, tmp_path):
         ({"critic": "all"}, r"damaged \(critic \('all'\) must be one of"),
         ({"load_in_4bit": "no"}, r"damaged \(load_in_4bit \('no'\) must be true or false"),
         ({"template": {"text": "{goal}"}}, r"damaged \(text \('\{goal\}'\) has the slots"),
-        ({"template": {"words": "{goal}"}}, r"damaged .*words"),
+        ({"template": {"words": "{goal}"}}, r"template \(.*words.*\) must have entries"),
         ({"format": 2}, r"format \(2\) must be 1: a later version"),
         ({"colour": "red"}, r"entries \['colour'\] are missing or unknown"),
         ({"num_critics": 10**8}, r"num_critics \(100000000\) must be a whole number from 0 to 64"),
@@ -167,7 +157,7 @@ def test_what_is_missing_is_named_with_the_remedy(export, tmp_path):
         ({"environment": {"a": {"a": [[[[[[[[[0]]]]]]]]]}}}, r"at most eight deep"),
         ({"template": {"text": " " * 300_000}}, r"template.text \('\) must be text of 20,000"),
         ({"template": {"special_tokens": "no"}}, r"special_tokens \('no'\) must be true or false"),
-        ({"template": [1]}, r"template \(\[1\]\) must have entries"),
+        ({"template": ["text"]}, r"template \(\['text'\]\) must have entries"),
     ],
 )
 def test_a_card_that_does_not_fit_is_refused(changes, message, export):
@@ -187,41 +177,6 @@ def test_damaged_files_are_refused(export):
         with pytest.raises(ValueError, match="agent.json' is damaged") as caught:
             load_agent(export)
         assert len(str(caught.value)) < 600
-
-
-@pytest.fixture
-def adapters(tmp_path):
-    model, tokenizer = load_language_model("tiny", lora=LORA)
-    return export_agent(tmp_path / "adapters", model, tokenizer)
-
-
-@pytest.mark.hostile
-def test_adapters_of_another_model_are_refused(adapters, tmp_path):
-    make_model("gpt2", load_tokenizer("tiny")).save_pretrained(tmp_path / "other")
-    config = json.loads((adapters / "adapter_config.json").read_text())
-
-    def on(base):
-        changes = {"base_model_name_or_path": base}
-        (adapters / "adapter_config.json").write_text(json.dumps(config | changes))
-
-    for base, kind, message in (
-        (str(tmp_path / "other"), ValueError, "adapters of another model than GPT2LMHeadModel"),
-        ("/nowhere/at/all", FileNotFoundError, "'/nowhere/at/all', which is not there: write"),
-        (None, ValueError, "adapters that name no base model"),
-    ):
-        on(base)
-        with pytest.raises(kind, match=message):
-            load_language_model(adapters)
-    on("/elsewhere/torchrl_glam/assets/tiny")  # the embedded model of another installation
-    load_language_model(adapters)
-    weights = load_file(adapters / "adapter_model.safetensors")
-    weights.popitem()
-    save_file(weights, adapters / "adapter_model.safetensors")
-    with pytest.raises(ValueError, match="is in one of them alone"):
-        load_language_model(adapters)
-    (adapters / "adapter_model.safetensors").rename(adapters / "adapter_model.bin")
-    with pytest.raises(ValueError, match="a pickle .*which may run code and is not opened"):
-        load_language_model(adapters)
 
 
 def test_keys_of_the_trunk_reach_actor_and_heads(tokenizer):

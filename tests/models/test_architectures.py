@@ -4,6 +4,7 @@ python tests/models/test_architectures.py    # writes torchrl_glam/models/archit
 """
 
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -70,39 +71,27 @@ def assert_exact(trunk, tokenizer, observations):
 
 # One of each way of reading, and of each limit; the others are slow together.
 QUICK = ("gpt2", "gpt_neo", "llama", "mistral", "gemma2", "phi3-longrope", "umt5", "bart", "mamba")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES if name not in QUICK]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-        for name in ARCHITECTURES
-    ],
-)
+@pytest.mark.parametrize("name", [*QUICK, *SLOW])
 def test_every_architecture_is_exact_or_refused(name, tokenizer):
     """Past its window and its rotary switch, in batches of prompts of unequal length."""
-    scale = SCALES[name]
-    found = {
-        "fresh": make(name, tokenizer),
-        "scaled": make(name, tokenizer, scale=scale),
-        "bfloat16": make(name, tokenizer, dtype=torch.bfloat16),
-        "scaled bfloat16": make(name, tokenizer, scale=scale, dtype=torch.bfloat16),
-    }
-    columns = {describe(trunk) for trunk in found.values()}
+    kinds = product((1.0, SCALES[name]), (torch.float32, torch.bfloat16))
+    found = [make(name, tokenizer, scale=scale, dtype=dtype) for scale, dtype in kinds]
+    columns = {describe(trunk) for trunk in found}
     assert len(columns) == 1, "how a model is read hangs on its weights or their type"
     columns = columns.pop()
     assert row(name, columns) in TABLE.read_text(encoding="utf-8").splitlines()
     if columns[0].startswith("refused"):
         return
     bounded = columns[1] not in ("", "its positions") or "dynamic" in name
-    for trunk in found.values():
+    for trunk in found:
         trunk.model.float()  # weights that were rounded, read without rounding
         assert_exact(trunk, tokenizer, SHORT if bounded else LONG)
-    if not bounded:
-        return
-    trunk = found["scaled"]
-    with pytest.raises(ValueError, match=r"have \d+ tokens, and the model (has|reads)"):
-        trunk(make_states(tokenizer, observations=LONG))
+    if bounded:
+        with pytest.raises(ValueError, match=r"have \d+ tokens, and the model (has|reads)"):
+            found[-1](make_states(tokenizer, observations=LONG))
 
 
 @pytest.mark.parametrize(("window", "why"), [(2048, "(sliding_window)"), (1000, "positions")])

@@ -38,14 +38,12 @@ def make_tokenizer(chat_template):
 
 def chat_tokens(tokenizer, goal, observation, action):
     """Tokens before the answer, and of the answer, from the tokenizer's own rendering."""
-    turn = {"role": "user", "content": f"Goal: {goal}\n{observation}\nAction:"}
-    answer = {"role": "assistant", "content": action}
-    rendered = tokenizer.apply_chat_template([turn, answer], tokenize=False)
+    question = {"role": "user", "content": f"Goal: {goal}\n{observation}\nAction:"}
+    turns = [question, {"role": "assistant", "content": action}]
+    rendered = tokenizer.apply_chat_template(turns, tokenize=False)
     until = rendered.rindex(action)
-    lead = " " if rendered[until - 1] == " " else ""
-    before = rendered[: until - len(lead)]
-    whole = rendered[: until + len(action)]
-    ids = tokenizer(whole, add_special_tokens=False).input_ids
+    before = rendered[:until].rstrip(" ")  # a space belongs to the answer
+    ids = tokenizer(rendered[: until + len(action)], add_special_tokens=False).input_ids
     start = len(tokenizer(before, add_special_tokens=False).input_ids)
     return ids[:start], ids[start:]
 
@@ -63,9 +61,8 @@ def test_scores_are_those_of_the_answer(family, chat_template):
     states["action_mask"] = mask = (states["actions"] != 0).any(-1)
     out = trunk(tokenize(states))
     for state, action in mask.nonzero().tolist():
-        before, answer = chat_tokens(
-            tokenizer, GOALS[state], OBSERVATIONS[state], ACTIONS[state][action]
-        )
+        texts = GOALS[state], OBSERVATIONS[state], ACTIONS[state][action]
+        before, answer = chat_tokens(tokenizer, *texts)
         assert before.count(tokenizer.bos_token_id) == (chat_template == INST)
         prompt, read = trunk.prompt(out["goal_tokens"], out["observation_tokens"])
         assert prompt[state, read[state]].tolist() == before
@@ -89,10 +86,6 @@ def test_an_answer_that_melts_into_the_chat_is_refused():
         (None, "has no chat template"),
         ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "as they stand"),
         ("{{ messages[0].content }}", "as they stand"),
-        (
-            "{% for m in messages %}{{ m.content | replace('lion', 'cat') }}{% endfor %}",
-            "as they stand|changes the text",
-        ),
         (
             "{% for m in messages %}{{ m.content | length }} {{ m.content }}{% endfor %}",
             "changes the text",

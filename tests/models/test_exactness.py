@@ -20,22 +20,10 @@ from torchrl_glam.models import (
 from torchrl_glam.models.trunks.gradients import _check_quantised, checkpoint_layers
 
 
-class _Slight(nn.Module):
-    """A layer of a model that does, to its head's input, what no trunk knows."""
-
-    def __init__(self, head, size):
-        super().__init__()
-        self.head, self.size = head, size
-        self.weight = head.weight
-
-    def forward(self, hidden):
-        return self.head(hidden + self.size * hidden.roll(1, 1))
-
-
 def test_what_the_model_does_between_tokens_is_seen_at_fresh_weights(tokenizer):
     """Mixing by position at the head, one hundredth: the trunk's nodes have other neighbours."""
     model = make_architecture("gpt2", tokenizer)
-    model.lm_head = _Slight(model.lm_head, 0.01)
+    model.lm_head.register_forward_pre_hook(lambda _, read: read[0] + 0.01 * read[0].roll(1, 1))
     message = r"model \(GPT2LMHeadModel\) cannot be read by DecoderOnlyTrunk"
     with pytest.raises(InexactTrunkError, match=message):
         make_trunk(model, tokenizer)
@@ -85,11 +73,16 @@ def test_checks_are_repeated_when_weights_are_loaded(family, tokenizer, monkeypa
 def test_the_score_error_is_rounding_where_all_is_well(family, tokenizer, dtype):
     trunk = make_trunk(make_model(family, tokenizer).to(dtype), tokenizer)
     states = make_states(tokenizer, masked=((0, 1),))
+    states["action_mask"][2] = False  # the shortest, which is passed over
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         assert score_error(trunk, states, rows=9) < 1e-4
+        assert score_error(trunk, states, rows=1) < 1e-4
         assert score_error(trunk, states[1]) < 1e-4  # without a batch dimension
         assert score_error(trunk, torch.stack([states, states])) < 1e-4
+    states["action_mask"][:] = False
+    with pytest.raises(ValueError, match="states: none has an admissible candidate"):
+        score_error(trunk, states)
 
 
 def test_the_score_error_is_the_difference_in_nats(tokenizer, monkeypatch):
@@ -102,24 +95,6 @@ def test_the_score_error_is_the_difference_in_nats(tokenizer, monkeypatch):
     with pytest.warns(UserWarning, match="differ by .* nats .*GPT2LMHeadModel's own forward"):
         error = score_error(trunk, states, rows=3)
     assert error == pytest.approx(float((wrong - right).detach().abs().max()), rel=1e-4)
-
-
-def test_the_score_error_passes_over_states_without_an_admissible_candidate(tokenizer):
-    trunk = make_trunk(make_model("gpt2", tokenizer), tokenizer)
-    states = make_states(tokenizer)
-    shortest = (states["observation_tokens"] != trunk.prompt.pad_id).sum(-1).argmin()
-    states["action_mask"][shortest] = False
-    assert score_error(trunk, states, rows=1) < 1e-4
-    states["action_mask"].fill_(False)
-    with pytest.raises(ValueError, match="states: none has an admissible candidate"):
-        score_error(trunk, states)
-
-
-def test_an_encoder_decoder_without_a_start_token_is_named(tokenizer):
-    model = make_architecture("mbart", tokenizer)
-    model.config.decoder_start_token_id = None
-    with pytest.raises(ValueError, match="set model.config.decoder_start_token_id"):
-        make_trunk(model, tokenizer)
 
 
 @pytest.mark.parametrize("key", ["goal_tokens", "observation_tokens", "action_tokens"])
@@ -160,9 +135,8 @@ def test_4_bit_weights_that_pass_no_gradient_on_are_named(flan_t5, monkeypatch):
 def backward(trunk, states):
     """Gradients of all trained weights, and bytes of the tensors kept for them."""
     kept = []
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda t: kept.append(t.nbytes) or t, lambda t: t
-    ):
+    hooks = (lambda tensor: kept.append(tensor.nbytes) or tensor, lambda tensor: tensor)
+    with torch.autograd.graph.saved_tensors_hooks(*hooks):
         _, gradients = outputs_and_gradients(trunk, states)
     return gradients, sum(kept)
 
@@ -187,16 +161,12 @@ def test_checkpointed_gradients_are_the_same_and_a_copy_has_weights_of_its_own(f
 
 @pytest.mark.parametrize("in_4bit", [False, True], ids=["float32", "4-bit"])
 def test_adapters_get_their_gradients(in_4bit, flan_t5):
+    lora = LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False)
+    options = {"lora": lora, "load_in_4bit": in_4bit, "compute_dtype": torch.float32}
     trunks = []
-    for gradient_checkpointing in (False, True):
+    for again in (False, True):
         torch.manual_seed(0)
-        model, tokenizer = load_language_model(
-            flan_t5,
-            lora=LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False),
-            load_in_4bit=in_4bit,
-            compute_dtype=torch.float32,
-            gradient_checkpointing=gradient_checkpointing,
-        )
+        model, tokenizer = load_language_model(flan_t5, gradient_checkpointing=again, **options)
         assert not model.training
         trunks.append(make_trunk(model, tokenizer))
     compare(*trunks, make_states(tokenizer))
@@ -207,14 +177,13 @@ def test_a_model_without_layers_is_refused():
         checkpoint_layers(torch.nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize("backend", ["cuda", "mkldnn"])
-def test_reduced_precision_is_put_aside_and_back(backend, tokenizer):
+@pytest.mark.parametrize(("backend", "chosen"), [("cuda", "tf32"), ("mkldnn", "bf16")])
+def test_reduced_precision_is_put_aside_and_back(backend, chosen, tokenizer):
     matmul = getattr(torch.backends, backend).matmul
-    before, matmul.fp32_precision = matmul.fp32_precision, "tf32" if backend == "cuda" else "bf16"
+    before, matmul.fp32_precision = matmul.fp32_precision, chosen
     try:
-        chosen = matmul.fp32_precision
         make_trunk(make_model("t5", tokenizer), tokenizer)
-        assert matmul.fp32_precision == chosen != "ieee"
+        assert matmul.fp32_precision == chosen
     finally:
         matmul.fp32_precision = before
 

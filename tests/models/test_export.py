@@ -16,13 +16,7 @@ from transformers import (
     BitsAndBytesConfig,
 )
 
-from torchrl_glam.models import (
-    AgentCard,
-    CandidateCritic,
-    export_agent,
-    load_language_model,
-    load_tokenizer,
-)
+from torchrl_glam.models import AgentCard, CandidateCritic, export_agent, load_language_model
 from torchrl_glam.models.export import check_no_export
 
 TARGETS = {"flan-t5": ["q", "v", "wi_0"], "qwen2": ["q_proj", "v_proj"], "gpt2": ["c_attn"]}
@@ -37,7 +31,7 @@ NF4 = BitsAndBytesConfig(
 @pytest.fixture(scope="module")
 def folders(flan_t5, tmp_path_factory):
     root = tmp_path_factory.mktemp("bases")
-    found, tokenizer = {"flan-t5": flan_t5}, load_tokenizer(flan_t5)
+    found, tokenizer = {"flan-t5": flan_t5}, AutoTokenizer.from_pretrained(flan_t5)
     wide = {"hidden_size": 64, "intermediate_size": 128, "num_key_value_heads": 4}
     for family, sizes in {"qwen2": wide, "gpt2": {}}.items():
         make_model(family, tokenizer, **sizes).save_pretrained(root / family)
@@ -47,12 +41,7 @@ def folders(flan_t5, tmp_path_factory):
 
 
 def load(folder, family, in_4bit=False, trained=True):
-    lora = LoraConfig(
-        r=2,
-        target_modules=TARGETS[family],
-        init_lora_weights=False,
-        fan_in_fan_out=family == "gpt2",
-    )
+    lora = LoraConfig(r=2, target_modules=TARGETS[family], init_lora_weights=False)
     torch.manual_seed(3)
     model, tokenizer = load_language_model(
         folder, lora=lora if trained else None, load_in_4bit=in_4bit, compute_dtype=torch.float32
@@ -69,12 +58,9 @@ def kind_of(family):
 
 @torch.no_grad()
 def logits(model, tokenizer):
-    inputs = tokenizer(
-        ["Goal: Grasp red lion", "Goal: Grow any rose"], return_tensors="pt", padding=True
-    )
-    inputs = {"input_ids": inputs.input_ids, "attention_mask": inputs.attention_mask}
+    inputs = {"input_ids": tokenizer("Goal: Grasp red lion", return_tensors="pt").input_ids}
     if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = torch.tensor([[0, 5, 6], [0, 7, 8]])
+        inputs["decoder_input_ids"] = torch.tensor([[0, 5, 6]])
     return model.eval()(**inputs).logits
 
 
@@ -91,7 +77,7 @@ def test_a_merged_model_is_a_plain_one(family, in_4bit, folders, tmp_path):
     """The layers of GPT-2 hold their weights the other way round."""
     model, tokenizer = load(folders[family], family, in_4bit)
     expected = logits(model, tokenizer)
-    before = copy.deepcopy({k: v for k, v in model.named_parameters() if "lora" in k})
+    before = {k: v.clone() for k, v in model.named_parameters() if "lora" in k}
     drawn = torch.get_rng_state()
     export_agent(tmp_path, model, tokenizer, kind="merged")
     assert torch.equal(torch.get_rng_state(), drawn)
@@ -125,6 +111,9 @@ def test_an_adapter_goes_on_its_base_model(family, in_4bit, folders, tmp_path, m
 
 
 def test_kinds_that_do_not_fit_are_refused(folders, tmp_path):
+    check_no_export(folders["qwen2"], models=False)  # a language model alone is no agent
+    with pytest.raises(FileExistsError, match="config.json"):
+        check_no_export(folders["qwen2"])
     model, tokenizer = load(folders["qwen2"], "qwen2", trained=False)
     for kind, why in (("adapter", "needs a model with adapters"), ("both", "must be one of")):
         with pytest.raises(ValueError, match=rf"kind \('{kind}'\) {why}"):
@@ -164,13 +153,7 @@ def test_another_agent_is_not_overwritten_nor_mixed(kinds, folders, tmp_path):
     export_agent(alone, model, tokenizer, kind=kinds[1])
     names = [{path.name for path in folder.iterdir()} for folder in (out, alone)]
     assert names[0] == names[1] | {"notes.txt"}
-    assert load_tokenizer(out).chat_template is None
-
-
-def test_a_language_model_alone_is_no_agent(folders):
-    check_no_export(folders["gpt2"], models=False)
-    with pytest.raises(FileExistsError, match="config.json"):
-        check_no_export(folders["gpt2"])
+    assert AutoTokenizer.from_pretrained(out).chat_template is None
 
 
 @pytest.mark.hostile

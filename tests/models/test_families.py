@@ -59,35 +59,27 @@ def read_by(request, family, tokenizer, monkeypatch):
     return trunk
 
 
-@pytest.mark.parametrize("masked", [(), ((0, 1), (1, 4), (2, 0))], ids=["all", "masked"])
-def test_scores_equal_the_plain_computation(family, tokenizer, read_by, masked):
-    trunk = read_by
+def test_outputs_and_gradients_equal_the_plain_computation(family, tokenizer, read_by):
     decodes = family in ("gpt2", "llama", "qwen2")
-    assert type(trunk) is (DecoderOnlyTrunk if decodes else EncoderDecoderTrunk)
-    assert_plain(trunk, tokenizer, trunk(make_states(tokenizer, masked)))
-
-
-def test_gradients_equal_the_plain_computation(tokenizer, read_by):
-    model, states = read_by.base_model, read_by(make_states(tokenizer))
-    mask = states["action_mask"]
+    assert type(read_by) is (DecoderOnlyTrunk if decodes else EncoderDecoderTrunk)
+    states = read_by(make_states(tokenizer, masked=((0, 1), (1, 4), (2, 1))))
+    assert_plain(read_by, tokenizer, states)
+    model, mask = read_by.base_model, states["action_mask"]
     weights = torch.linspace(-1, 1, int(mask.sum()))
-    value = (states["log_likelihood"][mask] * weights).sum()
-    value = value + (states["action_embedding"][mask].sin() * weights.unsqueeze(-1)).sum()
-    value = value + states["prompt_embedding"].sin().sum()
-    plain, seen = torch.zeros(()), set()
+    value = states["log_likelihood"][mask] + states["action_embedding"][mask].sin().sum(-1)
+    value = value @ weights + states["prompt_embedding"].sin().sum()
+    plain = torch.zeros(())
     for weight, (state, action) in zip(weights, mask.nonzero().tolist(), strict=True):
-        total, last, first = plain_score(
-            model, tokenizer, GOALS[state], OBSERVATIONS[state], ACTIONS[state][action]
-        )
+        texts = GOALS[state], OBSERVATIONS[state], ACTIONS[state][action]
+        total, last, first = plain_score(model, tokenizer, *texts)
         plain = plain + weight * (total + last.sin().sum())
-        if state not in seen:
+        if action == 0:  # once a state
             plain = plain + first.sin().sum()
-        seen.add(state)
-    parameters = list(model.parameters())
-    gradients = torch.autograd.grad(value, parameters, allow_unused=True)
-    expected = torch.autograd.grad(plain, parameters, allow_unused=True)
-    for (name, _), ours, theirs in zip(model.named_parameters(), gradients, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4, msg=name)
+    gradients, expected = (
+        torch.autograd.grad(total, list(model.parameters()), allow_unused=True)
+        for total in (value, plain)
+    )
+    torch.testing.assert_close(gradients, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("number", [1, 40])
@@ -101,102 +93,75 @@ def test_one_candidate_and_forty(family, tokenizer, number):
     assert_plain(trunk, tokenizer, states, GOALS[:2], OBSERVATIONS[:2], actions)
 
 
-@pytest.mark.parametrize("family", ["t5", "gpt2"])
-def test_candidates_that_are_equal_are_refused(family, tokenizer):
+def test_candidates_without_tokens_or_with_those_of_another_are_refused(tokenizer):
+    trunk, states = fresh_trunk("t5"), make_states(tokenizer)
+    states["action_mask"][2, 4] = True
+    with pytest.raises(ValueError, match=r"action_tokens\[2, 4\] is admissible but has no tokens"):
+        trunk(states)
     states = make_states(tokenizer)
     states["action_tokens"][1, 3] = states["action_tokens"][1, 0]
-    trunk = trunk_of(family, tokenizer)
-    message = (
-        r"action_tokens\[1, 0\] and \[1, 3\] are admissible and have the same tokens .*list each"
-    )
-    with pytest.raises(ValueError, match=message):
+    message = r"action_tokens\[{0}, 0\] and \[{0}, 3\] are admissible and have the same .*list each"
+    with pytest.raises(ValueError, match=message.format(1)):
         trunk(states.clone())
-    with pytest.raises(ValueError, match=message.replace("1, ", "2, ")):
+    with pytest.raises(ValueError, match=message.format(2)):
         trunk(torch.cat([states[2:], states[2:], states[1:2]]))  # places as the caller counts them
     states["action_mask"][1, 0] = False  # a copy that is masked does no harm
     trunk(states)
 
 
 def test_the_mean_over_tokens(family, tokenizer):
-    trunk = trunk_of(family, tokenizer, normalisation="token_mean")
-    states = trunk(make_states(tokenizer, masked=((0, 0),)))
-    for state, action in states["action_mask"].nonzero().tolist():
-        text = ACTIONS[state][action]
-        model, prompt = trunk.base_model, (GOALS[state], OBSERVATIONS[state])
-        total, _, _ = plain_score(model, tokenizer, *prompt, text)
-        tokens = len(tokenizer(" " + text, add_special_tokens=False).input_ids)
-        score = states["log_likelihood"][state, action]
-        torch.testing.assert_close(score, total / tokens, atol=1e-4, rtol=0)
-    assert states["log_likelihood"][0, 0] == 0
+    states = make_states(tokenizer, masked=((0, 0),))
+    mean, total = (
+        trunk_of(family, tokenizer, normalisation=kind)(states.clone())["log_likelihood"]
+        for kind in ("token_mean", "sum")
+    )
+    tokens = (states["action_tokens"] != tokenizer.pad_token_id).sum(-1).clamp_min(1)
+    torch.testing.assert_close(mean, total / tokens)
 
 
 def test_passes_of_few_tokens_change_neither_outputs_nor_gradients(family, tokenizer):
-    trunk = trunk_of(family, tokenizer)
-    trunk.double()  # rounding is no part of the question
-    parameters = list(trunk.parameters())
-    states = make_nine_states(tokenizer).view(3, 3)
-    mask, found = states["action_mask"], []
+    trunk = trunk_of(family, tokenizer).double()  # rounding is no part of the question
+    states, found = make_nine_states(tokenizer).view(3, 3), []
     for tokens in (None, 1, 60, 150, 10_000):
         trunk.max_tokens_per_pass = tokens
-        out = trunk(states.clone())
-        read = [out["log_likelihood"], out["action_embedding"][mask], out["prompt_embedding"]]
-        value = sum(part.sin().sum() for part in read)
-        twice = [
-            torch.autograd.grad(value, parameters, allow_unused=True, retain_graph=again)
-            for again in (True, False)
-        ]
-        torch.testing.assert_close(*twice)
-        gradient = torch.cat([g.flatten() for g in twice[0] if g is not None])
-        found.append([part.detach() for part in read] + [gradient])
-    whole = found[0]
-    for parts in found[1:]:
-        torch.testing.assert_close(parts[:-1], whole[:-1], atol=1e-4, rtol=1e-4)
-        assert (parts[-1] - whole[-1]).norm() < 1e-5 * whole[-1].norm()
+        outputs, gradients = outputs_and_gradients(trunk, states)
+        found.append((outputs, torch.cat([value.flatten() for value in gradients.values()])))
+    (whole, gradient), *parts = found
+    for outputs, other in parts:
+        torch.testing.assert_close(outputs, whole, atol=1e-4, rtol=1e-4)
+        assert (other - gradient).norm() < 1e-5 * gradient.norm()
 
 
-def test_scores_alone_and_embeddings_alone(family, tokenizer):
-    trunk = trunk_of(family, tokenizer)
-    inputs = make_states(tokenizer, masked=((0, 1), (2, 0)))
-    mask, whole = inputs["action_mask"], trunk(inputs.clone())
-    lean = TensorDictSequential(ScoresOnly(trunk), CandidateActor())
-    torch.manual_seed(0)
-    scores = lean(inputs.clone())
-    assert "action_embedding" not in scores
-    torch.manual_seed(0)
-    torch.testing.assert_close(scores["action"], CandidateActor()(whole.clone())["action"])
-    embeddings = trunk(inputs.clone(), only="embeddings")
-    assert "log_likelihood" not in embeddings
-    near = {"atol": 1e-5, "rtol": 1e-5}
-    torch.testing.assert_close(scores["log_likelihood"], whole["log_likelihood"], **near)
-    torch.testing.assert_close(
-        embeddings["action_embedding"][mask], whole["action_embedding"][mask], **near
-    )
-    for part in (scores, embeddings):
+def test_parts_of_the_outputs_are_those_of_the_whole(family, tokenizer):
+    trunk, inputs = trunk_of(family, tokenizer), make_states(tokenizer, masked=((0, 1), (2, 0)))
+    mask, whole, near = inputs["action_mask"], trunk(inputs.clone()), {"atol": 1e-5, "rtol": 1e-5}
+    for key, part in (
+        ("log_likelihood", ScoresOnly(trunk)(inputs.clone())),
+        ("action_embedding", trunk(inputs.clone(), only="embeddings")),
+    ):
+        assert {*part.keys()} - {*inputs.keys()} == {key, "prompt_embedding"}
+        torch.testing.assert_close(part[key][mask], whole[key][mask], **near)
         torch.testing.assert_close(part["prompt_embedding"], whole["prompt_embedding"], **near)
+    with pytest.raises(ValueError, match=r"only \('score'\) must be None or one of"):
+        trunk(inputs, only="score")
+    chosen = trunk.select_out_keys("log_likelihood")(inputs.clone())
+    assert {*chosen.keys()} - {*inputs.keys()} == {"log_likelihood"}
+    assert torch.equal(chosen["log_likelihood"], whole["log_likelihood"])
 
 
 def test_keys_and_settings_arrive(tokenizer):
     inputs = ["goal", "observation", "action", "mask"]
     outputs = ["log_likelihood", "action_embedding", "prompt_embedding"]
     keys = {f"{name}_key": ("nested", name) for name in (*inputs, *outputs)}
-    options = {"normalisation": "token_mean", "max_tokens_per_pass": 70}
-    trunk = trunk_of("t5", tokenizer, **options, **keys)
+    trunk, plain = trunk_of("t5", tokenizer, max_tokens_per_pass=70, **keys), fresh_trunk("t5")
     assert trunk.out_keys == [("nested", name) for name in outputs]
-    assert trunk.max_tokens_per_pass == 70 and trunk.normalisation == "token_mean"
-    plain = trunk_of("t5", tokenizer, **options)
+    assert trunk.max_tokens_per_pass == 70
     states, nested = plain(make_states(tokenizer)), make_states(tokenizer)
     for old, new in zip(plain.in_keys, trunk.in_keys, strict=True):
         nested.rename_key_(old, new)
     nested = trunk(nested)
     for old, new in zip(plain.out_keys, trunk.out_keys, strict=True):
         torch.testing.assert_close(nested[new], states[old])
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "bart"])
-def test_more_tokens_than_positions_are_refused(family, tokenizer):
-    model = make_model(family, tokenizer, **({"max_position_embeddings": 8}))
-    with pytest.raises(ValueError, match=r"have \d+ tokens, and the model has 8 positions"):
-        trunk_of(family, tokenizer, model)(make_states(tokenizer))
 
 
 def test_the_last_position_can_be_used(tokenizer):
@@ -209,35 +174,37 @@ def test_the_last_position_can_be_used(tokenizer):
     states = make_states(tokenizer)
     trunk = trunk_of("gpt2", tokenizer, make_model("gpt2", tokenizer, n_positions=longest))
     assert_plain(trunk, tokenizer, trunk(states.clone()))
-    trunk = trunk_of("gpt2", tokenizer, make_model("gpt2", tokenizer, n_positions=longest - 1))
-    with pytest.raises(ValueError, match="positions"):
-        trunk(states)
+    for family, number in (("gpt2", longest - 1), ("bart", 8)):
+        model = make_model(family, tokenizer, max_position_embeddings=number)
+        message = rf"have \d+ tokens, and the model has {number} positions"
+        with pytest.raises(ValueError, match=message):
+            trunk_of(family, tokenizer, model)(states.clone())
 
 
-def test_under_vmap_the_remedy_is_named(tokenizer):
+def test_under_vmap_the_remedy_is_named():
     """TorchRL's own loss runs its networks so, unless told otherwise."""
-    trunk = trunk_of("t5", tokenizer)
+    trunk = fresh_trunk("t5")
     critic = TensorDictSequential(trunk, CandidateCritic(trunk.embedding_dim, (8,)))
     actor = ProbabilisticTensorDictSequential(trunk, CandidateActor()[0])
     loss = DiscreteSACLoss(actor, critic, action_space="categorical", num_actions=5)
-    steps = make_states(tokenizer).set("action", torch.zeros(3, dtype=torch.long))
-    ends = torch.zeros(3, 1, dtype=torch.bool)
-    after = {"reward": ends.float(), "done": ends, "terminated": ends}
-    steps["next"] = make_states(tokenizer).update(after)
     with pytest.raises(RuntimeError, match="under vmap.*deactivate_vmap=True"):
-        loss(steps)
+        loss(make_transitions())
 
 
 def test_models_that_trunks_cannot_read_are_refused(tokenizer):
-    with pytest.raises(ValueError, match="not a decoder-only language model"):
-        DecoderOnlyTrunk(make_model("t5", tokenizer), tokenizer)
-    with pytest.raises(ValueError, match="not an encoder-decoder with a language-model head"):
-        EncoderDecoderTrunk(make_model("gpt2", tokenizer), tokenizer)
-    t5, gpt2 = make_model("t5", tokenizer).config, make_model("gpt2", tokenizer).config
-    with pytest.raises(ValueError, match="T5EncoderModel.*language-model head"):
-        make_trunk(T5EncoderModel(t5), tokenizer)
-    with pytest.raises(ValueError, match="GPT2Model.*language-model head"):
-        make_trunk(GPT2Model(gpt2), tokenizer)
+    t5, flan_t5, bart, gpt2, llama, _ = (make_model(family, tokenizer) for family in FAMILIES)
+    bart.config.decoder_start_token_id = None
+    llama.config._attn_implementation = "flash_attention_2"
+    for kind, model, message in (
+        (DecoderOnlyTrunk, t5, "not a decoder-only language model"),
+        (EncoderDecoderTrunk, gpt2, "not an encoder-decoder with a language-model head"),
+        (make_trunk, T5EncoderModel(flan_t5.config), "T5EncoderModel.*language-model head"),
+        (make_trunk, GPT2Model(gpt2.config), "GPT2Model.*language-model head"),
+        (make_trunk, bart, "set model.config.decoder_start_token_id"),
+        (make_trunk, llama, "'flash_attention_2', which takes no mask per node"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kind(model, tokenizer)
 
 
 def test_inputs_that_are_missing_or_do_not_fit_are_named(tokenizer):
@@ -252,32 +219,13 @@ def test_inputs_that_are_missing_or_do_not_fit_are_named(tokenizer):
             trunk(states.clone().set("action_mask", wrong))
 
 
-@pytest.mark.parametrize("family", ["t5", "gpt2"])
-def test_a_candidate_that_spells_nothing_is_refused(family, tokenizer):
-    states = make_states(tokenizer)
-    states["action_mask"][2, 4] = True
-    with pytest.raises(ValueError, match=r"action_tokens\[2, 4\] is admissible but has no tokens"):
-        trunk_of(family, tokenizer)(states)
-
-
-def test_an_attention_without_masks_of_its_own_is_refused(tokenizer):
-    model = make_model("llama", tokenizer)
-    model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(ValueError, match="'flash_attention_2', which takes no mask per node"):
-        make_trunk(model, tokenizer)
-
-
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"normalisation": "mean"}, r"normalisation \('mean'\) must be one of"),
-        ({"max_tokens_per_pass": 0}, r"max_tokens_per_pass \(0\) must be at least 1"),
-        ({"pad_to_multiple_of": 0}, r"pad_to_multiple_of \(0\) must be at least 1"),
-    ],
+    ("option", "value"),
+    [("normalisation", "mean"), ("max_tokens_per_pass", 0), ("pad_to_multiple_of", 0)],
 )
-def test_wrong_options_are_refused(tokenizer, options, message):
-    with pytest.raises(ValueError, match=message):
-        EncoderDecoderTrunk(make_model("t5", tokenizer), tokenizer, **options)
+def test_wrong_options_are_refused(tokenizer, option, value):
+    with pytest.raises(ValueError, match=rf"{option} \({value!r}\) must be (one of|at least 1)"):
+        trunk_of("t5", tokenizer, **{option: value})
 
 
 def test_passes_by_hand():
@@ -292,8 +240,8 @@ def test_passes_by_hand():
     assert [rows.tolist() for rows in token_passes(prompts, nodes, 10_000)] == [[1, 4, 3, 5, 0, 2]]
 
 
-def test_parts_hold_every_row_once_and_fit(tokenizer):
-    trunk, batch = make_trunk(make_model("t5", tokenizer), tokenizer), make_transitions()
+def test_parts_hold_every_row_once_and_fit():
+    trunk, batch = fresh_trunk("t5"), make_transitions()
     batch["row"] = torch.arange(len(batch))
     parts = split_by_tokens(batch, trunk, 90)
     assert sorted(torch.cat([part["row"] for part in parts]).tolist()) == list(range(len(batch)))
@@ -303,10 +251,6 @@ def test_parts_hold_every_row_once_and_fit(tokenizer):
             prompts, nodes = trunk.count_tokens(states)
             assert len(part) * (prompts.max() + nodes.max()) <= 90 or len(part) == 1
     assert split_by_tokens(batch, trunk, None)[0] is batch
-
-
-def test_bad_arguments_of_passes_are_refused(tokenizer):
-    trunk, batch = make_trunk(make_model("t5", tokenizer), tokenizer), make_transitions()
     with pytest.raises(ValueError, match=r"max_tokens \(0\) must be at least 1"):
         split_by_tokens(batch, trunk, 0)
     with pytest.raises(ValueError, match=r"batch has the shape \(3, 3\)"):
@@ -314,8 +258,7 @@ def test_bad_arguments_of_passes_are_refused(tokenizer):
 
 
 @pytest.fixture(scope="module")
-def played():
-    _, tokenizer = load_language_model("tiny")
+def played(tokenizer):
     env = TransformedEnv(PlaygroundTextEnv(num_envs=75, seed=0), TokenizeText(tokenizer))
     return env.rollout(6, break_when_any_done=False)
 
@@ -326,14 +269,18 @@ def trunks():
     return [make_trunk(model, tokenizer, pad_to_multiple_of=multiple) for multiple in (1, 4)]
 
 
-@pytest.mark.parametrize("only", [None, "scores", "embeddings", "prompt"])
+@pytest.mark.parametrize("only", [None, "scores", "embeddings", "prompt", "encoded actions"])
 @pytest.mark.parametrize("number", [1, 13, 75])
-def test_rounding_up_changes_no_output_nor_gradient(trunks, played, only, number):
+def test_rounding_up_changes_no_output_nor_gradient(trunks, played, only, number, monkeypatch):
+    shapes = passes_of(trunks[1], monkeypatch)
+    if only == "encoded actions":
+        trunks, only = [EncodedActionsTrunk(trunk) for trunk in trunks], "embeddings"
     plain, rounded = (outputs_and_gradients(t, played[:number, -1], only) for t in trunks)
     torch.testing.assert_close(rounded[0], plain[0], rtol=1e-4, atol=1e-4)
     for name, one in plain[1].items():
         scale = one.abs().max().clamp_min(1e-6)
         torch.testing.assert_close(rounded[1][name] / scale, one / scale, rtol=1e-3, atol=1e-4)
+    assert {length % 4 for _, length, *_ in shapes} == {0}
 
 
 def test_states_of_any_number_have_few_shapes(trunks, played, monkeypatch):
@@ -344,30 +291,6 @@ def test_states_of_any_number_have_few_shapes(trunks, played, monkeypatch):
                 trunk(played[:number, -1].clone())
     assert len({*plain}) > 10
     assert len({*rounded}) <= 2
-
-
-def test_prompts_that_end_in_an_action_are_rounded_up_too(trunks, played, monkeypatch):
-    read = [passes_of(trunk, monkeypatch) for trunk in trunks]
-    for number in (1, 2, 13, 75):
-        plain, rounded = (
-            EncodedActionsTrunk(trunk)(played[:number, -1].clone(), only="embeddings")
-            for trunk in trunks
-        )
-        torch.testing.assert_close(
-            rounded["action_embedding"], plain["action_embedding"], rtol=1e-4, atol=1e-4
-        )
-    lengths = [{length % 4 for _, length, *_ in shapes} for shapes in read]
-    assert lengths[0] != {0} and lengths[1] == {0}
-
-
-def test_some_outputs_can_be_chosen_and_misspelt_parts_are_refused(tokenizer):
-    trunk, states = fresh_trunk("t5"), make_states(tokenizer)
-    whole = fresh_trunk("t5")(states.clone())
-    chosen = trunk.select_out_keys("log_likelihood")(states.clone())
-    assert set(chosen.keys()) - set(states.keys()) == {"log_likelihood"}
-    assert torch.equal(chosen["log_likelihood"], whole["log_likelihood"])
-    with pytest.raises(ValueError, match=r"only \('score'\) must be None or one of"):
-        trunk(states, only="score")
 
 
 @pytest.mark.parametrize("family", ["t5", "gpt2"])

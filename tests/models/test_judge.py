@@ -21,41 +21,29 @@ SHORT = {"prompt": "Goal: {goal}\n{before}\nAction:"}
 tiny = cache(partial(load_language_model, "tiny"))
 
 
-class HandSet:
-    """Stands for a judge's trunk: log-likelihoods by a function of prompt and answer, as texts.
-
-    It keeps what it was asked, one dictionary a pass from prompts to answers.
-    """
-
-    def __init__(self, trunk, tokenizer, score):
-        self._tokenizer, self._score, self.asked = tokenizer, score, []
-        self.in_keys, self.out_keys = trunk.in_keys, trunk.out_keys
-        self.prompt, self.base_model = trunk.prompt, trunk.base_model
-        self.closes_prompt = trunk.closes_prompt
-
-    def __call__(self, states, only):
-        assert only == "scores"
-        first, rest, answers, mask = (states[key] for key in self.in_keys)
-        prompts, _ = self.prompt(first, rest)
-        rows = [
-            [self._text(tokens).strip() for tokens in row[admissible]]
-            for row, admissible in zip(answers, mask, strict=True)
-        ]
-        prompts = [self._text(tokens).removesuffix("</s>") for tokens in prompts]
-        self.asked.append(dict(zip(prompts, rows, strict=True)))
-        out = torch.zeros(mask.shape)
-        for state, (prompt, row) in enumerate(zip(prompts, rows, strict=True)):
-            out[state, : len(row)] = torch.tensor([self._score(prompt, one) for one in row])
-        return {self.out_keys[0]: out}
-
-    def _text(self, tokens):
-        return self._tokenizer.decode(tokens[tokens != self._tokenizer.pad_token_id])
-
-
 def make_judge(score, goals=GOALS, **kwargs):
+    """A judge whose trunk scores answers by a function of prompt and answer, as texts.
+
+    ``asked`` keeps what it was asked, one dictionary a pass from prompts to answers.
+    """
     model, tokenizer = tiny()
     judge = GoalJudge(model, tokenizer, goals, **kwargs)
-    judge.trunk = HandSet(judge.trunk, tokenizer, score)
+    judge.asked = []
+
+    def text_of(tokens):
+        return tokenizer.decode(tokens[tokens != tokenizer.pad_token_id]).removesuffix("</s>")
+
+    def read(first, rest, answers, mask, only):
+        assert only == "scores"
+        prompts, _ = judge.trunk.prompt(first, rest)
+        asked, scores = {}, torch.zeros(mask.shape)
+        for state, (prompt, there) in enumerate(zip(map(text_of, prompts), mask, strict=True)):
+            asked[prompt] = [text_of(answer).strip() for answer in answers[state, there]]
+            scores[state, there] = torch.tensor([score(prompt, one) for one in asked[prompt]])
+        judge.asked.append(asked)
+        return scores, None, torch.zeros(len(mask), 1)
+
+    judge.trunk.score = read
     return judge
 
 
@@ -99,7 +87,7 @@ def test_pairs_come_in_the_order_of_the_goals_with_lists_of_any_length():
 def test_the_question_holds_what_happened():
     judge = make_judge(by_goal(CHANCES))
     judge(STEP)
-    [asked] = judge.trunk.asked
+    [asked] = judge.asked
     prompt = (
         "Before: You see: red lion\nAction: Grasp\nAfter: You see: nothing\n"
         "Question: did this action reach the goal: Grow red lion? yes or no?\nAnswer:"
@@ -113,18 +101,13 @@ def test_goals_in_the_answers_share_one_prompt():
     assert judge(STEP) == ["Grow red lion", "Grasp red lion"]
     answers = [f"{goal} {answer}" for goal in GOALS for answer in ("yes", "no")]
     whole = "You see: red lion\nAction: Grasp\nQuestion: named"
-    assert judge.trunk.asked == [{whole: answers}]
+    assert judge.asked == [{whole: answers}]
 
 
-def test_lists_with_no_goal_one_goal_and_goals_that_are_there_twice():
-    judge = make_judge(by_goal(CHANCES), [], **SHORT)
-    assert judge(STEP) == [] and judge.trunk.asked == []
-    judge = make_judge(by_goal(CHANCES), ["Grow red lion"], **SHORT)
-    assert judge(STEP) == ["Grow red lion"]
-    assert judge(STEP[:1]) == [], "nothing was done yet"
-    judge = make_judge(by_goal(CHANCES), [GOALS[2], GOALS[0], GOALS[2]], **SHORT)
-    assert judge(STEP) == ["Grow red lion", "Grasp red lion"]
-    assert len(judge.trunk.asked[0]) == 2
+def test_nothing_is_asked_without_goals_or_before_a_step():
+    for goals, steps in (([], STEP), (GOALS, STEP[:1])):
+        judge = make_judge(by_goal(CHANCES), goals, **SHORT)
+        assert judge(steps) == [] and judge.asked == []
 
 
 def test_goals_and_slots_may_hang_on_the_trajectory():
@@ -135,7 +118,7 @@ def test_goals_and_slots_may_hang_on_the_trajectory():
         prompt="Goal: {goal}\n{first}",
     )
     assert judge([*STEP, GameStep({}, {}, "Grow")]) == ["Grow red lion"]
-    assert list(judge.trunk.asked[0]) == ["Goal: Grow red lion\nYou see: red lion"]
+    assert list(judge.asked[0]) == ["Goal: Grow red lion\nYou see: red lion"]
 
 
 def test_slots_are_filled_once():
@@ -145,19 +128,17 @@ def test_slots_are_filled_once():
 
 
 @pytest.mark.parametrize("family", ["t5", "gpt2"])
-def test_odds_are_those_of_the_model_itself(family, tokenizer):
-    model = make_model(family, tokenizer)
-    judge = GoalJudge(model, tokenizer, GOALS, yes="Go to red lion", no=("Grasp", "Go"), **SHORT)
-    with torch.no_grad():
-        odds = judge.log_odds([STEP], [GOALS])
-        for goal, found in zip(GOALS, odds, strict=True):
-            texts = ("Go to red lion", "Grasp", "Go")
-            yes, *no = (
-                plain_score(model, tokenizer, goal, "You see: red lion", t)[0] for t in texts
-            )
-            assert found.item() == pytest.approx(
-                (yes - torch.stack(no).logsumexp(0)).item(), abs=1e-4
-            )
+def test_odds_are_those_of_the_model_itself_and_train_it(family, tokenizer):
+    model, (yes, *no) = make_model(family, tokenizer), ("Go to red lion", "Grasp", "Go")
+    judge = GoalJudge(model, tokenizer, GOALS, yes=yes, no=no, **SHORT)
+    found = judge.log_odds([STEP], [GOALS])
+    for goal, odds in zip(GOALS, found, strict=True):
+        asked = (model, tokenizer, goal, "You see: red lion")
+        scores = torch.stack([plain_score(*asked, answer)[0] for answer in (yes, *no)])
+        expected = scores[0] - scores[1:].logsumexp(0)
+        torch.testing.assert_close(odds, expected, atol=1e-4, rtol=0)
+    found.sum().backward()
+    assert all(weight.grad is not None for weight in model.parameters())
 
 
 def test_a_decoder_only_model_reads_goals_in_answers_as_at_the_end_of_the_prompt(tokenizer):
@@ -177,20 +158,11 @@ def test_a_chat_model_answers_the_question():
     model = make_model("gpt2", tokenizer)
     judge = GoalJudge(model, tokenizer, GOALS, chat_template=True, **SHORT)
     text = "[user] Goal: Grasp red lion\nYou see: red lion\nAction:\n[assistant]"
-    scores = []
+    ids, yes, no = tokenizer([text, " yes", " no"], add_special_tokens=False).input_ids
     with torch.no_grad():
-        for answer in (" yes", " no"):
-            ids = tokenizer(text + answer, add_special_tokens=False).input_ids
-            log_probs = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-            scores.append(log_probs[-2, ids[-1]].item())  # each is one token
-    found = judge.log_odds([STEP], [GOALS[:1]]).item()
-    assert found == pytest.approx(scores[0] - scores[1], abs=1e-4)
-
-
-def test_it_can_be_trained():
-    judge = GoalJudge(*load_language_model("tiny"), GOALS, **SHORT)
-    judge.log_odds([STEP], [GOALS]).sum().backward()
-    assert all(weight.grad is not None for weight in judge.trunk.parameters())
+        logits = model(input_ids=torch.tensor([ids])).logits[0, -1]
+    expected = logits[yes] - logits[no]  # each is one token
+    torch.testing.assert_close(judge.log_odds([STEP], [GOALS[:1]]), expected, atol=1e-4, rtol=0)
 
 
 def test_rows_of_a_wrapped_game_are_relabelled_with_what_it_names():
@@ -228,10 +200,8 @@ def test_rows_of_a_wrapped_game_are_relabelled_with_what_it_names():
         ({"goals": "Grasp"}, r"goals \('Grasp'\) is a string: give a list"),
         ({"goals": ["Grasp", ""]}, r"goals\[1\] is '': it must be a text"),
         ({"goals": lambda steps: [3]}, r"goals\[0\] is 3: it must be a text"),
-        ({"goals": ["<pad> red"]}, r"' <pad> red\\n.*' spells '<pad>', the tokenizer's padding"),
         ({"goals": ["red", "<pad> red"]}, r"' <pad> red\\n.*' spells '<pad>'"),
         ({"yes": "{goal} <pad>"}, r"' Grasp red lion <pad>' spells '<pad>'"),
-        ({"trajectory": [GameStep("a <pad>", {}), STEP[1]]}, r"a <pad>\\n.*' spells '<pad>'"),
         ({"trajectory": [GameStep({}, {})] * 2}, r"describe is .* are \['dict', 'dict'\]"),
     ],
 )

@@ -88,25 +88,14 @@ def test_under_autocast_adapters_read_what_they_are_given(tokenizer):
     assert [value.dtype for value in given] == [torch.bfloat16, torch.float32]
 
 
-def hooked(model):
-    model.decoder.block[0].register_forward_hook(lambda *_: None)
-
-
-def of_another_kind(model):
-    linear = model.encoder.block[0].layer[0].SelfAttention.q
-    linear.__class__ = type("Noisy", (torch.nn.Linear,), {})
-
-
-def with_adapters(model):
-    get_peft_model(model, LoraConfig(r=2, target_modules=["q", "v"]))
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        *(hooked, torch.nn.Module.double, torch.nn.Module.train),
-        *(of_another_kind, with_adapters, checkpoint_layers),
+        lambda model: model.decoder.block[0].register_forward_hook(lambda *_: None),
+        lambda model: get_peft_model(model, LoraConfig(r=2, target_modules=["q", "v"])),
+        *(torch.nn.Module.double, torch.nn.Module.train, checkpoint_layers),
     ],
+    ids=["hook", "adapters", "float64", "dropout", "checkpoints"],
 )
 def test_a_model_that_is_not_plain_is_left_to_its_own_forward(change, tokenizer):
     model = make_model("t5", tokenizer)

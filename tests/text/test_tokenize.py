@@ -1,18 +1,23 @@
-"""Texts as tensors, and as tokens, against the tokenizer applied to the text itself."""
+"""Texts as tensors, tokens and prompts, against the tokenizer applied to the text itself."""
 
 import pytest
 import stairs
 import torch
+from families import make_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pretend_card import PretendCard
 from tensordict import TensorDict
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import check_env_specs
+from transformers import PreTrainedTokenizerFast
 
 from torchrl_glam.envs import PlaygroundTextEnv
-from torchrl_glam.text import PromptTemplate, TokenizeText, decode_text, encode_text, token_cache
+from torchrl_glam.models import load_tokenizer, make_trunk
+from torchrl_glam.text import PromptBuilder, PromptTemplate, TokenizeText, decode_text, encode_text
 from torchrl_glam.text.encoding import cut_text, join_segments
+from torchrl_glam.text.token_cache import TokenCache
 
 
 def make_env(tokenizer, **lengths):
@@ -45,16 +50,17 @@ def test_tokens_are_those_of_the_text(tokenizer):
     assert (steps["next", "hindsight", "kind"] >= 0).any()
 
 
-def state_with(**hindsight):
+def state_with(goal="Sing", observation="See", **hindsight):
     """A state of an environment of another make."""
-    text = {"goal": ["Sing"], "observation": ["You see: red lion"], "actions": [["Grasp", ""]]}
+    text = {"goal": [goal], "observation": [observation], "actions": [["Grasp", ""]]}
     state = {key: encode_text(words) for key, words in text.items()}
     return TensorDict(state | {"hindsight": hindsight}, [1])
 
 
 def test_hindsight_goals_may_be_text_or_ids(tokenizer):
     goals = ["Grasp red lion", "Grow any tea", "Grasp food"]
-    as_text = state_with(goal=encode_text([[goals[2], "", goals[0]]]))
+    named = encode_text([[goals[2], "", goals[0]]])
+    as_text = state_with().set(("hindsight", "goal"), named)
     as_ids = state_with(goal_id=torch.tensor([[2, -1, 0]]))
     out = TokenizeText(tokenizer)(as_text)
     tokens, actions = out["hindsight", "goal_tokens"], out["action_tokens"]
@@ -87,8 +93,8 @@ def test_an_environment_may_move_to_another_device(tokenizer):
 
 
 def test_a_full_cache_starts_again(tokenizer, monkeypatch):
-    monkeypatch.setattr(token_cache, "_SIZE", 4)
-    cache = token_cache.TokenCache(tokenizer, " ", "goal", 5, torch.int32)
+    monkeypatch.setattr("torchrl_glam.text.token_cache._SIZE", 4)
+    cache = TokenCache(tokenizer, " ", "goal", 5, torch.int32)
     words = ["Grasp", "Grow", "", "red lion", "any tea", "food", "Grasp", "cow"]
     for start in range(5):
         batch = words[start : start + 3]
@@ -100,23 +106,16 @@ def test_a_full_cache_starts_again(tokenizer, monkeypatch):
 def test_a_text_that_is_too_long_is_cut_at_white_space_and_counted(tokenizer, keep):
     whole, length = "Zebras quarrel where walls\ncrumble into dusty squares", 20
     transform = TokenizeText(tokenizer, observation_length=length, keep=keep)
-    state = state_with()
-    state["observation"] = encode_text([whole])
+    state = state_with(observation=whole)
     with pytest.warns(UserWarning, match=rf"observation_length \({length}\) is too .* {keep} is"):
         tokens = transform(state)["observation_tokens"]
     kept = tokenizer.decode([token for token in tokens[0] if token != tokenizer.pad_token_id])
-    assert kept == "\n" + longest_part(tokenizer, whole, length, keep)
+    gaps = [place for place, letter in enumerate(whole) if letter.isspace()]
+    parts = [whole[:gap] if keep == "head" else whole[gap + 1 :] for gap in gaps]
+    fitting = [part for part in parts if len(ids_of(tokenizer, "\n" + part, 0)) <= length]
+    assert kept == "\n" + max(fitting, key=len)
     transform(state)  # which is in the cache, and warns no more
     assert transform.num_cut == {"goal": 0, "observation": 1, "action": 0}
-
-
-def longest_part(tokenizer, text, length, keep):
-    """The longest head or tail of whole words, found by trying all of them."""
-    gaps = [i for i, letter in enumerate(text) if letter.isspace()]
-    parts = [text[:i] for i in gaps] if keep == "head" else [text[i + 1 :] for i in gaps]
-    return max(
-        (part for part in parts if len(ids_of(tokenizer, "\n" + part, 0)) <= length), key=len
-    )
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0")), st.integers(0, 12))
@@ -155,13 +154,16 @@ def test_what_cannot_be_tokenised_is_named(tokenizer):
         make_env(tokenizer, goal_length=2).reset()
     with pytest.raises(ValueError, match=r"action_length \(0\)"):
         TokenizeText(tokenizer, action_length=0)
+    template = PromptTemplate("Goal: {goal}\n\n{observation}\nAction:")
+    for keep in (None, "head", "tail"):  # no end of a lead is kept
+        with pytest.raises(ValueError, match=r"observation_length \(1\) is .* '\\n\\n' has 2 tok"):
+            TokenizeText(tokenizer, template=template, observation_length=1, keep=keep)
     with pytest.raises(ValueError, match=r"goal_texts is needed: \('hindsight', 'goal_id'\) holds"):
         TokenizeText(tokenizer)(state_with(goal_id=torch.tensor([[2]])))
-    for ids in ([[0, -2]], [[0, 1]]):
-        with pytest.raises(
-            ValueError, match=rf"'goal_id'\) is from {min(*ids[0])} to .* the 1 goal"
-        ):
-            TokenizeText(tokenizer, goal_texts=["Sing"])(state_with(goal_id=torch.tensor(ids)))
+    for low, high in ((-2, 0), (0, 1)):
+        state = state_with(goal_id=torch.tensor([[high, low]]))
+        with pytest.raises(ValueError, match=rf"goal_id'\) is from {low} to {high}, .* the 1 goal"):
+            TokenizeText(tokenizer, goal_texts=["Sing"])(state)
     with pytest.raises(ValueError, match=r"^action \(' Say <pad>'\) spells '<pad>', the tokenizer"):
         TokenizeText(tokenizer)(state_with().set("actions", encode_text([["Say <pad>", ""]])))
     with pytest.raises(ValueError, match=r"goal_texts \('Sing'\) must be a list of texts"):
@@ -173,13 +175,6 @@ def test_what_cannot_be_tokenised_is_named(tokenizer):
             state = state_with().exclude(key).set(key, wrong)
             with pytest.raises(TypeError, match=rf"{key.removesuffix('s')} must .*, got .*{kind}"):
                 TokenizeText(tokenizer)(state)
-
-
-@pytest.mark.parametrize("keep", [None, "head", "tail"])
-def test_a_length_that_holds_not_even_the_lead_is_named(tokenizer, keep):
-    template = PromptTemplate("Goal: {goal}\n\n{observation}\nAction:")
-    with pytest.raises(ValueError, match=r"observation_length \(1\) is .* '\\n\\n' has 2 tokens"):
-        TokenizeText(tokenizer, template=template, observation_length=1, keep=keep)
 
 
 words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
@@ -194,7 +189,6 @@ def test_text_tensors_hold_any_text(strings):
 
 
 def test_shapes_of_text_tensors():
-    assert encode_text("Grasp").tolist() == [71, 114, 97, 115, 112]
     assert decode_text(encode_text("Grasp")) == "Grasp"
     assert encode_text([["a", "b"], ["c", "d"], ["e", ""]], length=5).shape == (3, 2, 5)
     assert encode_text("").tolist() == [0]
@@ -217,21 +211,82 @@ def test_errors_of_text_tensors():
         decode_text("Grasp")
 
 
+cells = st.tuples(st.integers(-9, 9), st.booleans())  # a value, and whether it is kept
+
+
 @settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.lists(st.lists(st.integers(-9, 9), max_size=4), min_size=3, max_size=3)),
-    st.integers(0, 14),
-)
+@given(st.lists(st.lists(cells, min_size=12, max_size=12)), st.integers(0, 14))
 def test_join_segments(rows, length):
-    values = torch.zeros((len(rows), 3, 4), dtype=torch.int16)
-    mask = torch.zeros(values.shape, dtype=torch.bool)
-    for r, row in enumerate(rows):
-        for s, segment in enumerate(row):  # padding may stand in the middle
-            places = torch.randperm(4)[: len(segment)].sort().values
-            values[r, s, places] = torch.tensor(segment, dtype=torch.int16)
-            mask[r, s, places] = True
-    joined = join_segments(values, mask, length, pad=99)
+    """Three of four values a row, whose padding may stand in the middle."""
+    values, mask = torch.tensor(rows, dtype=torch.int16).view(len(rows), 3, 4, 2).unbind(-1)
+    joined = join_segments(values, mask.bool(), length, pad=99)
     assert joined.dtype == values.dtype
-    for row, found in zip(rows, joined.tolist(), strict=True):
-        whole = sum(row, [])[:length]
-        assert found == whole + [99] * (length - len(whole))
+    kept = [[value for value, keep in row if keep][:length] for row in rows]
+    assert joined.tolist() == [row + [99] * (length - len(row)) for row in kept]
+
+
+def test_a_tokenizer_with_a_stray_leading_piece_is_refused_by_trunk_and_transform():
+    """As Llama 2's: a space is put before every text, also before the pieces of a prompt."""
+    tokenizer = load_tokenizer("tiny")
+    tokenizer.backend_tokenizer.normalizer = normalizers.Prepend(" ")
+    for family in ("gpt2", "t5"):
+        with pytest.raises(ValueError, match="does not compose"):
+            make_trunk(make_model(family, tokenizer), tokenizer)
+    with pytest.raises(ValueError, match="does not compose"):
+        TokenizeText(tokenizer)(state_with())
+
+
+def test_a_template_that_does_not_compose_is_refused(tokenizer):
+    glued = PromptTemplate("Goal: {goal}\n{observation}Action:")
+    with pytest.raises(ValueError, match="does not compose"):
+        TokenizeText(tokenizer, template=glued)(state_with(observation="You see: red lion\n"))
+
+
+@pytest.mark.parametrize("goal", ["", "Grasp red lion"])
+@pytest.mark.parametrize("observation", ["", "You see: red lion"])
+def test_an_empty_goal_keeps_its_lead_in(goal, observation, tokenizer):
+    out = TokenizeText(tokenizer)(state_with(goal, observation))
+    tokens, mask = PromptBuilder(tokenizer)(out["goal_tokens"], out["observation_tokens"])
+    whole = tokenizer(f"Goal: {goal}\n{observation}\nAction:").input_ids
+    assert tokens[0, mask[0]].tolist() == whole
+
+
+def pairs_of_line_ends():
+    """Two line ends are one token of this tokenizer."""
+    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    words = [*special.values(), "\n\n", "\n", " ", "Goal:", "Sing", "See", "Action:"]
+    vocabulary = {word: place for place, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    isolated = ["\n\n", " ", Regex(r"(?<!\n)\n(?!\n)")]
+    splits = [pre_tokenizers.Split(pattern, "isolated") for pattern in isolated]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+
+
+def test_earlier_steps_that_do_not_compose_are_refused_before_they_are_played():
+    template = PromptTemplate("{observation} Goal: {goal}")  # nothing parts it from an action
+    TokenizeText(pairs_of_line_ends(), template=template)(state_with())
+    with pytest.raises(ValueError, match="does not compose"):
+        TokenizeText(pairs_of_line_ends(), template=template, memory=50)(state_with())
+
+
+def test_a_kind_of_prompt_that_does_not_compose_is_refused_when_it_comes():
+    """Two line ends stand there if nothing is between."""
+    transform = TokenizeText(pairs_of_line_ends())
+    transform(state_with())
+    transform(state_with(goal=""))
+    # what a reset leaves empty elsewhere is no prompt
+    states = torch.cat([state_with(), state_with()])
+    states["observation"][1] = 0
+    resets = TensorDict({"_reset": torch.tensor([[True], [False]])}, batch_size=[2])
+    transform._reset(resets, states.clone())
+    resets["_reset"][1] = True
+    with pytest.raises(ValueError, match="does not compose"):
+        transform._reset(resets, states.clone())
+
+
+def test_a_template_of_white_space_is_read_at_once():
+    """In time that grows with its length, not with the square."""
+    with pytest.raises(ValueError, match="has the slots"):
+        PromptTemplate(" " * 300_000)
+    assert PromptTemplate("{goal} \n {observation}").lead("observation") == " \n "
