@@ -1,5 +1,6 @@
-"""SACGLAMLoss as a TorchRL loss: passes, keys, targets, states, devices and refusals."""
+"""SACGLAMLoss against a reference, and as a TorchRL loss: passes, keys, targets, refusals."""
 
+import copy
 import math
 
 import pytest
@@ -13,9 +14,78 @@ from torchrl.objectives import SoftUpdate, ValueEstimators
 from torchrl_glam.models import CandidateActor, CandidateCritic
 from torchrl_glam.objectives import SACGLAMLoss, functional
 
-from . import toy
+from . import reference, toy
 
+GAMMA = 0.9
+REWARD, END, NEXT_MASK = (("next", key) for key in ("reward", "terminated", "action_mask"))
 LOSSES = ("loss_actor", "loss_qvalue", "loss_alpha")
+
+
+def check(kind="plain", critic="candidate", critics=1, poison=False, **options):
+    """Values and gradients of a loss whose targets have left their sources, by the reference."""
+    options = {"target_entropy": 0.3, "critic_backprop": True, **options}
+    trunk, heads = toy.make_trunk(kind), [toy.make_critic(critic) for _ in range(critics)]
+    loss = toy.make_loss(trunk, heads, GAMMA, alpha_init=0.2, **options)
+    heads = [head.module.mlp.double() for head in heads]  # the loss has copies of these
+    target_model, target_heads = copy.deepcopy((trunk.module, heads))
+    own = [parameter for head in heads for parameter in head.parameters()]
+    for parameter in (*loss.trunk_parameters(), *loss.critic_parameters(), *own):
+        parameter.data.mul_(1.3)
+    model, log_alpha = copy.deepcopy((trunk.module, loss.log_alpha))
+    batch, pairs = toy.make_batch(), ((model, target_model), (heads, target_heads))
+    expected, errors, entropies = reference.sac_losses(*pairs, log_alpha, batch, GAMMA, **options)
+
+    # what the collecting policy wrote is out of date, and not to be read
+    batch["log_likelihood"] = torch.zeros(7, toy.ACTIONS).double()
+    batch["action_embedding"] = torch.zeros(7, toy.ACTIONS, toy.WIDTH).double()
+    trunk.module.poison = poison
+    terms = loss(batch)
+    sources = {f"trunk_params.module.{n}": p for n, p in model.named_parameters()}
+    sources = {n: p for n, p in sources.items() if p.requires_grad} | {"log_alpha": log_alpha}
+    for name in LOSSES:
+        torch.testing.assert_close(terms[name], expected[name], msg=lambda m, n=name: f"{n}: {m}")
+        theirs = toy.gradients(expected[name], sources)
+        parts = [toy.gradients(expected[name], dict(head.named_parameters())) for head in heads]
+        for key in parts[0]:
+            stacked = torch.stack([part[key] for part in parts])
+            theirs[f"qvalue_network_params.module.mlp.{key}"] = stacked
+        ours = toy.gradients(terms[name], dict(loss.named_parameters()))
+        torch.testing.assert_close(ours, theirs, msg=lambda m, n=name: f"{n}: {m}")
+    torch.testing.assert_close(batch["td_error"], errors)
+    torch.testing.assert_close(terms["td_error"], errors.mean())
+    torch.testing.assert_close(terms["entropy"], entropies.mean())
+
+
+@pytest.mark.parametrize("trunk", ["plain", "tied", "partly frozen", "frozen"])
+@pytest.mark.parametrize("critic_backprop", [True, False])
+def test_trunks(trunk, critic_backprop):
+    check(trunk, critic_backprop=critic_backprop)
+
+
+@pytest.mark.parametrize("critic", ["candidate", "observation"])
+def test_two_critics_munchausen_and_masked_candidates_that_hold_nan(critic):
+    check("tied", critic, critics=2, poison=True, munchausen=0.9)
+
+
+def test_values_by_hand():
+    """Two candidates, a policy of (1/4, 3/4), constant values: every term on paper."""
+    policy = torch.tensor([0.25, 0.75]).log()
+    loss, batch, _ = toy.one_transition(policy, alpha_init=0.5, target_entropy=0.1)
+    for name, value in (("weight", torch.zeros(2, 1)), ("bias", torch.tensor([1.0, 2.0]))):
+        loss.qvalue_network_params["module", name].data.copy_(value.unsqueeze(0))
+    SoftUpdate(loss, tau=0.5)
+    terms = loss(batch)
+    # entropy = -(0.25 log 0.25 + 0.75 log 0.75) = 0.562335; expected value 0.25 + 1.5 = 1.75
+    # y = 1 + 0.5**2 * (1.75 + 0.5 * 0.562335) = 1.507792
+    assert terms["target_value"].item() == pytest.approx(1.507792, abs=1e-6)
+    assert terms["q_value"].item() == pytest.approx(1.0)
+    assert terms["loss_qvalue"].item() == pytest.approx(0.507792**2, abs=1e-6)
+    assert terms["loss_actor"].item() == pytest.approx(-0.5 * 0.562335 - 1.75, abs=1e-6)
+    assert terms["loss_alpha"].item() == pytest.approx(-0.693147 * 0.462335, abs=1e-6)
+    assert terms["entropy"].item() == pytest.approx(0.562335, abs=1e-6)
+    assert terms["alpha"].item() == pytest.approx(0.5)
+    loss.munchausen = 0.8  # 0.8 * 0.5 * log 0.25 = -0.554518
+    assert loss(batch)["target_value"].item() == pytest.approx(0.953274, abs=1e-6)
 
 
 @pytest.fixture
@@ -38,22 +108,20 @@ def test_passes_and_their_rows(kind, all_end, rows):
 
 def test_policy_and_values_are_softmax_and_least_critic_row_by_row():
     critics = [toy.make_critic(), toy.make_critic()]
-    loss = toy.make_loss(critic=critics)
-    batch = toy.make_batch()
+    loss, batch = toy.make_loss(critic=critics), toy.make_batch()
+    model, heads = loss.trunk.module, [critic.double().module.mlp for critic in critics]
     before = batch.clone()
     probabilities, q_values = loss.policy_and_values(batch)
     assert (batch == before).all() and set(batch.keys()) == set(before.keys())
     assert not probabilities.requires_grad and not q_values.requires_grad
-    for row in range(len(batch)):
-        inputs = [batch[key][row] for key in toy.STATE_KEYS]
-        score, embedding, _ = loss.trunk.module(*inputs)
-        mask = inputs[-1]
-        expected = torch.zeros_like(score)
-        expected[mask] = score[mask].softmax(-1)
-        torch.testing.assert_close(probabilities[row], expected.detach())
-        each = [critic.to(torch.float64).module.mlp(embedding).squeeze(-1) for critic in critics]
-        least = torch.stack(each).min(0).values
-        torch.testing.assert_close(q_values[row][mask], least[mask].detach())
+    for row, state in enumerate(batch):
+        policy = reference.policy(model, state)
+        expected = torch.zeros_like(probabilities[row])
+        for action, probability in policy.items():
+            expected[action] = probability.detach()
+            least = min(reference.q_value(model, head, state, action) for head in heads)
+            torch.testing.assert_close(q_values[row, action], least.detach())
+        torch.testing.assert_close(probabilities[row], expected)
 
 
 def test_batch_of_two_dimensions(loss):
@@ -64,9 +132,14 @@ def test_batch_of_two_dimensions(loss):
 
 
 @pytest.mark.parametrize("kind", ["plain", "tied", "partly frozen"])
-def test_soft_update_moves_targets_by_tau(kind):
-    loss = toy.make_loss(toy.make_trunk(kind))
+def test_soft_updates_move_targets_by_tau_wherever_the_loss_and_its_trunk_have_moved(kind):
+    trunk = toy.make_trunk(kind)
+    loss, weight = toy.make_loss(trunk), trunk.module.mix.weight
     updater = SoftUpdate(loss, tau=0.1)
+    loss.to(torch.float32)
+    assert {p.dtype for p in trunk.parameters()} == {torch.float32}
+    assert {b.dtype for b in loss.buffers()} == {torch.float32}
+    assert trunk.module.mix.weight is weight is loss.trunk_params["module", "mix", "weight"]
     sources = {n: p for n, p in loss.named_parameters() if n != "log_alpha"}
     before = {name: source.detach().clone() for name, source in sources.items()}
     for source in sources.values():
@@ -76,22 +149,6 @@ def test_soft_update_moves_targets_by_tau(kind):
     for name, source in sources.items():
         expected = 0.9 * before[name] + 0.1 * source.detach()
         torch.testing.assert_close(targets[f"target_{name}"], expected)
-
-
-def test_moving_the_loss_moves_the_trunk_and_soft_updates_made_before_still_work():
-    trunk = toy.make_trunk("partly frozen")
-    loss = toy.make_loss(trunk)
-    updater = SoftUpdate(loss, tau=0.1)
-    weight, target = trunk.module.mix.weight, loss.target_trunk_params["module", "mix", "weight"]
-    loss.to(torch.float32)
-    assert {p.dtype for p in trunk.parameters()} == {torch.float32}
-    assert {b.dtype for b in loss.buffers()} == {torch.float32}
-    assert trunk.module.mix.weight is weight is loss.trunk_params["module", "mix", "weight"]
-    before = target.clone()
-    weight.data.add_(1.0)
-    updater.step()
-    assert target is loss.target_trunk_params["module", "mix", "weight"]
-    torch.testing.assert_close(target, before + 0.1)
 
 
 def test_a_state_fits_whether_or_not_a_loss_was_called_before():
@@ -106,7 +163,7 @@ def test_a_state_fits_whether_or_not_a_loss_was_called_before():
 
 
 def test_reset_parameters_leaves_the_language_model_alone(loss):
-    before = {n: p.clone() for n, p in loss.named_parameters()}
+    before = toy.values(loss)
     loss.reset_parameters_recursive()
     for name, parameter in loss.named_parameters():
         kept = name.startswith("trunk_params") or name == "log_alpha"
@@ -127,12 +184,8 @@ def test_nested_keys_give_the_same_terms():
     critic_keys = arguments("action_embedding", "action_mask", "action_value")
     critic = CandidateCritic(toy.WIDTH, (8,), **critic_keys)
     critic.load_state_dict(plain_critic.state_dict())
-    plain = toy.make_loss(trunk, plain_critic)
-    loss = SACGLAMLoss(moved, actor, critic, num_actions=toy.ACTIONS)
+    plain, loss = toy.make_loss(trunk, plain_critic), toy.make_loss(moved, critic, actor=actor)
     loss.set_keys(**{name: nested[name] for name in own})
-    loss.make_value_estimator(gamma=0.9)
-    loss.double()
-    SoftUpdate(loss, tau=0.1)
     batch = toy.make_batch()
     renamed = toy.rename(batch, nested)
     expected, terms = plain(batch), loss(renamed)
@@ -220,48 +273,41 @@ def test_importance_weights_of_prioritised_replay(loss):
     ],
 )
 def test_construction_refuses(options, message):
-    critic = options.pop("critic", toy.make_critic())
-    actor = options.pop("actor", CandidateActor())
-    options = {"num_actions": toy.ACTIONS, **options}
     with pytest.raises(ValueError, match=message):
-        SACGLAMLoss(toy.make_trunk(), actor, critic, **options)
+        toy.make_loss(**options)
+
+
+def at(row, value):
+    """Puts a value into a row of an entry."""
+    return lambda entry: entry.index_fill(0, torch.tensor(row), value)
 
 
 @pytest.mark.parametrize(
-    "key, index, value, error, message",
+    "key, change, message",
     [
-        ("action_mask", 4, False, ValueError, r"'action_mask' admits no candidate .* \[4\]"),
-        (("next", "action_mask"), 0, False, ValueError, "In the next states.*'action_mask' admits"),
-        ("action", 0, 9, ValueError, r"'action' is 9 in batch row \(0,\)"),
-        ("action", 3, -1, ValueError, r"'action' is -1 in batch row \(3,\)"),
-        ("action", 1, 0, ValueError, r"'action' is 0 in batch row \(1,\).*admissible: \[2, 3\]"),
-        (("next", "reward"), 2, math.nan, FloatingPointError, r"\('next', 'reward'\) holds 1 NaN"),
-    ],
-)
-def test_a_bad_row_is_named(key, index, value, error, message, loss):
-    batch = toy.make_batch()
-    batch[key][index] = value
-    with pytest.raises(error, match=message):
-        loss(batch)
-
-
-def test_missing_and_wrong_entries_and_other_estimators_are_named(loss):
-    with pytest.raises(KeyError, match="goal_tokens"):
-        loss(toy.make_batch().exclude("goal_tokens"))
-    with pytest.raises(KeyError, match="terminated"):
-        loss(toy.make_batch().exclude(("next", "terminated")))
-    reward, terminated = ("next", "reward"), ("next", "terminated")
-    for key, change, message in (
+        ("action_mask", at(4, False), r"'action_mask' admits no candidate .* \[4\]"),
+        (NEXT_MASK, at(0, False), "In the next states.*'action_mask' admits"),
+        ("action", at(0, 9), r"'action' is 9 in batch row \(0,\)"),
+        ("action", at(3, -1), r"'action' is -1 in batch row \(3,\)"),
+        ("action", at(1, 0), r"'action' is 0 in batch row \(1,\).*admissible: \[2, 3\]"),
         ("action", lambda x: x[:, None], r"'action' is torch.int64 of shape \[7, 1\] .* \[7\]"),
         ("action", torch.Tensor.double, r"'action' is torch.float64 of .* must be integers"),
         ("action", torch.Tensor.bool, r"'action' is torch.bool of .* must be integers"),
-        (reward, torch.Tensor.flatten, r"'reward'\) .* \[7\] .* numbers of shape \[7, 1\]"),
-        (terminated, torch.Tensor.flatten, r"'terminated'\) .* \[7\] .* bool of shape \[7, 1\]"),
-        (terminated, torch.Tensor.byte, r"'terminated'\) is torch.uint8 .* bool"),
-    ):
-        batch = toy.make_batch()
-        with pytest.raises(ValueError, match=message):
-            loss(batch.set(key, change(batch[key])))
+        (REWARD, torch.Tensor.flatten, r"'reward'\) .* \[7\] .* numbers of shape \[7, 1\]"),
+        (END, torch.Tensor.flatten, r"'terminated'\) .* \[7\] .* bool of shape \[7, 1\]"),
+        (END, torch.Tensor.byte, r"'terminated'\) is torch.uint8 .* bool"),
+    ],
+)
+def test_a_bad_entry_is_named(key, change, message, loss):
+    batch = toy.make_batch()
+    with pytest.raises(ValueError, match=message):
+        loss(batch.set(key, change(batch[key])))
+
+
+def test_missing_entries_wrong_sizes_and_other_estimators_are_named(loss):
+    for key, name in (("goal_tokens", "goal_tokens"), (END, "terminated")):
+        with pytest.raises(KeyError, match=name):
+            loss(toy.make_batch().exclude(key))
     with pytest.raises(ValueError, match=r"the batch size \(\[0\]\) must hold one row"):
         loss(toy.make_batch()[:0])
     with pytest.raises(ValueError, match=r"num_actions \(5\) differs .* scored \(4\)"):
@@ -270,7 +316,10 @@ def test_missing_and_wrong_entries_and_other_estimators_are_named(loss):
         loss.make_value_estimator(ValueEstimators.TDLambda, gamma=0.9, lmbda=0.9)
 
 
-def test_weights_that_are_not_finite_are_noticed(loss):
+def test_rewards_and_weights_that_are_not_finite_are_noticed(loss):
+    batch = toy.make_batch()
+    with pytest.raises(FloatingPointError, match=r"\('next', 'reward'\) holds 1 NaN"):
+        loss(batch.set(REWARD, at(2, math.nan)(batch[REWARD])))
     loss.trunk.module.mix.bias.data[0] = torch.nan
     with pytest.raises(FloatingPointError, match="'log_likelihood' is NaN or infinite"):
         loss(toy.make_batch())

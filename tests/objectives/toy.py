@@ -57,10 +57,11 @@ def make_critic(kind="candidate"):
     return ObservationCritic(WIDTH, ACTIONS, (8,))
 
 
-def make_loss(trunk=None, critic=None, gamma=0.9, **options):
+def make_loss(trunk=None, critic=None, gamma=0.9, actor=None, **options):
     """A loss in float64, whose differences from a reference are rounding only."""
     options = {"num_actions": ACTIONS, **options}
-    loss = SACGLAMLoss(trunk or make_trunk(), CandidateActor(), critic or make_critic(), **options)
+    heads = actor or CandidateActor(), make_critic() if critic is None else critic
+    loss = SACGLAMLoss(trunk or make_trunk(), *heads, **options)
     loss.make_value_estimator(gamma=gamma)
     loss.to(torch.float64)
     SoftUpdate(loss, tau=0.1)  # which the loss wants; tests that move targets make their own
@@ -95,29 +96,19 @@ def rename(batch, keys):
 def make_batch(rows=7):
     """Transitions of every kind; see the comments. More than seven rows repeat the kinds."""
     current, following = _states(rows), _states(rows)
-    steps = torch.ones(rows, 1, dtype=torch.long)
-    terminated = torch.zeros(rows, 1, dtype=torch.bool)
-    truncated = torch.zeros(rows, 1, dtype=torch.bool)
-    action = torch.randint(ACTIONS, (rows,))
-    for row in range(rows):
-        match row % 7:
-            case 1:  # masked candidates, now and next
-                current["action_mask"][row, :2] = False
-                following["action_mask"][row, 2] = False
-                action[row] = 3
-            case 2:  # a terminal state has nothing left to do
-                terminated[row] = True
-                following["action_mask"][row] = False
-            case 3:  # a time-out bootstraps
-                truncated[row] = True
-            case 4:  # two steps
-                steps[row] = 2
-            case 5:  # a single admissible candidate
-                current["action_mask"][row] = torch.tensor([False, True, False, False])
-                action[row] = 1
-            case 6:  # three steps to the end
-                steps[row] = 3
-                terminated[row] = True
+    kind, action = torch.arange(rows) % 7, torch.randint(ACTIONS, (rows,))
+    # 1: masked candidates, now and next
+    current["action_mask"][kind == 1, :2] = following["action_mask"][kind == 1, 2] = False
+    action[kind == 1] = 3
+    # 2: a terminal state has nothing left to do; 6: three steps to the end
+    following["action_mask"][kind == 2] = False
+    terminated = ((kind == 2) | (kind == 6)).unsqueeze(-1)
+    # 3: a time-out bootstraps; 4: two steps
+    truncated = (kind == 3).unsqueeze(-1)
+    steps = (1 + (kind == 4) + 2 * (kind == 6)).unsqueeze(-1)
+    # 5: a single admissible candidate
+    current["action_mask"][kind == 5] = torch.tensor([False, True, False, False])
+    action[kind == 5] = 1
     ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
     reward = torch.rand(rows, 1, dtype=torch.float64)
     return TensorDict(

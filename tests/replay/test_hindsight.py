@@ -28,34 +28,6 @@ GOALS = {  # type of goals, and the second number of one from its token
 SCALES = [(0.0, 1.0), (-1.0, 0.0), (-0.25, 8.0)]
 
 
-@st.composite
-def streams(draw, max_envs=4, max_steps=24, number=int, scale=(0.0, 1.0)):
-    """Equally long streams of steps for some environments, and a split into calls."""
-    num_envs = draw(st.integers(1, max_envs))
-    total = draw(st.integers(1, max_steps))
-    slots = st.lists(
-        st.none() | st.integers(0, 5).map(lambda token: (token, token % 4)), max_size=toy.SLOTS
-    )
-    low, high = scale
-    shaped_rewards = st.sampled_from([low, low, low + (high - low) / 8, low + (high - low) / 2])
-    lines = []
-    for env in range(num_envs):
-        lengths = []
-        while sum(lengths) < total:
-            lengths.append(draw(st.integers(1, 9)))
-        outcomes = [draw(st.sampled_from(toy.OUTCOMES)) for _ in lengths]
-        if sum(lengths) > total:
-            lengths[-1] -= sum(lengths) - total
-            outcomes[-1] = toy.RUNNING
-        named = [draw(slots) for _ in range(total)]
-        shaped = [draw(shaped_rewards) for _ in range(total)]
-        lines.append(toy.make_stream(lengths, outcomes, named, 1000 * env, shaped, scale, number))
-    splits = []
-    while sum(splits) < total:
-        splits.append(draw(st.integers(1, total - sum(splits))))
-    return lines, splits
-
-
 def rows_of(transform, batches):
     return [row for batch in batches for row in toy.to_rows(transform.inv(batch))]
 
@@ -75,7 +47,7 @@ def expected_rows(lines, *returns):
     scale=st.sampled_from(SCALES),
 )
 def test_equals_reference(data, dtype, n_steps, gamma, relabel, strategy, scale):
-    lines, splits = data.draw(streams(number=GOALS[dtype], scale=scale))
+    lines, splits = data.draw(toy.streams(number=GOALS[dtype], scale=scale))
     hindsight = HindsightTransform(relabel, strategy=strategy, reward_scale=scale)
     transform = Compose(SegmentMultiStepTransform(n_steps, gamma), hindsight)
     rows = rows_of(transform, toy.batches(lines, splits, dtype))
@@ -83,10 +55,9 @@ def test_equals_reference(data, dtype, n_steps, gamma, relabel, strategy, scale)
     assert toy.as_multiset(rows) == toy.as_multiset(expected)
 
 
-def one_episode(named, outcome="success", goal_dtype=torch.int16, **kwargs):
+def one_episode(named, outcome="success"):
     """A batch [1, T] of one episode, in which these goals are named."""
-    line = toy.make_stream([len(named)], [outcome], named, first_observation=10, **kwargs)
-    return toy.to_batch([line], goal_dtype)
+    return toy.to_batch([toy.make_stream([len(named)], [outcome], named, first_observation=10)])
 
 
 def test_hand_written_episode():
@@ -94,17 +65,15 @@ def test_hand_written_episode():
     batch = one_episode([[], [(7, 2)], []], "timeout")
     before = batch.clone()
     rows = HindsightTransform().inv(batch)
-    following = rows["next"]
-    assert rows["observation"].flatten().tolist() == [10, 11, 12, 10, 11]
-    assert following["observation"].flatten().tolist() == [11, 12, 13, 11, 12]
-    assert rows["goal_tokens"].tolist() == [[100, 0]] * 3 + [[1, 7]] * 2
-    assert following["goal_tokens"].tolist() == rows["goal_tokens"].tolist()
-    assert rows["goal_kind"].tolist() == following["goal_kind"].tolist() == [0, 0, 0, 2, 2]
-    assert following["reward"].flatten().tolist() == [0, 0, 0, 0, 1]
-    assert following["done"].flatten().tolist() == [False, False, True, False, True]
-    assert following["terminated"].flatten().tolist() == [False] * 4 + [True]
-    assert following["truncated"].flatten().tolist() == [False, False, True, False, False]
-    assert rows["is_hindsight"].tolist() == [False] * 3 + [True] * 2
+    own, named = ((100, 0),) * 2, ((1, 7),) * 2
+    assert toy.to_rows(rows) == [  # (done, terminated, truncated) after the reward
+        toy.Row(10, 11, *own, 0, 0.0, False, False, False, steps=1, hindsight=False),
+        toy.Row(11, 12, *own, 0, 0.0, False, False, False, steps=1, hindsight=False),
+        toy.Row(12, 13, *own, 0, 0.0, True, False, True, steps=1, hindsight=False),
+        toy.Row(10, 11, *named, 2, 0.0, False, False, False, steps=1, hindsight=True),
+        toy.Row(11, 12, *named, 2, 1.0, True, True, False, steps=1, hindsight=True),
+    ]
+    assert rows["next", "goal_kind"].tolist() == [0, 0, 0, 2, 2]
     assert not any("hindsight" in key for key in rows.keys(True, True) if isinstance(key, tuple))
     assert rows["goal_tokens"].dtype == torch.int16 and rows["goal_kind"].dtype == torch.int8
     # the batch stays as it was, and the root's ends, which are False everywhere, are left out
@@ -129,14 +98,12 @@ def test_memory_grows_with_the_longest_episode_only():
     assert len(transform[1]._log.steps["action"]) < 8 * 80  # the longest episode has 80 steps
 
 
-def test_pending_clear_and_clone():
+def test_pending_and_clear():
     line = toy.make_stream([4], ["success"], [[]] * 4, first_observation=0)
     first, second = toy.batches([line, line], [3, 1])
     transform = HindsightTransform()
     assert transform.inv(first) is None and transform.pending == 6
-    clone = transform.clone()
-    assert len(transform.inv(second)) == len(clone.inv(second)) == 8
-    assert transform.pending == 0
+    assert len(transform.inv(second)) == 8 and transform.pending == 0
     transform.inv(first)
     transform.clear()
     assert transform.pending == 0
@@ -144,34 +111,26 @@ def test_pending_clear_and_clone():
 
 
 def test_keys_can_be_nested_and_truncated_missing():
+    def nested(td):
+        return TensorDict({"agent": td.exclude("next"), "next": {"agent": td["next"]}}, td.shape)
+
     batch = one_episode([[(7, 2)], []])
-    expected = HindsightTransform().inv(batch).exclude(("next", "truncated"))
-    names = {"goal": "goal_tokens", "kind": "goal_kind"}
-    names |= {name: name for name in ("reward", "done", "terminated")}
-    for td in (batch, batch["next"], expected, expected["next"]):
-        for name in names.values():
-            if name in td.keys():
-                td.rename_key_(name, ("agent", name))
-    del batch["next", "truncated"]
-    batch["next"].rename_key_("hindsight", ("agent", "partner"))
+    expected = nested(HindsightTransform().inv(batch).exclude(("next", "truncated")))
+    own = ("reward", "done", "terminated", "hindsight", "is_hindsight")
+    keys = {"goal": "goal_tokens", "kind": "goal_kind", **{name: name for name in own}}
     transform = HindsightTransform(
-        **{f"{key}_key": ("agent", name) for key, name in names.items()},
-        hindsight_key=("agent", "partner"),
-        hindsight_goal_key=("agent", "partner", "goal_tokens"),
-        hindsight_kind_key=("agent", "partner", "kind"),
-        is_hindsight_key=("agent", "is_hindsight"),
+        **{f"{key}_key": ("agent", name) for key, name in keys.items()},
+        hindsight_goal_key=("agent", "hindsight", "goal_tokens"),
+        hindsight_kind_key=("agent", "hindsight", "kind"),
     )
-    rows = transform.inv(batch).exclude("hindsight")
-    expected.rename_key_("is_hindsight", ("agent", "is_hindsight"))
+    rows = transform.inv(nested(batch.exclude(("next", "truncated"))))
     assert set(rows.keys(True, True)) == set(expected.keys(True, True))
     assert (rows == expected).all()
 
 
-def good_batch(num_envs=2, steps=3):
-    lines = [
-        toy.make_stream([steps], ["running"], [[]] * steps, 100 * env) for env in range(num_envs)
-    ]
-    return toy.to_batch(lines)
+def good_batch():
+    """Three steps of two environments, whose episodes go on."""
+    return toy.to_batch([toy.make_stream([3], ["running"], [[]] * 3, 100 * i) for i in range(2)])
 
 
 @pytest.mark.parametrize(
@@ -194,11 +153,14 @@ def test_missing_entry_is_named_with_its_writer(key, writer):
     assert repr(key) in str(error.value)
 
 
-def test_hindsight_entries_are_not_needed_without_relabelling():
-    batch = good_batch().exclude("hindsight", ("next", "hindsight"))
-    batch["next", "done"][:, -1] = True
-    rows = HindsightTransform("none").inv(batch)
-    assert len(rows) == 6 and not rows["is_hindsight"].any()
+def test_without_relabelling_hindsight_is_not_read_and_the_capacity_holds_too():
+    """And other environments may follow a batch that was refused."""
+    batch = torch.cat([one_episode([[], [], []])] * 2).exclude("hindsight", ("next", "hindsight"))
+    transform = HindsightTransform("none", capacity=4)
+    with pytest.raises(ValueError, match=r"6 rows .* capacity \(4\)"):
+        transform.inv(batch)
+    rows = transform.inv(batch[:1])
+    assert len(rows) == 3 and not rows["is_hindsight"].any()
 
 
 def test_strings_are_left_out_with_a_warning():
@@ -212,22 +174,17 @@ def test_strings_are_left_out_with_a_warning():
     assert len(caught) == 1 and "names" in str(caught[0].message)
 
 
-@pytest.mark.parametrize("numbered", [True, False])
-def test_single_steps_are_refused_by_name(numbered):
+def test_single_steps_are_refused_by_name():
     """A step that ends an episode gives many rows, and ``add`` can store one."""
     steps = one_episode([[], [(7, 2)], []])[0]
-    if numbered:
-        steps["collector"] = TensorDict({"traj_ids": torch.zeros(3).long()}, [3])
-    buffer = TensorDictReplayBuffer(
-        storage=LazyTensorStorage(20), transform=HindsightTransform(), batch_size=2
-    )
-    if numbered:
-        buffer.extend(steps[:2])
-    with pytest.raises(ValueError, match=r"extend\(step.unsqueeze\(0\)\)"):
-        buffer.add(steps[2])
-    if numbered:
-        buffer.extend(steps[2].unsqueeze(0))
-        assert len(buffer) == 5
+    numbered = steps.clone().set("collector", TensorDict({"traj_ids": torch.zeros(3).long()}, [3]))
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20), transform=HindsightTransform())
+    buffer.extend(numbered[:2])
+    for step in (steps[2], numbered[2]):
+        with pytest.raises(ValueError, match=r"extend\(step.unsqueeze\(0\)\)"):
+            buffer.add(step)
+    buffer.extend(numbered[2].unsqueeze(0))
+    assert len(buffer) == 5
 
 
 @pytest.mark.parametrize(
@@ -357,11 +314,6 @@ def test_whole_rewards_need_a_whole_scale():
         HindsightTransform(reward_scale=(-0.5, 1.0)).inv(batch)
 
 
-def relabelled_rows(transform, batch):
-    rows = transform.inv(batch)
-    return rows[rows["is_hindsight"]]
-
-
 def test_a_strategy_can_be_a_function():
     """The goals that were named first, by hand: 8, after the first step."""
 
@@ -370,9 +322,10 @@ def test_a_strategy_can_be_a_function():
         return copies.where(named.place == named.place.min())
 
     batch = one_episode([[(8, 1)], [(7, 2)], []])
-    rows = relabelled_rows(HindsightTransform(strategy=first), batch)
-    assert rows["observation"].flatten().tolist() == [10]
-    assert rows["goal_tokens"][:, 1].tolist() == [8]
+    rows = HindsightTransform(strategy=first).inv(batch)
+    relabelled = rows[rows["is_hindsight"]]
+    assert relabelled["observation"].flatten().tolist() == [10]
+    assert relabelled["goal_tokens"][:, 1].tolist() == [8]
 
 
 @pytest.mark.parametrize("goals", [torch.tensor([1, 2]), torch.tensor([1 + 1j, 1 - 1j])])
@@ -381,13 +334,13 @@ def test_goals_may_be_single_numbers_or_complex(goals):
     batch["next", "hindsight", "goal_tokens"] = goals.view(1, 2, 1).expand(1, 2, toy.SLOTS)
     for td in (batch, batch["next"]):
         td["goal_tokens"] = torch.zeros(1, 2, dtype=goals.dtype)
-    rows = relabelled_rows(HindsightTransform(), batch)
-    assert rows["goal_tokens"].tolist() == goals[[0, 1, 1]].tolist()
+    rows = HindsightTransform().inv(batch)
+    assert rows["goal_tokens"][rows["is_hindsight"]].tolist() == goals[[0, 1, 1]].tolist()
 
 
 @settings(deadline=None, max_examples=40)
 @given(
-    data=streams(),
+    data=toy.streams(),
     limit=st.integers(1, 4),
     n_steps=st.integers(1, 4),
     strategy=st.sampled_from(["future", "final"]),
@@ -428,11 +381,3 @@ def test_a_restored_transform_draws_as_the_unbroken_one():
         expected = unbroken.inv(batch)
         assert (restored.inv(batch) == expected).all()
         assert (clone.inv(batch) == expected).all()
-
-
-def test_without_relabelling_the_capacity_holds_too_and_other_environments_may_follow():
-    batch = torch.cat([one_episode([[], [], []])] * 2)
-    transform = HindsightTransform("none", capacity=4)
-    with pytest.raises(ValueError, match=r"6 rows .* capacity \(4\)"):
-        transform.inv(batch)
-    assert len(transform.inv(batch[:1])) == 3

@@ -1,24 +1,37 @@
 """Hindsight, n-step and sampler together in a replay buffer that is saved and resumed."""
 
+from functools import partial
+
 import pytest
 import torch
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs.transforms import Compose
 
-from torchrl_glam.replay import HindsightRatioSampler, HindsightTransform, SegmentMultiStepTransform
+from torchrl_glam.replay import (
+    GoalBalancedSampler,
+    GoalKindSampler,
+    HindsightRatioSampler,
+    HindsightTransform,
+    SegmentMultiStepTransform,
+)
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 
 from . import toy
 
+SAMPLERS = {
+    "ratio": HindsightRatioSampler,
+    "kinds": partial(GoalKindSampler, [1] * 4),
+    "goals": partial(GoalBalancedSampler, [1] * 4),
+}
 
-def make_buffer(capacity=100, storage=LazyTensorStorage, batch_size=16, seed=0, **kwargs):
+
+def make_buffer(sampler, storage=LazyTensorStorage, seed=0):
     return TensorDictReplayBuffer(
-        storage=storage(capacity),
-        sampler=HindsightRatioSampler(ratio=0.5),
+        storage=storage(60),
+        sampler=SAMPLERS[sampler](ratio=0.5),
         transform=Compose(SegmentMultiStepTransform(3, 0.9), HindsightTransform()),
-        batch_size=batch_size,
+        batch_size=16,
         generator=torch.Generator().manual_seed(seed),
-        **kwargs,
     )
 
 
@@ -64,24 +77,23 @@ def through_checkpoint(buffer, fresh, path):
 
 @pytest.mark.parametrize("stop", [1, 2, 9, 20])
 @pytest.mark.parametrize(
-    ("way", "storage"),
+    ("way", "storage", "sampler"),
     [
-        (through_state_dict, LazyTensorStorage),
-        (through_dumps, LazyTensorStorage),
-        (through_dumps, LazyMemmapStorage),
-        (through_checkpoint, LazyTensorStorage),
-        (through_checkpoint, LazyMemmapStorage),
+        *((through_state_dict, LazyTensorStorage, sampler) for sampler in SAMPLERS),
+        (through_dumps, LazyTensorStorage, "goals"),
+        (through_dumps, LazyMemmapStorage, "ratio"),
+        (through_checkpoint, LazyTensorStorage, "ratio"),
+        (through_checkpoint, LazyMemmapStorage, "goals"),
     ],
 )
-def test_resumed_draws_are_those_of_an_unbroken_run(tmp_path, way, storage, stop):
+def test_resumed_draws_are_those_of_an_unbroken_run(tmp_path, way, storage, sampler, stop):
     stream = list(toy.batches(make_lines(), [1, 3, 2] * 7))
-    unbroken = drive(make_buffer(capacity=60), stream, [])
-    buffer = make_buffer(capacity=60, storage=storage)
+    unbroken = drive(make_buffer(sampler), stream, [])
+    buffer, fresh = make_buffer(sampler, storage), make_buffer(sampler, storage, seed=1)
     draws = drive(buffer, stream[:stop], [])
     if way is through_dumps and not len(buffer):
-        pytest.raises(RuntimeError, way, buffer, make_buffer(), tmp_path)  # TorchRL's limit
+        pytest.raises(RuntimeError, way, buffer, fresh, tmp_path)  # TorchRL's limit
         return
-    fresh = make_buffer(capacity=60, storage=storage, seed=1)
     way(buffer, fresh, tmp_path)
     drive(fresh, stream[stop:], draws)
     assert len(draws) == len(unbroken)

@@ -6,34 +6,23 @@ SAC-GLAM (Gaven et al., 2024, section 2.3) what reward and end it then has.
 """
 
 from collections import namedtuple
-from dataclasses import dataclass
 
 import torch
+from hypothesis import strategies as st
 from tensordict import TensorDict
 
 WIDTH, SLOTS = 2, 3  # tokens of a goal; goals that can be named after one step
 ENDS = ("done", "terminated", "truncated")
+# A transition: observations are unique integers, goals pairs of tokens; ``named`` is (goal, kind)
+# for each slot, or None.
+Step = namedtuple(
+    "Step", "observation, following, goal, kind, reward, done, terminated, truncated, named"
+)
 Row = namedtuple(  # one transition in the replay buffer
     "Row",
     "observation, following, goal, following_goal, kind, reward, done, terminated, truncated, "
     "steps, hindsight",
 )
-
-
-@dataclass(frozen=True)
-class Step:
-    """One transition; observations are unique integers, goals pairs of tokens."""
-
-    observation: int
-    next_observation: int
-    goal: tuple[float, float]
-    kind: int
-    reward: float
-    done: bool
-    terminated: bool
-    truncated: bool
-    named: tuple[tuple[tuple[float, float], int] | None, ...]  # slots: (goal, kind), or empty
-
 
 SUCCESS, FAILURE, TIMEOUT, RUNNING = "success", "failure", "timeout", "running"
 OUTCOMES = (SUCCESS, FAILURE, TIMEOUT, "success at the time limit", "failure at the time limit")
@@ -50,32 +39,53 @@ def make_stream(
     success; None for ``scale[0]``. ``number`` makes the second number of a goal from its token.
     """
     steps, named, plain = [], iter(named), type(number(0))
-    shaped = iter([scale[0]] * sum(lengths) if shaped is None else shaped)
+    shaped = iter(shaped or [scale[0]] * sum(lengths))
     observation = first_observation
     for episode, (length, outcome) in enumerate(zip(lengths, outcomes, strict=True)):
         pursued = (plain(100 + episode), number(0))
         for t in range(length):
             last = t == length - 1 and outcome != RUNNING
-            reward = next(shaped)
-            steps.append(
-                Step(
-                    observation=observation,
-                    next_observation=observation + 1,
-                    goal=pursued,
-                    kind=episode % 4,
-                    reward=scale[1] if last and outcome.startswith(SUCCESS) else reward,
-                    done=last,
-                    terminated=last and not outcome.startswith(TIMEOUT),
-                    truncated=last and "time" in outcome,
-                    named=tuple(
-                        goal and ((plain(1), number(goal[0])) if goal[0] else pursued, goal[1])
-                        for goal in next(named)
-                    ),
-                )
+            unreached = next(shaped)
+            reward = scale[1] if last and outcome.startswith(SUCCESS) else unreached
+            ends = (last, last and not outcome.startswith(TIMEOUT), last and "time" in outcome)
+            slots = tuple(
+                goal and ((plain(1), number(goal[0])) if goal[0] else pursued, goal[1])
+                for goal in next(named)
             )
+            moved = (observation, observation + 1, pursued, episode % 4)
+            steps.append(Step(*moved, reward, *ends, slots))
             observation += 1
         observation += 1  # the next episode starts from another observation: automatic reset
     return steps
+
+
+@st.composite
+def streams(draw, max_envs=4, max_steps=24, first_observation=0, number=int, scale=(0.0, 1.0)):
+    """Equally long streams of steps for some environments, and a split into calls."""
+    num_envs = draw(st.integers(1, max_envs))
+    total = draw(st.integers(1, max_steps))
+    slots = st.lists(
+        st.none() | st.integers(0, 5).map(lambda token: (token, token % 4)), max_size=SLOTS
+    )
+    low, high = scale
+    shaped_rewards = st.sampled_from([low, low, low + (high - low) / 8, low + (high - low) / 2])
+    lines = []
+    for env in range(num_envs):
+        lengths = []
+        while sum(lengths) < total:
+            lengths.append(draw(st.integers(1, 9)))
+        outcomes = [draw(st.sampled_from(OUTCOMES)) for _ in lengths]
+        if sum(lengths) > total:
+            lengths[-1] -= sum(lengths) - total
+            outcomes[-1] = RUNNING
+        named = [draw(slots) for _ in range(total)]
+        shaped = [draw(shaped_rewards) for _ in range(total)]
+        first = first_observation + 1000 * env
+        lines.append(make_stream(lengths, outcomes, named, first, shaped, scale, number))
+    splits = []
+    while sum(splits) < total:
+        splits.append(draw(st.integers(1, total - sum(splits))))
+    return lines, splits
 
 
 def to_batch(columns, goal_dtype=torch.int16):
@@ -87,31 +97,27 @@ def to_batch(columns, goal_dtype=torch.int16):
     def slots(step):
         return [slot or ((7, 7), -1) for slot in (*step.named, *[None] * (SLOTS - len(step.named)))]
 
-    goal = tensor(lambda s: s.goal, goal_dtype)
-    kind = tensor(lambda s: s.kind, torch.int8)
-    shape = kind.shape
+    pursued = {
+        "goal_tokens": tensor(lambda s: s.goal, goal_dtype),
+        "goal_kind": tensor(lambda s: s.kind, torch.int8),
+    }
+    named = {
+        "goal_tokens": tensor(lambda s: [goal for goal, _ in slots(s)], goal_dtype),
+        "kind": tensor(lambda s: [kind for _, kind in slots(s)], torch.int8),
+    }
+    observation = tensor(lambda s: [s.observation])
+    following = {"observation": tensor(lambda s: [s.following]), **pursued, "hindsight": named}
+    for key in ("reward", *ENDS):
+        following[key] = tensor(lambda s, key=key: [getattr(s, key)])
     return TensorDict(
         {
-            "observation": tensor(lambda s: [s.observation]),
-            "action": tensor(lambda s: s.observation % 5),
-            "goal_tokens": goal,
-            "goal_kind": kind,
-            "hindsight": {
-                "goal_tokens": torch.zeros(*shape, SLOTS, WIDTH, dtype=goal_dtype),
-                "kind": torch.full((*shape, SLOTS), -1, dtype=torch.int8),
-            },
-            "next": {
-                "observation": tensor(lambda s: [s.next_observation]),
-                "goal_tokens": goal.clone(),
-                "goal_kind": kind.clone(),
-                **{end: tensor(lambda s, end=end: [getattr(s, end)]) for end in ("reward", *ENDS)},
-                "hindsight": {
-                    "goal_tokens": tensor(lambda s: [goal for goal, _ in slots(s)], goal_dtype),
-                    "kind": tensor(lambda s: [kind for _, kind in slots(s)], torch.int8),
-                },
-            },
+            "observation": observation,
+            "action": observation.squeeze(-1) % 5,
+            **pursued,
+            "hindsight": {key: torch.zeros_like(value) for key, value in named.items()},
+            "next": following,
         },
-        batch_size=shape,
+        batch_size=observation.shape[:2],
     )
 
 
@@ -168,7 +174,7 @@ def plain_row(episode, t, n_steps, gamma):
     """The n-step transition from step t on, as it was."""
     window, first = episode[t : t + n_steps], episode[t]
     end, total = window[-1], sum(gamma**k * step.reward for k, step in enumerate(window))
-    moved = (first.observation, end.next_observation, first.goal, end.goal, first.kind)
+    moved = (first.observation, end.following, first.goal, end.goal, first.kind)
     ends = (getattr(end, key) for key in ENDS)
     return Row(*moved, total, *ends, steps=len(window), hindsight=False)
 
@@ -182,12 +188,12 @@ def hindsight_row(episode, t, goal, n_steps, gamma, scale):
         if success:
             break
     kind = next(reached(later)[goal] for later in episode[t:] if goal in reached(later))
-    moved = (episode[t].observation, step.next_observation, goal, goal, kind)
+    moved = (episode[t].observation, step.following, goal, goal, kind)
     return Row(*moved, total, success, success, False, steps=steps, hindsight=True)
 
 
 def to_rows(data):
-    """Rows of a stored or let-out tensordict [M]."""
+    """Rows of a stored or let-out tensordict [M]; of one step each, where it does not say."""
     if data is None:
         return []
     following = data["next"]
@@ -195,14 +201,12 @@ def to_rows(data):
         *(td[key] for key in ("observation", "goal_tokens") for td in (data, following)),
         data["goal_kind"],
         *(following[key] for key in ("reward", *ENDS)),
-        data["steps_to_next_obs"],
+        data.get("steps_to_next_obs", torch.ones(len(data))),
         data["is_hindsight"],
     ]
     lists = [
-        [tuple(v) for v in value.tolist()]
-        if value.shape[1:] == (WIDTH,)
-        else value.flatten().tolist()
-        for value in columns
+        [tuple(x) if len(x) == WIDTH else x[0] for x in column.reshape(len(data), -1).tolist()]
+        for column in columns
     ]
     return [Row(*values) for values in zip(*lists, strict=True)]
 

@@ -1,5 +1,7 @@
 """A vectorised environment whose observations number its steps and whose partner names goals."""
 
+from collections import defaultdict
+
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
@@ -33,9 +35,8 @@ class ToyEnv(EnvBase):
         self.observation_spec = make_composite_from_td(TensorDict(self._observe(), [NUM_ENVS]))
         self.action_spec = Categorical(5, shape=(NUM_ENVS,))
         self.reward_spec = Unbounded((NUM_ENVS, 1))
-        flag = Binary(1, (NUM_ENVS, 1), dtype=torch.bool)
-        ends = {end: flag.clone() for end in toy.ENDS}
-        self.done_spec = Composite(ends, shape=[NUM_ENVS])
+        flags = {end: Binary(1, (NUM_ENVS, 1), dtype=torch.bool) for end in toy.ENDS}
+        self.done_spec = Composite(flags, shape=[NUM_ENVS])
 
     def _observe(self):
         goal = torch.stack([self.episode + 1, torch.zeros_like(self.episode)], -1)
@@ -72,22 +73,19 @@ class ToyEnv(EnvBase):
 
 def expected_rows(data, **returns):
     """The reference's rows of all episodes that end, told apart by their observations alone."""
-    episodes = {}
-    for batch in data:
-        for step in batch.reshape(-1):
-            number, following = int(step["observation"]), step["next"]
-            end = [bool(following[key]) for key in toy.ENDS]
-            named = following["hindsight"]
-            slots = zip(named["goal_tokens"].tolist(), named["kind"].tolist(), strict=True)
-            episodes.setdefault(number // 100, {})[number] = toy.Step(
-                number,
-                int(following["observation"]),
-                tuple(step["goal_tokens"].tolist()),
-                int(step["goal_kind"]),
-                float(following["reward"]),
-                *end,
-                tuple((tuple(goal), kind) if kind >= 0 else None for goal, kind in slots),
-            )
+    episodes = defaultdict(dict)
+    for step in (step for batch in data for step in batch.reshape(-1)):
+        number, following = int(step["observation"]), step["next"]
+        named = following["hindsight"]
+        slots = zip(named["goal_tokens"].tolist(), named["kind"].tolist(), strict=True)
+        episodes[number // 100][number] = toy.Step(
+            number,
+            int(following["observation"]),
+            tuple(step["goal_tokens"].tolist()),
+            int(step["goal_kind"]),
+            *(following[key].item() for key in ("reward", *toy.ENDS)),
+            tuple((tuple(goal), kind) if kind >= 0 else None for goal, kind in slots),
+        )
     lines = [[steps[number] for number in sorted(steps)] for steps in episodes.values()]
     return [row for line in lines for row in toy.reference_rows(line, **returns)]
 
