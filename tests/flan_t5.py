@@ -1,11 +1,9 @@
-"""Flan-T5 architectures with random weights and a tokenizer of T5's kind, made without a hub."""
+"""Flan-T5 architectures with random weights and a T5 tokenizer, made without a hub."""
 
 import random
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from tokenizers.trainers import UnigramTrainer
-from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration, T5Tokenizer
 
 from torchrl_glam.envs import GoalSpace
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
@@ -17,11 +15,11 @@ SIZES = {
 }
 
 
-def make_tokenizer(vocabulary_size: int = 200) -> PreTrainedTokenizerFast:
-    """A Unigram tokenizer that marks word starts and ends texts with ``</s>``, as T5's does.
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """T5's tokenizer, trained on texts of Playground-Text.
 
     With few pieces it cuts words, so that prompts of six objects have about 90 tokens, which is
-    what T5's own tokenizer gives.
+    what T5's own pieces give.
     """
     rng = random.Random(0)
     goals = GoalSpace("train").texts
@@ -34,43 +32,18 @@ def make_tokenizer(vocabulary_size: int = 200) -> PreTrainedTokenizerFast:
         )
         texts.append(PromptTemplate().fill(rng.choice(goals), observation))
         texts.append(f"Go to {items[1]} Grasp Release")
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Replace("\n", " "), normalizers.Strip(left=True, right=True)]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Metaspace()
-    special = ["<pad>", "</s>", "<unk>"]
-    tokenizer.train_from_iterator(
-        texts,
-        UnigramTrainer(
-            vocab_size=vocabulary_size,
-            special_tokens=special,
-            unk_token="<unk>",
-            show_progress=False,
-        ),
-    )
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    )
+    trained = T5Tokenizer(extra_ids=0).train_new_from_iterator(texts, 200, show_progress=False)
+    # Of a class that has no special tokens but these, which a test may take away.
+    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=trained.backend_tokenizer, **special)
 
 
 def make_flan_t5(folder: Path, size: str = "micro") -> Path:
     """Saves a model of Flan-T5's gated, untied architecture and its tokenizer to a folder."""
     tokenizer = make_tokenizer()
-    config = T5Config(
-        vocab_size=32128 if size == "base" else len(tokenizer),
-        feed_forward_proj="gated-gelu",
-        tie_word_embeddings=False,
-        dropout_rate=0.1,
-        pad_token_id=0,
-        eos_token_id=1,
-        decoder_start_token_id=0,
-        **SIZES[size],
-    )
+    vocab_size = 32128 if size == "base" else len(tokenizer)
+    kind = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    config = T5Config(vocab_size=vocab_size, decoder_start_token_id=0, **kind, **SIZES[size])
     T5ForConditionalGeneration(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -11,6 +11,7 @@ from tensordict.nn import (
     ProbabilisticTensorDictModule,
     ProbabilisticTensorDictSequential,
     TensorDictModule,
+    TensorDictSequential,
 )
 from torch import nn
 from torchrl.modules import MaskedCategorical
@@ -51,15 +52,6 @@ class PlainReader(nn.Module):
         return score.masked_fill(~mask, 0), hidden.gather(1, last).view(rows, number, -1)
 
 
-class _Values(nn.Module):
-    def __init__(self, reader, mlp):
-        super().__init__()
-        self.reader, self.mlp = reader, mlp
-
-    def forward(self, *inputs):
-        return self.mlp(self.reader(*inputs)[1]).squeeze(-1)
-
-
 def make_naive_loss(reader, mlp, *, gamma, alpha_init, target_entropy, tau, vmap=True):
     """The loss and its target updater; actor and critic start with the reader's weights.
 
@@ -75,7 +67,10 @@ def make_naive_loss(reader, mlp, *, gamma, alpha_init, target_entropy, tau, vmap
             distribution_kwargs={"neg_inf": -1e9},
         ),
     )
-    critic = TensorDictModule(_Values(reader, mlp), STATE_KEYS, ["action_value"])
+    critic = TensorDictSequential(
+        TensorDictModule(reader, STATE_KEYS, ["_", "hidden"]),
+        TensorDictModule(nn.Sequential(mlp, nn.Flatten(-2)), ["hidden"], ["action_value"]),
+    )
     trained = {name: p.requires_grad for name, p in critic.named_parameters(remove_duplicate=False)}
     loss = DiscreteSACLoss(
         actor,

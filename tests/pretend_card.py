@@ -6,7 +6,6 @@ is computed from them is, and an operation on tensors of both devices is refused
 it.
 """
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from unittest.mock import patch
 
@@ -15,6 +14,7 @@ from tensordict import MemoryMappedTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 # Storages that are on the GPU, whoever keeps them, a cache of the package's for example.
 _on_card: dict[int, StorageWeakRef] = {}
@@ -49,33 +49,27 @@ def put(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def tensors(*values) -> Iterator[torch.Tensor]:
+def tensors(*values) -> list[torch.Tensor]:
     """Those among values, and in lists and tuples of them."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from tensors(*value)
+    return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
 
 
 class PretendCard(TorchFunctionMode):
     def __enter__(self):
         super().__enter__()
-        self._dispatch = _Dispatch()
-        self._dispatch.__enter__()
-        self._patches = ExitStack()
+        self._within = ExitStack()
+        self._within.enter_context(_Dispatch())
         for place, name, pretended in (
             (torch.cuda, "current_device", lambda: 0),
             (torch.cuda, "mem_get_info", lambda device=None: (MEMORY, MEMORY)),
             (torch, "Generator", _Generator),
             (MemoryMappedTensor, "__new__", _map_memory),
         ):
-            self._patches.enter_context(patch.object(place, name, pretended))
+            self._within.enter_context(patch.object(place, name, pretended))
         return self
 
     def __exit__(self, *exception):
-        self._patches.close()
-        self._dispatch.__exit__(*exception)
+        self._within.close()
         return super().__exit__(*exception)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -155,12 +149,12 @@ class _Dispatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        given = [*tensors(*args, *kwargs.values())]
+        given = tensors(*args, *kwargs.values())
         here = [holds(tensor) for tensor in given]
         if any(here) and func not in COPIES:
             # What is read by an index stays where it is.
             indexed = func in INDEXED and (here[0] or func is not aten.index.Tensor)
-            free = [*tensors(*args[1:2])] if indexed else []
+            free = tensors(*args[1:2]) if indexed else []
             apart = [
                 tuple(tensor.shape)
                 for tensor, on in zip(given, here, strict=True)

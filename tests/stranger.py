@@ -116,15 +116,8 @@ def train_ppo(total_steps=768, own_loss=False):
         loss.make_value_estimator(gamma=0.9, lmbda=0.95)
         estimate = loss.prepare
     optimizer = torch.optim.Adam(loss.parameters(), lr=1e-3)
-    rewards = []
-    collector = Collector(
-        env,
-        policy,
-        frames_per_batch=96,
-        total_frames=total_steps,
-        auto_register_policy_transforms=False,
-    )
-    for steps in collector:
+    rewards, sizes = [], {"frames_per_batch": 96, "total_frames": total_steps}
+    for steps in Collector(env, policy, auto_register_policy_transforms=False, **sizes):
         rewards += steps["next", "reward"].flatten().tolist()
         with torch.no_grad():
             rows = estimate(steps if own_loss else steps.reshape(-1)).reshape(-1)

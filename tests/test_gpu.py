@@ -11,7 +11,13 @@ from functools import partial
 import pytest
 import stairs
 import torch
-from families import fresh_trunk, make_model, make_nine_states, make_transitions
+from families import (
+    fresh_trunk,
+    make_model,
+    make_nine_states,
+    make_transitions,
+    outputs_and_gradients,
+)
 from flan_t5 import make_flan_t5
 from peft import LoraConfig
 from pretend_card import PretendCard
@@ -71,12 +77,9 @@ def compare(ours, expected, tolerance=1e-4):
     assert all(value <= tolerance for value in found.values()), found
 
 
-def scoring(device, trunk):
-    states = make_nine_states(load_tokenizer("tiny"))
-    with torch.no_grad():
-        out = trunk.to(device)(states.to(device))
-    mask = out["action_mask"]
-    return {k: out[k] if k == "prompt_embedding" else out[k][mask] for k in trunk.out_keys}
+def scoring(device, trunk, tokenizer=None):
+    states = make_nine_states(tokenizer or load_tokenizer("tiny"))
+    return outputs_and_gradients(trunk.to(device), states.to(device))[0]
 
 
 def sac(device, trunk):
@@ -95,10 +98,8 @@ def sac(device, trunk):
     norms = optimizer.step()
     targets.step()
     out |= {f"norm of {name}": torch.tensor(norm) for name, norm in norms.items()}
-    out["weights"] = torch.cat([p.detach().flatten() for p in loss.parameters()])
-    moved = [loss.target_trunk_params, loss.target_qvalue_network_params]
-    moved = [v.detach().flatten() for p in moved for v in p.values(True, True)]
-    return out | {"targets": torch.cat(moved)}
+    state = torch.cat([value.flatten() for value in loss.state_dict().values()])
+    return out | {"weights and targets": state}
 
 
 def ppo(device, trunk):
@@ -120,29 +121,19 @@ def ppo(device, trunk):
 
 
 @functools.cache
-def steps(num_batches=6):
+def steps():
     """Batches that a collector gives at random play; not to be changed."""
-    tokenizer = load_tokenizer("tiny")
     env = PlaygroundTextEnv(num_envs=4, num_objects=3, sequential=False, max_steps=4, seed=0)
-    env = TransformedEnv(env, TokenizeText(tokenizer))
-    collector = Collector(env, None, frames_per_batch=8, total_frames=8 * num_batches)
-    found = [batch.clone() for batch in collector]
-    collector.shutdown()
-    return found
-
-
-def collected_on(device, batch):
-    """A batch as TorchRL's collectors give it where environments and policy are on a card.
-
-    Their numbers of trajectories stay in main memory then, and the batch names no device.
-    """
-    numbers = batch["collector", "traj_ids"].clone()
-    batch = batch.clone().to(device).clear_device_()
-    return batch.set(("collector", "traj_ids"), numbers)
+    env = TransformedEnv(env, TokenizeText(load_tokenizer("tiny")))
+    return [batch.clone() for batch in Collector(env, None, frames_per_batch=8, total_frames=48)]
 
 
 def replay(device):
-    """Batches of a replay buffer that steps of the device are put into, and drawn to it."""
+    """Batches of a replay buffer that steps of the device are put into, and drawn to it.
+
+    TorchRL's collectors leave the numbers of trajectories in main memory where environments and
+    policy are on a card, and name no device of a batch.
+    """
     buffer = TensorDictReplayBuffer(
         storage=LazyTensorStorage(200),
         sampler=HindsightRatioSampler(0.5),
@@ -151,7 +142,9 @@ def replay(device):
         generator=torch.Generator().manual_seed(0),
     )
     for batch in steps():
-        buffer.extend(collected_on(device, batch))
+        numbers = batch["collector", "traj_ids"].clone()
+        batch = batch.clone().to(device).clear_device_()
+        buffer.extend(batch.set(("collector", "traj_ids"), numbers))
     drawn = torch.cat([buffer.sample().to(device) for _ in range(3)])
     found = {str(k): v for k, v in drawn.items(True, True)}
     assert all(value.device.type == torch.device(device).type for value in found.values())
@@ -162,10 +155,7 @@ def four_bit(device, folder, **options):
     """Scores of a model, of its weights in 4 bits if ``options`` say so."""
     torch.manual_seed(0)
     model, tokenizer = load_language_model(folder, device=device, **copy.deepcopy(options))
-    states = make_nine_states(tokenizer).to(device)
-    with torch.no_grad():
-        scores = make_trunk(model, tokenizer)(states)["log_likelihood"]
-    return {"scores": scores[states["action_mask"]]}
+    return {"scores": scoring(device, make_trunk(model, tokenizer), tokenizer)["log_likelihood"]}
 
 
 # Tests

@@ -6,7 +6,6 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
-import torch
 
 GPU = Path(__file__).parent / "benchmarks" / "gpu.py"
 
@@ -18,38 +17,23 @@ def gpu(monkeypatch):
     return runpy.run_path(str(GPU))
 
 
-@pytest.fixture
-def plan(gpu, tmp_path):
-    """The command of each section."""
-    sections = ["paper", "scoring", "update", "update_four_bit"]
-    return gpu["commands"](Namespace(device="cpu", quick=True, sections=sections), tmp_path)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("section", "said"),
     [
+        ("paper", ["s an update; ", "time/"]),
         ("scoring", ["prompts/s", "trie + embeddings"]),
         ("update", ["largest difference", "naive, vmap"]),
         ("update_four_bit", ["largest difference", "LoRA"]),
     ],
 )
-def test_a_quick_benchmark_on_the_cpu(plan, section, said, monkeypatch, capsys):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # cells are forks of this process
-    monkeypatch.setattr(sys, "argv", plan[section])
-    runpy.run_path(plan[section][0], run_name="__main__")
-    torch.set_num_threads(threads)
-    out = capsys.readouterr().out
-    assert all(words in out for words in said)
-
-
-@pytest.mark.slow
-def test_a_section_is_a_process_of_its_own(gpu, plan, tmp_path, monkeypatch):
+def test_a_quick_section_on_the_cpu(gpu, section, said, tmp_path, monkeypatch):
+    """In a process of its own."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    fine = gpu["run_section"]("paper", plan["paper"], tmp_path, 240)
-    said = (tmp_path / "paper.txt").read_text()
-    assert fine and "s an update; " in said and "time/" in said, said[-3000:]
+    plan = gpu["commands"](Namespace(device="cpu", quick=True, sections=[section]), tmp_path)
+    fine = gpu["run_section"](section, plan[section], tmp_path, 240)
+    out = (tmp_path / f"{section}.txt").read_text()
+    assert fine and all(words in out for words in said), out[-3000:]
 
 
 def test_a_section_that_takes_too_long_loses_no_other(gpu, tmp_path, monkeypatch, capsys):

@@ -6,8 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -22,34 +20,29 @@ def test_version_is_the_newest_of_the_changelog():
     assert re.search(r"^## (\S+)", changelog, re.M)[1] == torchrl_glam.__version__
 
 
-def run(*arguments, cwd, **environment):
+def run(*arguments, cwd, fails=False, **environment):
+    """What a Python process says, or what it says of an error that ends it."""
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(
+    result = subprocess.run(
         command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True
     )
-
-
-def build(kind, source, target):
-    """Calls setuptools as pip does; the name of the archive is the last line of its output."""
-    code = f"import setuptools.build_meta as b; print(b.build_{kind}({str(target)!r}))"
-    result = run("-c", code, cwd=source)
-    assert result.returncode == 0, result.stderr
-    return target / result.stdout.split()[-1]
+    assert bool(result.returncode) == fails, result.stderr
+    return result.stderr if fails else result.stdout
 
 
 def test_a_wheel_made_of_the_source_distribution_is_whole(tmp_path):
     """It is imported from a folder of its own: nothing of this one, and no name twice."""
-    source, unpacked, installed = (tmp_path / name for name in ("source", "unpacked", "installed"))
+    source, installed = tmp_path / "source", tmp_path / "installed"
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("torchrl_glam", "envs"):
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    with tarfile.open(build("sdist", source, tmp_path)) as archive:
-        archive.extractall(unpacked, filter="data")
-    [folder] = unpacked.iterdir()
-    with zipfile.ZipFile(build("wheel", folder, tmp_path)) as archive:
-        archive.extractall(installed)
+    sdist = f"import setuptools.build_meta as b; b.build_sdist({str(tmp_path)!r})"
+    run("-c", sdist, cwd=source)  # as pip does it
+    [archive] = tmp_path.glob("*.tar.gz")
+    options = ("--no-index", "--no-deps", "--no-build-isolation", "--target", installed)
+    run("-m", "pip", "install", *options, archive, cwd=tmp_path)
     files = {path.relative_to(installed) for path in installed.rglob("*.py")}
     assert files == {path.relative_to(source) for path in source.glob("torchrl_glam/**/*.py")} | {
         Path("torchrl_glam") / path.relative_to(source) for path in source.glob("envs/**/*.py")
@@ -63,9 +56,8 @@ def test_a_wheel_made_of_the_source_distribution_is_whole(tmp_path):
         "PlaygroundTextEnv(num_envs=2).reset(), load_tokenizer('tiny')\n"
         "print(torchrl_glam.envs.__file__)\n"
     )
-    result = run(tmp_path / "script.py", cwd=tmp_path, PYTHONPATH=str(installed))
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.strip() == str(installed / "torchrl_glam" / "envs" / "__init__.py")
+    said = run(tmp_path / "script.py", cwd=tmp_path, PYTHONPATH=str(installed))
+    assert said.strip() == str(installed / "torchrl_glam" / "envs" / "__init__.py")
 
 
 COMPONENTS = ("envs", "goals", "models", "objectives", "replay", "text")
@@ -78,24 +70,22 @@ def test_importing_components_imports_nothing_heavy(tmp_path):
     """Nor needs an extra: they are there for those who have the core alone."""
     parts = ", ".join(f"torchrl_glam.{name}" for name in COMPONENTS)
     blocked = f"import sys; sys.modules.update(dict.fromkeys({HEAVY}))"
-    result = run("-c", f"{blocked}; import {parts}", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
+    run("-c", f"{blocked}; import {parts}", cwd=tmp_path)
 
 
 @pytest.mark.slow
 def test_a_recipe_without_its_extra_says_what_to_install(tmp_path):
     blocked = "import runpy, sys; sys.modules.update(dict.fromkeys(('hydra', 'omegaconf')))"
     script = f"{blocked}; runpy.run_path({str(ROOT / 'recipes' / 'sac_glam.py')!r})"
-    result = run("-c", script, cwd=tmp_path)
-    said = result.stderr.splitlines()[-1]
+    said = run("-c", script, cwd=tmp_path, fails=True).splitlines()[-1]
     assert "needs hydra" in said and 'pip install -e ".[recipes]"' in said
 
 
 def test_the_package_is_whole_in_its_folder_too():
     """Python started here takes it from this folder, installed or not, and so do type checkers."""
     assert (ROOT / "torchrl_glam" / "envs").resolve() == ROOT / "envs"
-    result = run("-c", "import envs", cwd=ROOT)
-    assert "envs is no package of its own: import torchrl_glam.envs" in result.stderr
+    said = run("-c", "import envs", cwd=ROOT, fails=True)
+    assert "envs is no package of its own: import torchrl_glam.envs" in said
 
 
 @pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")

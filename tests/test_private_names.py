@@ -20,7 +20,6 @@ import torch.utils._python_dispatch
 import torch.utils._pytree
 import torchrl
 from tensordict import TensorDict
-from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage
@@ -28,7 +27,6 @@ from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl.envs import EnvBase, PendulumEnv
 from torchrl.envs.transforms import Transform
-from torchrl.modules import ProbabilisticActor
 from torchrl.objectives import ClipPPOLoss, DiscreteSACLoss, LossModule
 from transformers import PreTrainedModel, T5Config
 from transformers.models.t5.modeling_t5 import T5Attention
@@ -37,21 +35,12 @@ import torchrl_glam
 import torchrl_glam.envs
 
 
-def sac_loss():
-    module = TensorDictModule(nn.Linear(2, 3), ["observation"], ["logits"])
-    actor = ProbabilisticActor(
-        module, ["logits"], distribution_class=torch.distributions.Categorical
-    )
-    value = TensorDictModule(nn.Linear(2, 3), ["observation"], ["action_value"])
-    return DiscreteSACLoss(actor, value, action_space="categorical", num_actions=3)
-
-
-def made_by(module, kind):
-    """The names that a class's ``__init__`` uses, without starting its simulator."""
+def made_by(module, kind, method="__init__"):
+    """The names that a method of a class uses, without calling it."""
 
     def names():
-        init = getattr(importlib.import_module(module), kind).__init__
-        return SimpleNamespace(**dict.fromkeys(init.__code__.co_names))
+        function = getattr(getattr(importlib.import_module(module), kind), method)
+        return SimpleNamespace(**dict.fromkeys(function.__code__.co_names))
 
     return names
 
@@ -59,7 +48,8 @@ def made_by(module, kind):
 # Names, with something that has them.
 OWNERS = [
     # torchrl: losses
-    (sac_loss, "_has_update_associated _value_estimator _vmap_qnetworkN0"),
+    (made_by("torchrl.objectives", "LossModule"), "_has_update_associated _value_estimator"),
+    (made_by("torchrl.objectives", "DiscreteSACLoss", "_make_vmap"), "_vmap_qnetworkN0"),
     (LossModule, "_AcceptedKeys _forward_value_estimator_keys _reduce_loss"),
     (LossModule, "_reset_module_parameters"),
     (DiscreteSACLoss, "_compute_target _set_in_keys"),

@@ -1,51 +1,48 @@
 """Figures in Markdown are those of the committed measurements, whose origin is written down."""
 
 import json
-import math
 import re
-import runpy
 from pathlib import Path
 from statistics import fmean, median
 
 import pytest
+from results import tables
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "recipes" / "results"
-TABLES = runpy.run_path(str(RESULTS / "tables.py"), run_name="tables")
-PAGES = TABLES["pages"]()
+RESULTS = tables.RESULTS
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_tables_are_made_from_the_measurements(page):
+@pytest.mark.parametrize("page", tables.pages(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_tables_are_made_from_the_measurements_and_no_success_is_typed_by_hand(page):
     text = page.read_text(encoding="utf-8")
-    assert TABLES["rewrite"](text) == text, "run python recipes/results/tables.py"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_success_is_nowhere_typed_by_hand(page):
-    text = page.read_text(encoding="utf-8")
+    assert tables.rewrite(text) == text, "run python recipes/results/tables.py"
     text = re.sub(r"<!-- table:.*?<!-- end -->|```.*?```", "", text, flags=re.S)
     # Three digits, as tables give it; 0.005 and the like are settings.
     assert not re.findall(r"(?<![\d.])(?:0\.(?!00)\d{3}|1\.000)(?!\d)", text)
 
 
-ARMS = "figure_2 figure_5 figure_6 figure_6_ppo figure_6_ppo_why figure_7 figure_9".split()
-ARMS += "figure_ours figure_share figure_warmup goals goals_no_hindsight goals_ppo".split()
-ARMS += ["knowledge"]
-
-
-@pytest.mark.parametrize("name", ARMS)
-def test_arms_sum_up_their_runs(name, monkeypatch):
+@pytest.fixture
+def scripts(monkeypatch):
+    """Has the scripts of the folder of results find one another, as where they are run."""
     monkeypatch.syspath_prepend(RESULTS)
-    arms = runpy.run_path(str(RESULTS / "arms.py"), run_name="arms")
-    folder = RESULTS / name
-    summed = [{"folder": name, **row} for row in arms["sum_up"](folder)]
-    assert summed == TABLES["read"](folder / "arms.csv"), f"run recipes/results/arms.py {name}"
+
+
+# The arms of imagined/ have columns of their own, which the next test is of.
+ARMS = {path.parent.name for path in RESULTS.glob("*/arms.csv")} - {"imagined"}
+
+
+@pytest.mark.parametrize("name", sorted(ARMS))
+def test_arms_sum_up_their_runs(name, scripts):
+    from arms import sum_up
+
+    summed = [{"folder": name, **row} for row in sum_up(RESULTS / name)]
+    committed = tables.read(RESULTS / name / "arms.csv")
+    assert summed == committed, f"run python recipes/results/arms.py {name}"
 
 
 @pytest.mark.parametrize(("arms", "runs"), [("arms", "ends"), ("errors", "errors_runs")])
 def test_means_and_medians_of_the_judges_runs(arms, runs):
-    summed, single = (TABLES["read"](RESULTS / "imagined" / f"{x}.csv") for x in (arms, runs))
+    summed, single = (tables.read(RESULTS / "imagined" / f"{x}.csv") for x in (arms, runs))
     for row in summed:
         own = [run for run in single if run["label"] == row["label"]]
         assert len(own) == int(row["runs"]) == 5
@@ -59,8 +56,8 @@ def test_means_and_medians_of_the_judges_runs(arms, runs):
 
 def test_learning_times_before_and_after_the_exchange():
     folder = RESULTS / "exchange"
-    lines = TABLES["read"](folder / "curves.csv")
-    rows = TABLES["read"](folder / "exchange.csv")
+    lines = tables.read(folder / "curves.csv")
+    rows = tables.read(folder / "exchange.csv")
     assert len(rows) == len({(line["label"], line["seed"]) for line in lines}) == 10
     for row in rows:
         own = {
@@ -77,47 +74,48 @@ def test_learning_times_before_and_after_the_exchange():
             assert int(row[column]) == end - start
 
 
-@pytest.mark.parametrize(("name", "end"), [("goals", 12800), ("goals_no_hindsight", 19200)])
-def test_families_sum_up_the_runs_of_the_samplers(name, end):
-    lines = TABLES["read"](RESULTS / name / "curves.csv")
-    for row in TABLES["read"](RESULTS / name / "families.csv"):
+@pytest.mark.parametrize("name", ["goals", "goals_no_hindsight", "goals_ppo"])
+def test_families_sum_up_the_runs_of_the_samplers(name):
+    lines = tables.read(RESULTS / name / "curves.csv")
+    end = max(int(line["step"]) for line in lines)
+    for row in tables.read(RESULTS / name / "families.csv"):
         own = [line for line in lines if line["label"] == row["label"]]
-        for column in ("success", "grasp", "grow"):
+        for column in ("success", "grasp", "grow", "error"):
             last = [float(line[column]) for line in own if line["step"] == f"{end}"]
-            assert len(last) == 5 and float(row[column]) == pytest.approx(fmean(last), abs=6e-4)
-        last = [float(x["error"]) for x in own if x["step"] == f"{end}" and x["error"] != "nan"]
-        assert float(row["error"]) == pytest.approx(
-            fmean(last or [math.nan]), abs=6e-4, nan_ok=True
-        )
+            mean = pytest.approx(fmean(last), abs=6e-4, nan_ok=True)
+            assert len(last) == 5 and float(row[column]) == mean
         late = [float(x["impossible"]) for x in own if int(x["step"]) >= 0.75 * end]
         late = [share for share in late if share == share]
         assert float(row["impossible"]) == pytest.approx(fmean(late), abs=2e-3)
 
 
-def test_ends_of_a_figures_runs(tmp_path, monkeypatch):
+def write(path, *lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([*lines, ""]))
+
+
+def test_ends_of_a_figures_runs(tmp_path, scripts):
     """One run that learned, and one that diverged."""
-    monkeypatch.syspath_prepend(RESULTS)
-    ends = runpy.run_path(str(RESULTS / "ends.py"), run_name="ends")
+    from ends import write_ends
+
     figure, evaluated = tmp_path / "figure_6", tmp_path / "evaluated"
-    for run in ("few/80", "many/81"):
-        (figure / run).mkdir(parents=True)
     name = "eval/train/sampled/success"
     head = f"step,{name},entropy,probe/q_error,seconds"
     curve = ["0,0.25,,,", "32,0.75,0.5,0.0625,4", "64,0.5,,,", "96,,0.25,,9.6"]
-    (figure / "few/80/metrics.csv").write_text("\n".join([head, *curve, ""]))
-    (figure / "many/81/metrics.csv").write_text(f"step,{name}\n0,0.25\n")
-    (figure / "many/81/diverged.txt").touch()
-    (evaluated / "few/80").mkdir(parents=True)
-    shares = {"sampled,train,all": 0.5, "sampled,train,grow": 0.25, "greedy,train,all": 0.75}
-    shares |= {"sampled,test,all": 0.125, "sampled,test,grow": 0}  # not greedy
-    lines = [
-        f'"agent, {policy}",{split},{kind},{share}'
-        for names, share in shares.items()
-        for policy, split, kind in [names.split(",")]
-    ]
-    lines = ["policy,split,kind,success", *lines, "random play,train,all,0.0625", ""]
-    (evaluated / "few/80/results.csv").write_text("\n".join(lines))
-    ends["write_ends"](tmp_path, figure, evaluated)
+    write(figure / "few/80/metrics.csv", head, *curve)
+    write(figure / "many/81/metrics.csv", f"step,{name}", "0,0.25")
+    write(figure / "many/81/diverged.txt")
+    write(
+        evaluated / "few/80/results.csv",
+        "policy,split,kind,success",
+        '"agent, sampled",train,all,0.5',
+        '"agent, sampled",train,grow,0.25',
+        '"agent, greedy",train,all,0.75',
+        '"agent, sampled",test,all,0.125',  # and not greedy
+        '"agent, sampled",test,grow,0',
+        "random play,train,all,0.0625",
+    )
+    write_ends(tmp_path, figure, evaluated)
     assert (tmp_path / "ends.csv").read_text().splitlines() == [
         "label,seed,steps,steps_to_0.5,steps_to_0.8,success,greedy_success,held_out_success,"
         "held_out_greedy_success,grow,entropy,q_error,plan,seconds",
@@ -125,7 +123,7 @@ def test_ends_of_a_figures_runs(tmp_path, monkeypatch):
         "many,81,0,nan,nan,0.000,0.000,0.000,0.000,nan,nan,nan,nan,nan",
     ]
     with pytest.raises(ValueError, match="give the folder of a figure"):
-        ends["write_ends"](tmp_path, tmp_path / "few", evaluated)
+        write_ends(tmp_path, tmp_path / "few", evaluated)
 
 
 def test_the_readme_shows_the_recipe():
@@ -139,14 +137,14 @@ def test_the_readme_shows_the_recipe():
 
 
 def test_a_table_of_rows_and_one_across_a_column(tmp_path, monkeypatch):
-    monkeypatch.setitem(TABLES["rewrite"].__globals__, "RESULTS", tmp_path)
-    lines = ["label,run,step,success", "a,0,0.0,0.25", "a,0,8.0,0.5", "b,0,0.0,nan", "c,0,0.0,1"]
-    (tmp_path / "success.csv").write_text("\n".join(lines) + "\n")
-    (tmp_path / "report.json").write_text('{"train": {"success": [0.125, 1]}}')
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    lines = ["a,0,0.0,0.25", "a,0,8.0,0.5", "b,0,0.0,nan", "c,0,0.0,1"]
+    write(tmp_path / "success.csv", "label,run,step,success", *lines)
+    write(tmp_path / "report.json", '{"train": {"success": [0.125, 1]}}')
 
     def rows(file, *description):
         text = "\n".join([f"<!-- table: {file}", *description, "-->", "| old |", "<!-- end -->"])
-        return TABLES["rewrite"](text).split("-->\n")[1].split("\n")[3:-2]
+        return tables.rewrite(text).split("-->\n")[1].split("\n")[3:-2]
 
     row = "row: {label} | {success:.2f}"
     assert rows("success.csv", "head: a | b", "where: label = a; b", row) == [

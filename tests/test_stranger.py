@@ -12,13 +12,10 @@ from torchrl_glam.envs import check_text_env
 FILE = Path(stranger.__file__)
 
 
-def test_the_page_shows_parts_of_the_file():
+def test_the_page_shows_parts_of_the_file_and_the_environment_keeps_the_contract():
     page = FILE.parents[1] / "recipes" / "docs" / "environment.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
     assert blocks and all(block in FILE.read_text(encoding="utf-8") for block in blocks)
-
-
-def test_the_environment_keeps_the_contract():
     check_text_env(stranger.make_env())
 
 

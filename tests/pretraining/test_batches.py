@@ -6,13 +6,7 @@ from architectures import make_architecture
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchrl_glam.pretraining import (
-    Reading,
-    encode_readings,
-    make_tokenizer,
-    make_word_tokenizer,
-    reading_loss,
-)
+from torchrl_glam.pretraining import Reading, encode_readings, make_word_tokenizer, reading_loss
 from torchrl_glam.text import PromptTemplate, check_composition
 
 READINGS = [
@@ -36,24 +30,17 @@ READINGS = [
 ]
 
 
-@pytest.fixture
-def tokenizer():
-    return make_tokenizer()
-
-
 def test_only_answers_are_labels_and_each_is_predicted_from_what_stands_before(tokenizer):
     batch = encode_readings(tokenizer, READINGS)
-    decoded = [
-        [tokenizer.convert_ids_to_tokens(row[row >= 0].tolist()) for row in batch.labels],
-        [tokenizer.convert_ids_to_tokens(row.tolist()) for row in batch.decoder_input],
-    ]
-    assert decoded[0] == [
+    labels = [tokenizer.convert_ids_to_tokens(row[row >= 0].tolist()) for row in batch.labels]
+    assert labels == [
         [" here", " red cow"],
         [" Grasp", " red cow"],
         [" Grasp", " nothing"],
         [" nothing", " grown", " grown", " nothing"],
     ]
-    assert decoded[1][0][:5] == ["<pad>", " Go to", " red cow", " here", "<pad>"]
+    before = tokenizer.convert_ids_to_tokens(batch.decoder_input[0].tolist())
+    assert before[:5] == ["<pad>", " Go to", " red cow", " here", "<pad>"]
     assert batch.decoder_input.shape[1] % 4 == 0 == batch.prompt.shape[1] % 4
 
 
@@ -97,6 +84,9 @@ def test_words_are_tokens_and_others_are_spelled():
     assert tokenizer.tokenize(" go west") == [" go", " ", "w", "e", "s", "t"]
     assert tokenizer.convert_tokens_to_ids(["<pad>", "</s>", "<unk>"]) == [0, 1, 2]
     assert tokenizer(" go").input_ids[-1] == tokenizer.eos_token_id
+    # The prompt's pieces have the tokens of the whole.
+    texts = [("take the coin", "You're in a shop."), ("", ""), ("find \n it", "dark, cold")]
+    check_composition(tokenizer, PromptTemplate(), texts)
 
 
 def test_the_most_frequent_words_are_kept_whatever_the_order():
@@ -106,12 +96,6 @@ def test_the_most_frequent_words_are_kept_whatever_the_order():
         make_word_tokenizer(["a a b"], size=-1)
     turned = make_word_tokenizer(reversed(TEXTS))
     assert turned.get_vocab() == make_word_tokenizer(TEXTS).get_vocab()
-
-
-def test_pieces_of_a_prompt_have_the_tokens_of_the_whole():
-    template = PromptTemplate()
-    texts = [("take the coin", "You're in a shop."), ("", ""), ("find \n it", "dark, cold")]
-    check_composition(make_word_tokenizer(TEXTS), template, texts)
 
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=40))

@@ -19,16 +19,23 @@ class Reader:
     def text(self, selector):
         return self.run(f"return document.querySelector({selector!r}).textContent")
 
-    def texts(self, selector):
+    def each(self, selector, expression):
+        """Of every such element ``e`` what an expression says."""
         return self.run(
-            f"return [...document.querySelectorAll({selector!r})].map(e => e.innerText)"
+            f"return [...document.querySelectorAll({selector!r})].map(e => {expression})"
         )
+
+    def texts(self, selector):
+        return self.each(selector, "e.innerText")
 
     def click(self, selector):
         self.driver.find_element("css selector", selector).click()
 
     def press(self, key):
-        self.driver.find_element("css selector", "body").send_keys(key)
+        """A letter, or a key by its name."""
+        from selenium.webdriver.common.keys import Keys  # which need not be installed
+
+        self.driver.find_element("css selector", "body").send_keys(getattr(Keys, key, key))
 
     def choose(self, name, value):
         event = "dispatchEvent(new Event('change'))"
@@ -37,10 +44,16 @@ class Reader:
         return self.text("#count")
 
     def assert_sound(self):
-        """It opens without errors and without a network, and fits the screen."""
+        """It opens without errors and without a network, fits the screen, and can be read aloud."""
         assert self.driver.get_log("browser") == []
         assert self.run("return performance.getEntriesByType('resource').length") == 0
         assert self.run("return document.documentElement.scrollWidth <= innerWidth")
+        assert self.run("return document.documentElement.lang") == "en"
+        named = """e.getAttribute('aria-label') || e.labels?.length
+            || document.getElementById(e.getAttribute('aria-labelledby'))?.textContent.trim()
+            || e.matches('button') && e.textContent.trim()"""
+        parts = "button, select, svg[role=img], section, figure, nav"
+        assert all(self.each(parts, named))
 
 
 def asset(name, package="viewing"):

@@ -7,7 +7,12 @@ import torch
 from tensordict import TensorDict
 
 from torchrl_glam.envs import OraclePolicy
+from torchrl_glam.report.comparison import METRIC
+from torchrl_glam.report.games import HELD_OUT
 from torchrl_glam.text import PromptTemplate
+
+SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 10}
+"""What small games are made with."""
 
 READER = SimpleNamespace(template=PromptTemplate())
 """What a page asks of an agent."""
@@ -46,6 +51,11 @@ def by_hand():
     ]
 
 
+def measured(*rows):
+    """A run's measurements: steps, seconds, success and, in some games, that on new ones."""
+    return [dict(zip(("step", "seconds", METRIC, HELD_OUT), row, strict=False)) for row in rows]
+
+
 def write_run(folder, success, **settings):
     """What a run leaves that measured success, and half of it on new goals, every 100 steps."""
     folder.mkdir(parents=True)
@@ -74,15 +84,9 @@ class Planner:
 class Dabbler:
     """Does anything, with values of its own for everything."""
 
-    def __init__(self):
-        self.trunk = SimpleNamespace(in_keys=["action_mask"])
-        self.template = READER.template
+    trunk, template = SimpleNamespace(in_keys=["action_mask"]), READER.template
 
     def read(self, states):
         mask = states["action_mask"].float()
-        value = torch.rand_like(mask)
-        return TensorDict(
-            probability=mask / mask.sum(-1, keepdim=True),
-            action_value=value,
-            batch_size=mask.shape[:-1],
-        )
+        probability, value = mask / mask.sum(-1, keepdim=True), torch.rand_like(mask)
+        return TensorDict(probability=probability, action_value=value, batch_size=mask.shape[:-1])

@@ -1,7 +1,9 @@
 """Statistics over runs against numbers worked out by hand, and the recipe that prints them."""
 
+import json
 import math
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,49 +12,44 @@ from run_metrics import read_csv
 
 from torchrl_glam.report.comparison import (
     METRIC,
-    comparison_table,
     interquartile_mean,
     probability_of_improvement,
     summarise,
 )
+from torchrl_glam.report.games import game_rows, unusual
 from torchrl_glam.report.plotting import mean_and_interval
 from torchrl_glam.runs.config import RecipeConfig
 from torchrl_glam.runs.run_folder import stored_settings
 from torchrl_glam.runs.success import Result
 from torchrl_glam.viewing import plot_results
 
-from .records import write_run
-
-
-def measured(steps, seconds, success):
-    names = ("step", "seconds", METRIC)
-    return [dict(zip(names, row, strict=True)) for row in zip(steps, seconds, success, strict=True)]
+from .records import SIMPLE, measured, write_run
 
 
 def test_a_run_between_its_measurements_is_a_straight_line():
-    run = measured([0, 10, 30], [0, 2, 7], [0.0, 0.4, 0.8])
+    run = measured((0, 0, 0.0), (10, 2, 0.4), (30, 7, 0.8))
     run = summarise(run, end=20, thresholds=[0.4, 0.5, 0.9])
     assert run.final == pytest.approx(0.6)
     # Triangle 10 * 0.4 / 2, then a trapezium 10 * (0.4 + 0.6) / 2, over 20 steps.
     assert run.area == pytest.approx((2 + 5) / 20)
     assert run.reached == {0.4: (10, 2), 0.5: (30, 7), 0.9: (math.inf, math.inf)}
-    assert summarise(measured([5], [1], [0.4]), 5, []).area == pytest.approx(0.4)
+    assert summarise(measured((5, 1, 0.4)), 5, []).area == pytest.approx(0.4)
 
 
-def test_the_interquartile_mean_of_values_and_of_curves_leaves_out_a_quarter_on_either_side():
+def test_the_interquartile_mean_leaves_out_a_quarter_on_either_side():
     values = [0.0, 0.1, 0.5, 0.7, 0.9, 1.0, 0.2, 0.3]
     assert interquartile_mean(values) == pytest.approx((0.2 + 0.3 + 0.5 + 0.7) / 4)
     assert interquartile_mean(values[:3]) == pytest.approx(0.2)
-    runs = [([0, 10], [0.0, end]) for end in (0.0, 0.1, 0.3, 1.0)]
-    x, middle, low, high = mean_and_interval(runs)
-    assert x.tolist() == [0, 10] and middle.tolist() == pytest.approx([0.0, 0.2])
-    assert low[1] < 0.2 < high[1]
 
 
 def test_a_curve_ends_where_the_shortest_run_does_and_runs_are_straight_lines_between():
     runs = [([0, 10, 20], [0.0, 0.5, 1.0]), ([0, 20, 40], [0.5, 0.5, 0.5])]
     x, middle, _, _ = mean_and_interval(runs)
     assert (x.tolist(), middle.tolist()) == ([0, 10, 20], [0.25, 0.5, 0.75])
+    runs = [([0, 10], [0.0, end]) for end in (0.0, 0.1, 0.3, 1.0)]
+    x, middle, low, high = mean_and_interval(runs)  # the interquartile mean
+    assert x.tolist() == [0, 10] and middle.tolist() == pytest.approx([0.0, 0.2])
+    assert low[1] < 0.2 < high[1]
 
 
 def test_one_run_beats_another_as_often_as_pairs_say():
@@ -60,18 +57,49 @@ def test_one_run_beats_another_as_often_as_pairs_say():
     assert probability_of_improvement([1, 1], [1, 1]) == 0.5
 
 
-def test_a_threshold_that_half_of_the_runs_miss_has_no_median():
-    runs = [measured([0, 10], [0, 3], [0.0, last]) for last in (1.0, 0.2)]
-    runs = [summarise(run, end=10, thresholds=[0.1, 0.9]) for run in runs]
-    (row,) = comparison_table({"a": runs}, step=10)
-    assert row["reached_0.9"] == 1 and row["steps_to_0.9"] == row["seconds_to_0.9"] == math.inf
-    assert (row["reached_0.1"], row["steps_to_0.1"], row["seconds_to_0.1"]) == (2, 10, 3)
-    assert row["mean"] == pytest.approx(0.6) and (row["mean_low"], row["mean_high"]) == (0.2, 1.0)
+REPORT = {"train/random_success": 0.25, "test/random_success": 0.2, "steps_of_play": 4096}
 
 
-def a_run(folder, success, objects=3, **more):
-    env = {"num_objects": objects, "sequential": False, "max_steps": 10}
-    return write_run(folder, success, **{"env": env, **more})
+def test_a_game_has_a_row_for_chance_the_model_and_each_arm():
+    fast = measured((0, 0, 0.3, 0.1), (100, 30, 0.6, 0.4), (200, 60, 0.9, 0.5))
+    slow = measured((0, 0, 0.3, 0.1), (100, 50, 0.4, 0.2), (200, 120, 0.7, 0.3))
+    poor = measured((0, 0, 0.3, 0.1), (400, 40, 0.2, 0.2))
+    rows = game_rows({"sac": [fast, slow], "ppo": [poor]}, REPORT, thresholds=[0.5, 0.8])
+    chance, before, sac, ppo = rows
+    assert chance == {"agent": "random play", "success": 0.25, "new": 0.2}
+    assert (before["agent"], before["runs"]) == ("pretrained", 2)  # models, one a seed
+    assert (before["success"], before["new"]) == pytest.approx((0.3, 0.1))
+    assert before["pretraining_steps"] == 4096
+    # Of the four resamples of two runs one is twice the lower, one twice the higher: 25 % each.
+    expected = {"success": 0.8, "success_low": 0.7, "success_high": 0.9}
+    expected |= {"new": 0.4, "new_low": 0.3, "new_high": 0.5, "runs": 2, "steps": 200}
+    expected |= {"steps_to_0.5": (100 + 200) / 2, "seconds_to_0.5": (30 + 120) / 2}
+    expected |= {"minutes": (60 + 120) / 2 / 60, "pretraining_steps": 4096}
+    # Half of the runs do not come to 0.8.
+    expected |= {"steps_to_0.8": math.inf, "seconds_to_0.8": math.inf}
+    assert {key: sac[key] for key in expected} == pytest.approx(expected)
+    assert (ppo["steps"], ppo["steps_to_0.5"], ppo["success"]) == (400, math.inf, 0.2)
+    assert math.isnan(ppo["success_low"])
+    # A game without new ones
+    run = measured((0, 0, 0.3, math.nan), (8, 1, 0.6, math.nan))
+    rows = game_rows({"sac": [run]}, {"train/random_success": 0.25, "steps_of_play": 8})
+    assert all(math.isnan(row["new"]) for row in rows)
+
+
+def test_unusual_settings_are_those_of_few_games():
+    told = {"memory": 0, "gamma": 0.9, "sizes": [4, 4]}
+    games = {"a": told, "b": {**told, "gamma": 0.95}, "c": {**told, "sizes": [8]}, "d": {}}
+    assert unusual(games) == {"a": [], "b": ["gamma=0.95"], "c": ["sizes=[8]"], "d": []}
+
+
+def test_a_measurement_between_two_rows_that_tell_the_time_has_a_time_between_theirs(tmp_path):
+    rows = ("step,seconds,eval/train/sampled/success", "0,,0.1", "40,,0.5", "80,8,", "100,12,0.9")
+    (tmp_path / "metrics.csv").write_text("\n".join(rows) + "\n")
+    assert [row["seconds"] for row in measurements(tmp_path)] == [0, 4, 12]
+
+
+def a_run(folder, success, **settings):
+    return write_run(folder, success, **{"env": SIMPLE, **settings})
 
 
 def test_the_recipe_writes_curves_and_tables(tmp_path, succeeds, refused):
@@ -109,12 +137,6 @@ def test_the_recipe_writes_curves_and_tables(tmp_path, succeeds, refused):
     assert "success.csv' is there, and would be overwritten: give another `--out`" in last
 
 
-def test_a_measurement_between_two_rows_that_tell_the_time_has_a_time_between_theirs(tmp_path):
-    rows = ("step,seconds,eval/train/sampled/success", "0,,0.1", "40,,0.5", "80,8,", "100,12,0.9")
-    (tmp_path / "metrics.csv").write_text("\n".join(rows) + "\n")
-    assert [row["seconds"] for row in measurements(tmp_path)] == [0, 4, 12]
-
-
 @pytest.mark.hostile
 def test_a_figure_has_a_line_for_each_arm_and_says_what_diverged(tmp_path, succeeds, refused):
     for arm, ends in (("n1", (0.6, 0.8)), ("n3", (0.4, 0.9))):
@@ -128,9 +150,6 @@ def test_a_figure_has_a_line_for_each_arm_and_says_what_diverged(tmp_path, succe
     assert (one["label"], three["label"]) == ("n1", "n3 (1 diverged)")
     assert float(one["step"]) == 200 and float(three["mean"]) == pytest.approx((0.4 + 0.9) / 3)
     assert (one["reached_0.5"], one["reached_0.8"]) == ("2", "1")
-    head, _, first, second = (tmp_path / "out" / "comparison.md").read_text().splitlines()
-    assert head.count("|") == first.count("|") == 9 and "steps to 0.5 | seconds to 0.5" in head
-    assert first.startswith("| n1 | 2 | 0.700 (0.600 to 0.800) | 0.") and "n3 (1 div" in second
     a_run(tmp_path / "figure" / "n1" / "3", [0.2, 0.9], total_steps=200, gamma=0.5)
     last = refused("compare", "--out", "again", "figure")
     assert "differ by their seed alone: gamma is None in" in last
@@ -142,9 +161,56 @@ def test_a_figure_has_a_line_for_each_arm_and_says_what_diverged(tmp_path, succe
     assert "total_steps (None) of the run" in last and "must be a whole number" in last
 
 
+def a_game(folder, *runs, lr=1.0, **settings):
+    """Runs of one arm, each with the success that it measured, and their models."""
+    for seed, ends in enumerate(runs):
+        model, own = folder / "model" / str(seed), {"seed": seed, **settings}
+        write_run(folder / "lr0.1" / str(seed), ends, language_model=str(model), **own)
+        model.mkdir(parents=True)
+        report = {**REPORT, "settings": {"seed": seed, "lr": lr}}
+        (model / "report.json").write_text(json.dumps(report))
+
+
+@pytest.mark.hostile
+def test_the_table_names_what_a_game_has_of_its_own_and_reads_no_pipe(tmp_path, succeeds, refused):
+    for game, gamma, lr in (("chess", 0.9, 1.0), ("go", 0.9, 2.0), ("ha|noi", 0.95, 1.0)):
+        own = {"gamma": gamma, "lr": lr, "env_class": f"its:{game}", "total_steps": 200}
+        a_game(tmp_path / "games" / game, [0.2, 0.6], [0.2, 0.6], **own)
+    (tmp_path / "games" / "go" / "lr0.1" / "1" / "diverged.txt").write_text("loss is nan")
+    said = succeeds("compare", "--out", "out", "games")
+    table = (tmp_path / "out" / "games.md").read_text()
+    assert table in said
+    unknown = " | –" * 7  # when it came to each threshold, steps and minutes
+    for row in (
+        f"| chess | random play | – | 0.250 | 0.200{unknown} |  |",
+        "| chess | lr0.1 | 2 | 0.600 (0.600 to 0.600) | 0.300 (0.300 to 0.300) | 100 | 1 | – | – "
+        "| 4,096 | 100 | 0.0 |  |",
+        r"| ha\|noi | pretrained | 2 | 0.200 (",
+    ):
+        assert f"\n{row}" in table
+    rows = [row for row in read_csv(tmp_path / "out" / "games.csv") if row["agent"] == "lr0.1"]
+    assert [row["changed"] for row in rows] == ["", "lr=2.0", "gamma=0.95"]
+    # A run that diverged counts as a failure, on new games too.
+    success = [(float(row["success"]), float(row["new"])) for row in rows[:2]]
+    assert success == [pytest.approx((0.6, 0.3)), pytest.approx((0.6 / 2, 0.3 / 2))]
+    report = tmp_path / "games" / "chess" / "model" / "0" / "report.json"
+    for text, message in (
+        ("[]", "chess/model/0/report.json' is no report of pretrain.py"),
+        ("[" * 100_000, "nested too deeply"),
+    ):
+        report.write_text(text)
+        assert message in refused("compare", "--out", "other", "games")
+    report.unlink()
+    os.mkfifo(report)
+    assert "is a pipe" in refused("compare", "--out", "other", "games")
+    shutil.rmtree(report.parents[1])
+    last = refused("compare", "--out", "other", "games")
+    assert "chess' has no model/<seed>/report.json, which pretrain.py writes" in last
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.hostile
 def test_a_run_from_elsewhere_makes_no_environment_of_its_choice(tmp_path, succeeds):
-    """Its configuration would have any function called, with any arguments."""
     called = {"env_class": "os:system", "env": {"command": f"touch {tmp_path / 'called'}"}}
     run = a_run(tmp_path / "a", [0.2, 0.9], **called)
     assert "names an environment of its own" in succeeds("compare", "--out", "out", "a", run)
@@ -191,8 +257,8 @@ def test_settings_of_strangers_are_not_resolved(tmp_path, monkeypatch):
 
 
 def test_the_recipe_refuses_what_cannot_be_compared(tmp_path, refused):
-    run, other = a_run(tmp_path / "a", [0.2, 0.9]), a_run(tmp_path / "b", [0.2, 0.9], objects=6)
-    offline = a_run(tmp_path / "c", [0.2, 0.9])
+    run, offline = (a_run(tmp_path / name, [0.2, 0.9]) for name in "ac")
+    other = a_run(tmp_path / "b", [0.2, 0.9], env=SIMPLE | {"num_objects": 6})
     (tmp_path / "c" / "run.json").write_text('{"unit": "updates"}')
     for runs, message in (
         ((run, "--", "b", other), "runs of different environments cannot be compared: env is"),

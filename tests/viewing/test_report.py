@@ -48,16 +48,11 @@ def charts(rows=ROWS, references=None):
 
 
 def test_every_measurement_has_a_chart_and_stands_once():
-    drawn = [
-        (line.label, tuple(line.y))
-        for title, chart in charts().items()
-        if title != "Calibration"
-        for line in chart.lines
-    ]
+    drawn = sum(len(chart.lines) for chart in charts().values() if chart.title != "Calibration")
     apart = {"step", "updates", "seconds/time/update"}
     apart |= {name for name in EVALUATED if "calibration" in name}
     measured = {name for row in ROWS for name in row} - apart
-    assert len(drawn) == len(measured) + 1  # and the share of time
+    assert drawn == len(measured) + 1  # and the share of time
     assert "Loss: policy" in charts([{"step": 0, "loss_policy": 1.0}])
     assert charts()["tea"].lines == [Line("cups", [800, 1600], [3.0, 3.0])]
     few = sections([{"step": 0, "entropy": 1.0, "tea/cups": 2}], {}, "")
@@ -85,71 +80,64 @@ def test_charts_have_the_lines_that_belong_together():
 def test_the_page_shows_which_kinds_were_pursued_and_what_was_predicted_of_them():
     first = {"kinds/pursued/grasp": 0.25, "kinds/pursued/impossible": 0.75, "goals/error": 0.5}
     later = {"kinds/pursued/grasp": 1.0, "goals/predicted/grasp": 0.5, "goals/reached": 3}
+    later |= {"kinds/buffer/impossible": 0.5}
     found = charts([{"step": 32, **first}, {"step": 64, **later}])
-    pursued = {line.label: (line.x, line.y) for line in found["Goal kinds: pursued"].lines}
-    assert pursued == {"grasp": ([32, 64], [0.25, 1.0]), "impossible": ([32], [0.75])}
+    grasp, impossible = found["Goal kinds: pursued"].lines
+    assert (grasp.label, grasp.x, grasp.y) == ("grasp", [32, 64], [0.25, 1.0])
+    assert (impossible.label, impossible.x, impossible.y) == ("impossible", [32], [0.75])
+    # A kind has one style wherever it occurs.
+    assert grasp.style != impossible.style == found["Goal kinds: buffer"].lines[0].style
     assert found["Goal kinds: pursued"].limits == (0, 1)
     assert found["Success of goal kinds, predicted"].lines[0].y == [0.5]
     assert {"Error of predicted success", "Goals reached"} < found.keys()
 
 
-def test_a_goal_kind_has_one_style_wherever_it_occurs():
-    rows = [{"step": 0, "success/grow": 0.5}]
-    rows.append({"step": 8, "eval/a/b/success/grasp": 1, "eval/a/b/success/grow": 1})
-    styles = {(t, line.label): line.style for t, c in charts(rows).items() for line in c.lines}
-    assert len(styles) == 3 and len(set(styles.values())) == 2
-    grow = {style for (_, label), style in styles.items() if label == "grow"}
-    assert len(grow) == 1
+def drawn(values, **options):
+    """The drawing of a line whose points were measured at 0, 1, 2 and so on."""
+    return draw(Chart("t", "", [Line("a", range(len(values)), values)], **options))
 
 
-def test_points_lie_where_they_belong():
+def points(drawing):
+    """Of the first line."""
+    told = " ".join(path["points"] for path in drawing["lines"][0]["paths"])
+    return [tuple(map(float, point.split(","))) for point in told.split()]
+
+
+def heights(drawing):
+    return [y for _, y in points(drawing)]
+
+
+def test_points_lie_where_they_belong_and_what_is_not_finite_is_a_gap():
     """Axes from 0 to 40 over 340 units, and from 0 to 1 over 192, downwards."""
     line = Line("a", [0, 10, 40], [0.0, 1.0, 0.5])
-    drawn = draw(Chart("t", "", [line], limits=(0, 1), references={"oracle": [0.75, 0.7, 0.8]}))
-    [path] = drawn["lines"][0]["paths"]
+    drawing = draw(Chart("t", "", [line], limits=(0, 1), references={"oracle": [0.75, 0.7, 0.8]}))
+    [path] = drawing["lines"][0]["paths"]
     assert path == {"points": "58.0,202.0 143.0,10.0 398.0,106.0", "x": "0 10 40", "y": "0 1 0.5"}
-    assert drawn["y_ticks"] == [
+    assert drawing["y_ticks"] == [
         (202.0, "0"),
         *((163.6, "0.2"), (125.2, "0.4"), (86.8, "0.6"), (48.4, "0.8"), (10.0, "1")),
     ]
-    assert drawn["references"] == [(58.0, "oracle", "0.75 (0.7 to 0.8)")]
-
-
-def heights(drawn):
-    points = [point for path in drawn["lines"][0]["paths"] for point in path["points"].split()]
-    return [float(point.split(",")[1]) for point in points]
+    assert drawing["references"] == [(58.0, "oracle", "0.75 (0.7 to 0.8)")]
+    broken = drawn([1.0, math.nan, 2.0, 3.0])["lines"][0]["paths"]
+    assert [path["y"] for path in broken] == ["1", "2 3"]
 
 
 def test_a_logarithmic_axis_has_equal_steps_for_equal_ratios():
-    drawn = draw(Chart("t", "", [Line("a", [0, 1, 2], [1, 100, 10_000])], log=True))
-    assert heights(drawn) == [202.0, 106.0, 10.0]
-    flat, wide, *plain = (
-        draw(Chart("t", "", [Line("a", [0, 1], values)], log=True, limits=limits))
-        for values, limits in (
-            *(([0.05, 0.05], None), ([1e-9, 2e4], None)),
-            *(([0.0, 1.0], None), ([0.5, 1.0], (0, 1))),  # 0 has no logarithm
-        )
-    )
-    assert heights(flat) == [92.7, 92.7]  # log(2.5) / log(5) of the way
-    labels = [label for _, label in wide["y_ticks"]]
+    assert heights(drawn([1, 100, 10_000], log=True)) == [202.0, 106.0, 10.0]
+    assert heights(drawn([0.05, 0.05], log=True)) == [92.7, 92.7]  # log(2.5) / log(5) of the way
+    labels = [label for _, label in drawn([1e-9, 2e4], log=True)["y_ticks"]]
     assert labels == ["1e-09", "1e-06", "0.001", "1", "1,000", "1,000,000"]  # thirteen decades
-    assert [drawn["y_ticks"][0][1] for drawn in plain] == ["0", "0"]
+    for values, limits in (([0.0, 1.0], None), ([0.5, 1.0], (0, 1))):  # 0 has no logarithm
+        assert drawn(values, log=True, limits=limits)["y_ticks"][0][1] == "0"
 
 
 @pytest.mark.parametrize(
     "values", [[math.nan], [math.inf, 1.0], [0.0], [-3.0, -3.0], [1e300, -1e300]]
 )
 def test_any_numbers_can_be_drawn(values):
-    drawn = draw(Chart("t", "", [Line("a", list(range(len(values))), values)]))
-    paths = drawn["lines"][0]["paths"]
-    points = [p.split(",") for path in paths for p in path["points"].split()]
-    assert len(points) == sum(map(math.isfinite, values))
-    assert all(0 <= float(x) <= WIDTH and 0 <= float(y) <= HEIGHT for x, y in points)
-
-
-def test_what_is_not_finite_is_a_gap():
-    drawn = draw(Chart("t", "", [Line("a", [0, 1, 2, 3], [1.0, math.nan, 2.0, 3.0])]))
-    assert [path["y"] for path in drawn["lines"][0]["paths"]] == ["1", "2 3"]
+    found = points(drawn(values))
+    assert len(found) == sum(map(math.isfinite, values))
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in found)
 
 
 def test_a_single_measurement_is_a_number_and_no_chart():
@@ -183,29 +171,15 @@ def test_the_page_opens_without_errors_and_fits_the_screen(browser, page, width)
     reader = Reader(browser, page, width)
     reader.assert_sound()
     assert reader.text("h1") == "my run"
-    columns = reader.run(
-        "return new Set([...document.querySelectorAll('figure')].map(e => e.offsetLeft)).size"
-    )
-    assert columns == (1 if width == 390 else 3)
+    assert len(set(reader.each("figure", "e.offsetLeft"))) == (1 if width == 390 else 3)
 
 
 def test_the_page_says_what_it_draws(browser, page):
     reader = Reader(browser, page)
-    for element, more in (("figure", 0), ("h3", 1)):
-        count = reader.run(f"return document.querySelectorAll('{element}').length")
-        assert count == len(charts()) + more
+    assert len(reader.texts("figure")) == len(charts()) == len(reader.texts("h3")) - 1
     assert reader.texts("dl.newest dd")[:2] == ["1,600", "0.500 at 1,600"]
-    unnamed = reader.run(
-        "return [...document.querySelectorAll('svg[role=img], section, figure, nav')].filter(e =>"
-        " !(e.getAttribute('aria-label') ||"
-        " document.getElementById(e.getAttribute('aria-labelledby'))?.textContent)).length"
-    )
-    assert unnamed == 0
-    rows = reader.run(
-        "return [...document.querySelectorAll('figure')[0].querySelectorAll('tbody tr')].map(row =>"
-        " [...row.children].map(cell => cell.textContent))"
-    )
-    assert rows == [
+    cells = "[...e.tBodies[0].rows].map(row => [...row.cells].map(cell => cell.textContent))"
+    assert reader.each("figure table", cells)[0] == [
         ["0", "0.5", "0.25", ""],
         ["800", "", "", "0.125"],
         ["1,600", "0.5", "0.25", "0.125"],
@@ -322,13 +296,12 @@ def test_a_folder_is_read_while_it_is_written(tmp_path):
         ({"metrics.csv": "loss\n0\n"}, "no step in line 2"),
         ({"metrics.csv": "step\n0\n", "run.json": "{"}, "run.json' is not JSON"),
         ({"metrics.csv": "step\n0\n", "run.json": "3"}, "must hold an object"),
-        ({"metrics.csv": "step\n0\n", "config.yaml": b"\xff"}, "config.yaml' is no text in UTF-8"),
+        ({"metrics.csv": "step\n0\n", "config.yaml": "\xff"}, "config.yaml' is no text in UTF-8"),
     ],
 )
 def test_what_is_no_run_is_refused(files, message, tmp_path):
     for name, content in files.items():
-        content = content.encode() if isinstance(content, str) else content
-        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).write_text(content, encoding="latin-1")
     with pytest.raises((ValueError, OSError), match=message):
         read_run(tmp_path)
 
