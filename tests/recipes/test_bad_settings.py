@@ -52,6 +52,7 @@ pretrain imitate_steps=128: imitate_steps (128) must be 0: corridor:Corridor kno
 pretrain num_steps=1e10: 'float' could not be converted to Integer
 pretrain output=FILE
 evaluate colour=red
+evaluate output=FILE: output ('file') is a file: give a folder
 evaluate objects=[1]: objects ([1]): num_objects (1) is too small
 evaluate splits=[both]: split (both)
 evaluate device=meta: device ('meta') cannot be used on this machine
