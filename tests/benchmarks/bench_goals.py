@@ -25,7 +25,7 @@ EPISODES, CALLS, KINDS = 32, 200, 5
 
 def milliseconds(call, calls: int = CALLS) -> float:
     """The mean time of some calls."""
-    return 1000 * timeit.timeit(call, number=calls) / calls
+    return round(1000 * timeit.timeit(call, number=calls) / calls, 3)
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
         "kind_progress": lambda: KindProgressGoals(texts, kinds=kinds),
         "learned_progress": lambda: LearnedProgressGoals(texts, embeddings),
     }
-    rows = []
+    rows = [["sampler", "goals", "call", "milliseconds"]]
     for name, call in make.items():
         rows.append([name, size, "make", milliseconds(call, 1)])
         sampler, ids = call(), torch.arange(0, size, 5)
@@ -57,14 +57,11 @@ def main() -> None:
             update()
         rows.append([name, size, "sample", milliseconds(lambda s=sampler: s.sample(EPISODES))])
         rows.append([name, size, "update", milliseconds(update)])
-    head = ["sampler", "goals", "call", "milliseconds"]
-    print(f"{head[0]:18}{head[1]:>10}{head[2]:>8}{head[3]:>14}")
-    for name, size, what, time_taken in rows:
-        print(f"{name:18}{size:>10,}{what:>8}{time_taken:>14.3f}")
+    for name, goals, call, taken in rows:
+        print(f"{name:18}{goals:>10}{call:>8}{taken:>14}")
     if arguments.out:
         with open(arguments.out, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerows([head, *([*row[:3], round(row[3], 3)] for row in rows)])
+            csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 if __name__ == "__main__":

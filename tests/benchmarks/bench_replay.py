@@ -30,34 +30,32 @@ BUDGET = 3.0  # seconds per measurement
 
 def collect(goals_per_episode, generator):
     """Four episodes of all environments as steps [32, 1]; two environments end one at each step."""
-    shape = (NUM_ENVS, 1)
+    shape = (NUM_ENVS, 4 * EPISODE)
 
     def tokens(*size):
-        return torch.randint(1, 30_000, (*shape, *size), dtype=torch.int16, generator=generator)
+        return torch.randint(1, 30_000, size, dtype=torch.int16, generator=generator)
 
     def state():
         return {
-            "observation_tokens": tokens(OBSERVATION),
-            "action_tokens": tokens(ACTIONS, ACTION),
+            "observation_tokens": tokens(*shape, OBSERVATION),
+            "action_tokens": tokens(*shape, ACTIONS, ACTION),
             "action_mask": torch.ones(*shape, ACTIONS, dtype=torch.bool),
         }
 
-    env, every, steps = torch.arange(NUM_ENVS), tokens(4, GOAL), []
-    for step in range(4 * EPISODE):
-        done = ((step + env) % EPISODE == EPISODE - 1).view(*shape, 1)
-        goal = every[env, 0, (step + env) // EPISODE % 4].unsqueeze(1)  # again, when it is repeated
-        # goals spread over the episode's steps, as many as asked for in all
-        share = torch.rand(*shape, SLOTS, generator=generator)
-        named = share < goals_per_episode / EPISODE / SLOTS
-        goals = {"goal_tokens": goal, "goal_kind": torch.zeros(shape, dtype=torch.int8)}
-        kind = torch.where(named, 0, -1).to(torch.int8)
-        ends = {"done": done, "terminated": torch.zeros_like(done), "truncated": done}
-        ends["reward"] = torch.zeros(*shape, 1)
-        hindsight = {"goal_tokens": tokens(SLOTS, GOAL), "kind": kind}
-        following = {**state(), **goals, **ends, "hindsight": hindsight}
-        action = torch.zeros(shape, dtype=torch.int64)
-        steps.append(TensorDict({**state(), **goals, "action": action, "next": following}, shape))
-    return steps
+    env = torch.arange(NUM_ENVS).unsqueeze(1)
+    age = torch.arange(shape[1]) + env
+    done = (age % EPISODE == EPISODE - 1).unsqueeze(-1)
+    goal = tokens(NUM_ENVS, 4, GOAL)[env, age // EPISODE % 4]  # again, when it is repeated
+    goals = {"goal_tokens": goal, "goal_kind": torch.zeros(shape, dtype=torch.int8)}
+    # goals spread over the episode's steps, as many as asked for in all
+    share = torch.rand(*shape, SLOTS, generator=generator)
+    kind = torch.where(share < goals_per_episode / EPISODE / SLOTS, 0, -1).to(torch.int8)
+    hindsight = {"goal_tokens": tokens(*shape, SLOTS, GOAL), "kind": kind}
+    ends = {"done": done, "terminated": torch.zeros_like(done), "truncated": done}
+    after = {**state(), **goals, **ends, "reward": torch.zeros(*shape, 1), "hindsight": hindsight}
+    action = torch.zeros(shape, dtype=torch.int64)
+    steps = TensorDict({**state(), **goals, "action": action, "next": after}, shape)
+    return [step.clone() for step in steps.split(1, 1)]
 
 
 def repeat(function):

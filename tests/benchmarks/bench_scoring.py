@@ -23,40 +23,33 @@ other.
 import argparse
 import csv
 import time
-from dataclasses import dataclass, field
+from collections import defaultdict
 from pathlib import Path
 
 import torch
 from scoring_methods import METHODS, MODELS, make_case, memory_of, run
-from torch import Tensor
-
-RATIOS = ("naive / trie", "trie / first trie")
 
 
-@dataclass
-class Cell:
-    """One method, forward or training: seconds of each run, and what one run holds and gives."""
-
-    scores: Tensor
-    memory: float
-    seconds: list[float] = field(default_factory=list)
-
-
-def measure(arguments: argparse.Namespace, name: str, train: bool) -> dict[str, Cell]:
+def measure(arguments: argparse.Namespace, name: str, train: bool) -> dict[str, tuple]:
+    """Seconds and MiB of each method, forward or training."""
     case, device = make_case(arguments, name, train), arguments.device
-    cells = {}
+    scores, memory, seconds = {}, {}, defaultdict(list)
     for method in METHODS:
         run(method, case, train)  # warm
-        scores, memory = memory_of(lambda m=method: run(m, case, train), device)
-        cells[method] = Cell(scores.float().cpu(), memory)
+        scores[method], memory[method] = memory_of(lambda m=method: run(m, case, train), device)
+    for method in ("naive", "trie + embeddings"):
+        error = float((scores[method] - scores["trie"]).abs().max())
+        # Log-likelihoods of random weights are hundreds of nats.
+        if arguments.dtype == "float32" and error > 1e-2:
+            raise AssertionError(f"{method} differs from trie by {error:.2g} nats")
     for _ in range(arguments.repeats):
-        for method, cell in cells.items():
+        for method in METHODS:
             start = time.perf_counter()
             run(method, case, train)
             if device != "cpu":
                 torch.cuda.synchronize()
-            cell.seconds.append(time.perf_counter() - start)
-    return cells
+            seconds[method].append(time.perf_counter() - start)
+    return {method: (min(seconds[method]), memory[method]) for method in METHODS}
 
 
 def table(arguments: argparse.Namespace, name: str) -> dict[str, tuple[float, float]]:
@@ -69,46 +62,29 @@ def table(arguments: argparse.Namespace, name: str) -> dict[str, tuple[float, fl
     print(f"{'':18}" + "".join(f"{head:>10}" for head in heads) * len(modes))
     for method in METHODS:
         line = f"{method:18}"
-        for mode in modes:
-            best, floor = (min(cells[mode][one].seconds) for one in (method, "floor"))
-            line += f"{arguments.batch / best:10.2f}{floor / best:10.2f}"
-            line += f"{cells[mode][method].memory:10.0f}"
+        for cell in cells.values():
+            (seconds, memory), (floor, _) = cell[method], cell["floor"]
+            line += f"{arguments.batch / seconds:10.2f}{floor / seconds:10.2f}{memory:10.0f}"
         print(line)
-    trie = cells["forward"]["trie"].scores
-    for method in ("naive", "trie + embeddings"):
-        error = float((cells["forward"][method].scores - trie).abs().max())
-        # Log-likelihoods of random weights are hundreds of nats.
-        if arguments.dtype == "float32" and error > 1e-2:
-            raise AssertionError(f"{method} differs from trie by {error:.2g} nats")
-    return {mode: tuple(min(cells[mode][m].seconds) for m in ("naive", "trie")) for mode in modes}
+    return {mode: (cell["naive"][0], cell["trie"][0]) for mode, cell in cells.items()}
 
 
 def compare_prompts(arguments: argparse.Namespace, name: str) -> None:
-    """A table for each length of the prompts, and one of the ratios."""
-    found = {}
+    """A table for each length of the prompts, and one of the seconds of naive and trie."""
+    head = ["model", "tokens", "mode", "naive_seconds", "trie_seconds", "ratio"]
+    rows = []
     for tokens in arguments.prompts:
         arguments.prompt = tokens
-        found[tokens] = table(arguments, name)
-    first = found[arguments.prompts[0]]
-    heads = "".join(f"{f'{what}, {mode}':>24}" for mode in first for what in RATIOS)
-    print(f"\n{name}\n{'tokens':>8}{heads}")
-    for tokens, seconds in found.items():
-        line = "".join(
-            f"{naive / trie:24.2f}{trie / first[mode][1]:24.2f}"
-            for mode, (naive, trie) in seconds.items()
-        )
-        print(f"{tokens:8}{line}")
+        for mode, (naive, trie) in table(arguments, name).items():
+            numbers = [f"{number:.4g}" for number in (naive, trie, naive / trie)]
+            rows.append([name, tokens, mode, *numbers])
+    print()
+    for row in (head, *rows):
+        print("".join(f"{cell:>15}" for cell in row))
     if arguments.out:
         with open(arguments.out, "a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
-            if not file.tell():
-                writer.writerow(
-                    ["model", "tokens", "mode", "naive_seconds", "trie_seconds", "ratio"]
-                )
-            for tokens, seconds in found.items():
-                for mode, (naive, trie) in seconds.items():
-                    numbers = (f"{number:.4g}" for number in (naive, trie, naive / trie))
-                    writer.writerow([name, tokens, mode, *numbers])
+            writer.writerows(rows if file.tell() else [head, *rows])
 
 
 def main() -> None:

@@ -30,8 +30,7 @@ import time
 import warnings
 
 import torch
-from peft import get_peft_model
-from scoring_methods import MODELS, adapters, in_four_bits, make_states, memory_of
+from scoring_methods import make_model, make_states, memory_of
 from tensordict import TensorDict
 from torchrl.objectives import SoftUpdate
 
@@ -62,23 +61,14 @@ def make_batch(number: int) -> TensorDict:
 
 def make_update(arguments: argparse.Namespace, name: str, method: str, lora: bool):
     """A function that does one update and returns its losses."""
-    torch.manual_seed(0)
-    with torch.device(arguments.device):
-        model = MODELS[name]().to(getattr(torch, arguments.dtype)).eval()
-    model.set_attn_implementation("eager" if method == "naive, vmap" else "sdpa")
     # Random weights give log-likelihoods hundreds apart: at a tenth, the policy is no point mass.
-    model.get_output_embeddings().weight.data.mul_(0.1)
-    options = {}
-    if arguments.four_bit:
-        model, options = in_four_bits(model, arguments.tokenizer, arguments.device)
-    elif lora:
-        model = get_peft_model(model, adapters(model)).eval()
+    model, options = make_model(arguments, name, arguments.tokenizer, lora, scale=0.1)
+    model.set_attn_implementation("eager" if method == "naive, vmap" else "sdpa")
     if arguments.autocast:
         options["autocast"] = torch.bfloat16
     if method == "shared, model's forward":
         encoder_decoder.can_read = lambda *_: False
-    trunk = make_trunk(model.to(arguments.device), arguments.tokenizer, **options)
-    trunk.to(arguments.device)
+    trunk = make_trunk(model.eval(), arguments.tokenizer, **options).to(arguments.device)
     torch.manual_seed(0)
     critic = CandidateCritic(trunk.embedding_dim, (1024, 1024)).to(arguments.device)
     if method in SHARED:

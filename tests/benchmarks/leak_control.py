@@ -12,49 +12,22 @@ plays little better than at random.
 import argparse
 import json
 import re
+from itertools import compress, product
 from pathlib import Path
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
-from transformers.modeling_outputs import BaseModelOutput
 
 from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
-from torchrl_glam.models import load_language_model
+from torchrl_glam.goals import prompt_tokens
+from torchrl_glam.models import load_language_model, make_trunk
 from torchrl_glam.runs.evaluation import evaluate
-from torchrl_glam.text import PromptTemplate, decode_text
+from torchrl_glam.text import decode_text
 
 _THING = re.compile("|".join(OBJECTS))
-_AT_ONCE = 2048  # questions
-
-
-class Asking:
-    """Puts questions to an encoder-decoder about prompts, each of which is read once."""
-
-    def __init__(self, model, tokenizer, prompts: list[str]) -> None:
-        self._model, self._tokenizer = model, tokenizer
-        batch = tokenizer(prompts, padding=True, return_tensors="pt")
-        self._mask = batch.attention_mask
-        self._read = model.get_encoder()(**batch).last_hidden_state
-        self._yes, self._no = (
-            tokenizer(word, add_special_tokens=False).input_ids[0] for word in (" yes", " no")
-        )
-
-    def says_yes(self, rows: list[int], questions: list[str]) -> list[bool]:
-        """Whether " yes" is likelier than " no" after each question about a prompt."""
-        ids = self._tokenizer(questions, add_special_tokens=False).input_ids
-        start = torch.tensor([[self._tokenizer.pad_token_id, *row] for row in ids])
-        answers = []
-        for some in torch.arange(len(rows)).split(_AT_ONCE):
-            about = [rows[i] for i in some]
-            logits = self._model(
-                encoder_outputs=BaseModelOutput(last_hidden_state=self._read[about]),
-                attention_mask=self._mask[about],
-                decoder_input_ids=start[some],
-            ).logits[:, -1]
-            answers += (logits[:, self._yes] > logits[:, self._no]).tolist()
-        return answers
 
 
 class ScriptedPolicy:
@@ -68,22 +41,18 @@ class ScriptedPolicy:
     """
 
     def __init__(self, model, tokenizer, parts: list[str], at_random: float) -> None:
-        self._model, self._tokenizer = model, tokenizer
+        self._trunk, self._tokenizer = make_trunk(model, tokenizer), tokenizer
         self._parts, self._at_random = parts, at_random
-        self._template = PromptTemplate()
 
     @torch.no_grad()
     def __call__(self, states: TensorDictBase) -> TensorDictBase:
         goals, texts, actions = (
             decode_text(states[key]) for key in ("goal", "observation", "actions")
         )
-        prompts = [self._template.fill(*both) for both in zip(goals, texts, strict=True)]
-        asking = Asking(self._model, self._tokenizer, prompts)
-        named = self._named(asking, texts)
         counts = torch.tensor(
             [
                 [sum(thing in text for thing in things) for text in row]
-                for things, row in zip(named, actions, strict=True)
+                for things, row in zip(self._named(goals, texts), actions, strict=True)
             ]
         )
         mask = states["action_mask"]
@@ -93,21 +62,30 @@ class ScriptedPolicy:
         choice = torch.where(random, mask, best)
         return states.set("action", torch.multinomial(choice.float(), 1).squeeze(-1))
 
-    def _named(self, asking: Asking, texts: list[str]) -> list[set[str]]:
-        """The things of each state that the model says the goal's parts name."""
-        asked = [
-            (row, part, thing)
-            for row, text in enumerate(texts)
-            for part in self._parts
-            for thing in dict.fromkeys(_THING.findall(text))
+    def _named(self, goals: list[str], texts: list[str]) -> list[list[str]]:
+        """The things of each state that the model says the goal's parts name.
+
+        That is where it finds " yes" likelier than " no" after the question.
+        """
+        things = [[*dict.fromkeys(_THING.findall(text))] for text in texts]  # always as many
+        questions = [
+            f"\nQuestion: {part} named {thing} {answer}"
+            for row in things
+            for part, thing, answer in product(self._parts, row, ("yes", "no"))
         ]
-        questions = [f"\nQuestion: {part} named {thing}" for _, part, thing in asked]
-        answers = asking.says_yes([row for row, _, _ in asked], questions)
-        named = [set() for _ in texts]
-        for (row, _, thing), yes in zip(asked, answers, strict=True):
-            if yes:
-                named[row].add(thing)
-        return named
+        ids = self._tokenizer(questions, add_special_tokens=False).input_ids
+        pad = {"batch_first": True, "padding_value": self._tokenizer.pad_token_id}
+        tokens = pad_sequence([*map(torch.tensor, ids)], **pad).unflatten(0, (len(texts), -1))
+        goal, observation = (
+            prompt_tokens(self._trunk, self._tokenizer, slot, given)
+            for slot, given in (("goal", goals), ("observation", texts))
+        )
+        inputs = (goal, observation, tokens, torch.ones(tokens.shape[:2], dtype=torch.bool))
+        states = TensorDict(dict(zip(self._trunk.in_keys, inputs, strict=True)), [len(texts)])
+        scores = self._trunk(states, only="scores")[self._trunk.out_keys[0]]
+        yes, no = scores.view(len(texts), len(self._parts), -1, 2).unbind(-1)
+        named = (yes > no).any(1).tolist()
+        return [[*compress(*both)] for both in zip(things, named, strict=True)]
 
 
 def main() -> None:

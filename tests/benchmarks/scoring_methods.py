@@ -93,38 +93,34 @@ def make_states(number: int, objects: int, observed: int | None = None) -> Tenso
     )
 
 
-def adapters(model: nn.Module) -> LoraConfig:
-    """Those of rank 16 on queries and values."""
-    targets = ["q", "v"] if model.config.is_encoder_decoder else ["q_proj", "v_proj"]
-    return LoraConfig(r=16, lora_alpha=32, target_modules=targets)
-
-
-def in_four_bits(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, device: str
+def make_model(
+    arguments: Any, name: str, tokenizer: PreTrainedTokenizerBase, lora: bool, scale: float = 1.0
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """The same model with adapters, and other weights in 4 bits, as a recipe would load it.
+    """A model whose last layer has ``scale`` times its random weights; the settings of its trunk.
 
-    And the settings of its trunk: weights in 4 bits leave float32 between products.
+    Adapters are of rank 16, on queries and values. With ``four_bit`` other weights are in 4 bits,
+    as a recipe would load them; these leave float32 between products.
     """
+    torch.manual_seed(0)
+    with torch.device(arguments.device):
+        model = MODELS[name]().to(getattr(torch, arguments.dtype)).eval()
+    model.get_output_embeddings().weight.data.mul_(scale)
+    targets = ["q", "v"] if model.config.is_encoder_decoder else ["q_proj", "v_proj"]
+    adapters = LoraConfig(r=16, lora_alpha=32, target_modules=targets)
+    if not arguments.four_bit:
+        return (get_peft_model(model, adapters).eval() if lora else model), {}
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        options = {"lora": adapters(model), "load_in_4bit": True, "dtype": model.dtype}
-        loaded, _ = load_language_model(folder, device=device, **options)
+        options = {"lora": adapters, "load_in_4bit": True, "dtype": model.dtype}
+        loaded, _ = load_language_model(folder, device=arguments.device, **options)
     return loaded, {"autocast": torch.bfloat16 if model.dtype == torch.bfloat16 else None}
 
 
 def make_case(arguments: Any, name: str, train: bool) -> Case:
     tokenizer, device = make_tokenizer(), arguments.device
-    torch.manual_seed(0)
-    with torch.device(device):
-        model = MODELS[name]().to(getattr(torch, arguments.dtype))
-    options = {"pad_to_multiple_of": 1 if device == "cpu" else 8}
-    if arguments.four_bit:
-        model, more = in_four_bits(model, tokenizer, device)
-        options |= more
-    elif train:
-        model = get_peft_model(model, adapters(model))
+    model, options = make_model(arguments, name, tokenizer, lora=train)
+    options["pad_to_multiple_of"] = 1 if device == "cpu" else 8
     trunk = make_trunk(model.eval(), tokenizer, **options).to(device)
     observed = arguments.prompt
     if observed is not None:

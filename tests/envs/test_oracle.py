@@ -78,9 +78,8 @@ def test_shortest_plans_in_every_state_of_a_scene(split, size):
     env = PlaygroundTextEnv(5, *size[:1], split, size[1], seed=4, text=False)
     oracle, start = OraclePolicy(env.goals), env.reset()
     lengths = set()
-    for goal_id, ids in zip(
-        start["goal_id"].tolist(), start["state", "objects"].tolist(), strict=True
-    ):
+    scenes = zip(start["goal_id"].tolist(), start["state", "objects"].tolist(), strict=True)
+    for goal_id, ids in scenes:
         objects = [OBJECTS[item] for item in ids]
         found = transitions(env.goals[goal_id], objects)
         left = steps_left(found)

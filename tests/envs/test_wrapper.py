@@ -2,12 +2,12 @@
 
 import pickle
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import stairs
 import torch
-from tensordict import TensorDict
 from torchrl.envs import check_env_specs
 from torchrl.envs.utils import step_mdp
 
@@ -23,20 +23,17 @@ def texts(state, key):
 def play(env, *actions):
     state = env.reset()
     for action in actions:
-        state = step_mdp(
-            env.step(state.set("action", torch.as_tensor(action))), exclude_reward=False
-        )
+        step = env.step(state.set("action", torch.as_tensor(action)))
+        state = step_mdp(step, exclude_reward=False)
     return state
 
 
 def test_what_the_game_says_is_what_is_written():
     env = stairs.make(2, seed=0)
     state = env.reset()
-    goals = [f"Reach floor {game.goal}" for game in env.games]
-    assert decode_text(state["goal"]) == goals
+    assert decode_text(state["goal"]) == [f"Reach floor {game.goal}" for game in env.games]
     assert texts(state, "actions") == [["up", "down", "wait"]] * 2  # merged, and none is empty
     assert state["action_mask"].tolist() == [[True, True, True, False]] * 2
-    assert state["action_mask"].dtype == torch.bool
     state = play(env, [0, 1])
     assert decode_text(state["observation"]) == ["You are on floor 1", "You are on floor -1"]
     assert texts(state, ("hindsight", "goal")) == [["Reach floor 1"], ["Reach floor -1"]]
@@ -49,10 +46,9 @@ def test_an_episode_ends_at_the_goal_or_out_of_time():
     [game] = env.games
     solution = [0 if game.goal > 0 else 1] * abs(game.goal)
     won, late = [1.0, True, False, True, True], [0.0, False, True, True, False]
-    for max_steps, actions, ends in (
-        *((None, solution, won), (len(solution), solution, won)),
-        *((2, [2, 2], late), (None, [2] * 8, late)),
-    ):
+    cases = [(None, solution, won), (len(solution), solution, won)]
+    cases += [(2, [2, 2], late), (None, [2] * 8, late)]
+    for max_steps, actions, ends in cases:
         env.max_steps = max_steps
         env.set_seed(1)
         state = play(env, *actions)
@@ -66,131 +62,76 @@ def test_an_episode_ends_at_the_goal_or_out_of_time():
 def test_the_observation_begins_with_the_last_actions():
     env = stairs.make(2, seed=0, history=2)
     start = "You are on floor 0"
-    assert decode_text(env.reset()["observation"]) == [start] * 2
-    one, two = f"Last actions: wait\n{start}", f"Last actions: wait, wait\n{start}"
-    assert decode_text(play(env, [2, 2])["observation"]) == [one] * 2
-    assert decode_text(play(env, [2, 2], [2, 2])["observation"]) == [two] * 2
+    for number, line in enumerate(["", "Last actions: wait\n", "Last actions: wait, wait\n"]):
+        state = play(env, *[[2, 2]] * number)
+        assert decode_text(state["observation"]) == [line + start] * 2
     state = play(env, [2, 2], [2, 2], [0, 1])
-    last = [text.split("\n")[0] for text in decode_text(state["observation"])]
-    assert last == ["Last actions: wait, up", "Last actions: wait, down"]
+    up, down = (f"Last actions: wait, {way}\nYou are on floor " for way in ("up", "down"))
+    assert decode_text(state["observation"]) == [f"{up}1", f"{down}-1"]
     state = env.reset(state.set("_reset", torch.tensor([[True], [False]])))
-    assert decode_text(state["observation"])[0] == start
-    assert decode_text(state["observation"])[1].startswith("Last actions: wait, down\n")
+    assert decode_text(state["observation"]) == [start, f"{down}-1"]
+    assert [game.steps for game in env.games] == [0, 3]
 
 
 def test_the_same_seed_gives_the_same_games_and_another_others():
-    def goals(seed):
-        env = stairs.make(20)
-        env.set_seed(seed)
+    def goals(seed=None):
+        env = stairs.make(20, seed=seed)
         return [decode_text(env.reset()["goal"]) for _ in range(2)]
 
-    first, again = goals(0), goals(0)
-    assert first == again != goals(1)
-    assert first[0] != first[1], "every episode has a seed of its own"
+    first, second = goals(0)
+    assert [first, second] == goals(0) != goals(1)
+    assert first != second, "every episode has a seed of its own"
     torch.manual_seed(5)
-    env = stairs.make(20)
+    unseeded = goals()
     torch.manual_seed(5)
-    assert (env.reset() == stairs.make(20).reset()).all()
+    assert unseeded == goals()
 
 
-def test_a_partial_reset_leaves_the_others_where_they_are():
-    env = stairs.make(3, seed=0)
-    reset = torch.tensor([[False], [True], [False]])
-    env.reset(TensorDict({"_reset": reset}, [3]))  # the first begins every game
-    state = env.reset(play(env, [0, 1, 2]).set("_reset", reset))
-    assert decode_text(state["observation"]) == [f"You are on floor {floor}" for floor in (1, 0, 0)]
-    assert [game.steps for game in env.games] == [1, 0, 1]
+def test_a_state_dict_or_a_pickle_goes_on_where_games_stood():
+    def steps_of(env):
+        torch.manual_seed(0)  # of the actions
+        given = {"tensordict": state.clone(), "auto_reset": False}
+        return env.rollout(25, **given, break_when_any_done=False)
 
-
-def test_a_state_dict_goes_on_where_games_stood():
-    def steps_of(env, state):
-        seen = []
-        for _ in range(25):
-            step = env.step(state.set("action", state["action_mask"].int().argmax(-1)))["next"]
-            seen.append(step)
-            state = step_mdp(step.empty().set("next", step))
-            if step["done"].any():
-                state = env.reset(state.set("_reset", step["done"]))
-        return torch.stack(seen)
-
-    env = stairs.make(4, seed=0)
-    state = play(env, [2, 2, 2, 2])
-    saved, carried = env.state_dict(), state.clone()
-    expected = steps_of(env, state)
-    other = stairs.make(4, seed=9)
-    other.load_state_dict(saved)
-    draws = torch.stack([other.action_spec.rand() for _ in range(20)], 1)
-    assert carried["action_mask"].gather(1, draws).all()
-    assert (steps_of(other, carried) == expected).all()
-
-
-def test_a_state_from_before_the_first_episode_ends_those_that_are_played():
-    env = stairs.make(2, seed=0)
+    env, other = stairs.make(4, seed=0), stairs.make(4, seed=9)
     before = env.state_dict()
-    state = play(env, [2, 2])
-    env.load_state_dict(before)
-    with pytest.raises(ValueError, match="episode of environment 0 is over: reset it"):
-        env.step(state.set("action", torch.tensor([2, 2])))
-
-
-class Turned(stairs.Stairs):
-    """Lists its actions in another order, as a set of strings does in another process."""
-
-    def look(self):
-        observation, info = super().look()
-        return observation, info | {"ways": info["ways"][::-1]}
-
-
-def test_a_resumed_game_takes_the_action_that_was_read_however_it_lists_them():
-    env, other = stairs.make(1, seed=0), stairs.wrap([Turned()], seed=0)
-    assert texts(env.reset(), "actions") != texts(other.reset(), "actions")
-    state = play(env, [2], [2])  # waits
+    state = play(env, [2, 2, 2, 2])
     other.load_state_dict(env.state_dict())
+    pickled = pickle.loads(pickle.dumps(env))
+    draws = torch.stack([other.action_spec.rand() for _ in range(20)], 1)
+    assert state["action_mask"].gather(1, draws).all()
+    expected = steps_of(env)
+    assert (steps_of(other) == expected).all() and (steps_of(pickled) == expected).all()
+    env.load_state_dict(before)  # when no episode had begun
+    with pytest.raises(ValueError, match="episode of environment 0 is over: reset it"):
+        env.step(state.set("action", torch.zeros(4, dtype=torch.int64)))
+
+
+def test_the_action_that_was_read_is_played_however_the_game_lists_them_now():
+    """As a set of strings does in another process, where the game is resumed."""
+    ways = ["up", "down"]
+    env, other = (stairs.make(1, seed=1, actions=lambda *_: ways) for _ in range(2))
+    state, saved = play(env, [0]), env.state_dict()
+    ways.reverse()
+    other.load_state_dict(saved)
     for each in (env, other):
         step = each.step(state.clone().set("action", torch.tensor([0])))["next"]
-        assert texts(step, "observation") == ["You are on floor 1"]
-
-
-def test_the_action_that_was_read_is_played_whatever_becomes_of_the_games_list():
-    ways = ["up", "down"]
-    env = stairs.make(1, seed=0, actions=lambda observation, info: ways)
-    state = env.reset()
-    ways.reverse()
-    step = env.step(state.set("action", torch.tensor([0])))["next"]
-    assert texts(step, "observation") == ["You are on floor 1"]
-    assert texts(step, "actions") == [["down", "up"]]
-
-
-def test_an_environment_of_games_is_pickled_with_its_episodes():
-    env = stairs.make(2, seed=0)
-    state = play(env, [2, 2])
-    step = [
-        each.step(state.clone().set("action", torch.tensor([0, 1])))["next"]
-        for each in (pickle.loads(pickle.dumps(env)), env)
-    ]
-    assert (step[0] == step[1]).all()
+        assert texts(step, "observation") == ["You are on floor 2"]
+        assert texts(step, "actions") == [["down", "up"]]
 
 
 def test_games_that_the_step_mask_leaves_out_stand_still():
     env = stairs.make(3, seed=0)
     env.reset()
-    up = [int(game.goal < 0) for game in env.games]  # towards the goal
-    before = play(env, up)
-    moves = torch.tensor([[True], [False], [True]])
-    state = before.clone().set("action", torch.tensor(up)).set("_step", moves)
-    after = env.step(state)["next"]
+    up = torch.tensor([int(game.goal < 0) for game in env.games])  # towards the goal
+    before, moves = play(env, up), torch.tensor([[True], [False], [True]])
+    after = env.step(before.clone().update({"action": up, "_step": moves}))["next"]
     assert [game.steps for game in env.games] == [2, 1, 2]
     for key in ("goal", "observation", "actions", "action_mask", "terminated", "done"):
         assert torch.equal(after[key][1], before[key][1])
     assert not after["reward"][1] and not after["success"][1]
     named = (after["hindsight", "kind"] >= 0).any(1)
     assert named[0] and not named[1]
-
-
-def test_rewards_of_ones_own():
-    env = stairs.make(1, seed=1, reward=lambda step: step.info["won"] - 0.5)
-    steps = env.rollout(20, break_when_any_done=False)["next"]
-    assert torch.equal(steps["reward"], steps["success"].float() - 0.5)
 
 
 def test_a_game_that_follows_no_seed_cannot_go_on():
@@ -202,8 +143,6 @@ def test_a_game_that_follows_no_seed_cannot_go_on():
 
 class Plain:
     """Reset gives an observation alone, step four values, and a method takes the seed."""
-
-    seeded = None
 
     def seed(self, seed):
         self.seeded = seed
@@ -217,17 +156,11 @@ class Plain:
 
 
 def test_plain_objects_and_the_older_interface():
-    env = TextEnvWrapper(
-        Plain(),
-        max_actions=2,
-        observation="text",
-        actions="commands",
-        goal_text="Light",
-        act=["wait", "light"].index,
-    )
+    sources = {"observation": "text", "actions": "commands", "act": ["wait", "light"].index}
+    env = TextEnvWrapper(Plain(), max_actions=2, goal_text="Light", **sources)
     check_env_specs(env)
     state = env.reset()
-    assert env.games[0].seeded is not None
+    assert isinstance(env.games[0].seeded, int)
     assert decode_text(state["goal"]) == "Light" and decode_text(state["observation"]) == "dark"
     for action, ends in ((0, [False, True, True]), (1, [True, False, True])):
         step = env.step(env.reset().set("action", torch.tensor(action)))["next"]
@@ -236,32 +169,25 @@ def test_plain_objects_and_the_older_interface():
     assert "success" not in step.keys() and "hindsight" not in step.keys()
 
 
-class Wide(stairs.Stairs):
-    """Has more to say than there is room."""
-
-    def look(self):
-        ways = [f"walk way {way}" for way in range(6)]
-        return "You see " + "a long hall " * 3, {"goal": "Leave", "ways": ways, "won": False}
-
-    def step(self, action):
-        self.steps += 1
-        return self.look()[0], 0.0, False, False, self.look()[1]
+WAYS = [f"walk way {way}" for way in range(6)]
+HALL = "You see " + "a long hall " * 3
+# It has more to say than there is room.
+make_wide = partial(stairs.make, 1, actions=lambda *_: WAYS, observation=lambda *_: HALL)
 
 
 def test_too_many_actions_are_an_error_or_left_out():
     with pytest.raises(ValueError, match=r"actions\[0\] lists 6 actions, and max_actions is 4"):
-        stairs.wrap([Wide()]).reset()
-    state = stairs.wrap([Wide()], overflow="first").reset()
-    assert texts(state, "actions") == [[f"walk way {way}" for way in range(4)]]
+        make_wide().reset()
+    assert texts(make_wide(overflow="first").reset(), "actions") == [WAYS[:4]]
     drawn = set()
-    env = stairs.wrap([Wide()], overflow="sample", seed=0)
+    env = make_wide(overflow="sample", seed=0)
     for _ in range(30):
         state = env.reset()
         (row,) = texts(state, "actions")
         assert len(row) == 4 and row == sorted(row)
         drawn |= set(row)
     assert len(drawn) == 6
-    other = stairs.wrap([Wide()], overflow="sample", seed=1)
+    other = make_wide(overflow="sample", seed=1)
     other.load_state_dict(env.state_dict())
     assert other._played[0].actions == row, "the same when it is played again"
 
@@ -269,23 +195,28 @@ def test_too_many_actions_are_an_error_or_left_out():
 def test_longer_texts_are_an_error_or_cut_and_counted():
     size = {"max_actions": 6, "observation_bytes": 20}
     with pytest.raises(ValueError, match=r"observation_bytes \(20\) is too small for 'You see"):
-        stairs.wrap([Wide()], **size).reset()
+        make_wide(**size).reset()
     for keep, left in (("head", "You see a long hall"), ("tail", "hall a long hall ")):
-        env = stairs.wrap([Wide(), Wide()], keep=keep, **size)
+        env = make_wide(keep=keep, **size)
         with pytest.warns(UserWarning, match=rf"\({keep} kept\), the first one for observation_"):
             state = env.reset()
-        assert decode_text(state["observation"]) == [left] * 2
+        assert decode_text(state["observation"]) == [left]
         env.reset()  # warns no more
-        assert env.num_cut == {"observation": 4}
+        assert env.num_cut == {"observation": 2}
 
 
 def test_actions_that_a_cut_makes_alike_are_refused():
-    env = stairs.wrap([Wide()], max_actions=6, action_bytes=8, keep="head")
+    env = make_wide(max_actions=6, action_bytes=8, keep="head")
     with (
         pytest.warns(match="texts are cut"),
         pytest.raises(ValueError, match=r"actions\[0\] has two .* 'walk way 0' and 'walk way 1'"),
     ):
         env.reset()
+
+
+TABLE = {"goal": None, "goal_texts": stairs.FLOORS}
+JUDGE = partial(stairs.floors)
+JUDGE.goals = ["Reach floor 1", "Reach floor 7", "Fly"]
 
 
 @pytest.mark.parametrize(
@@ -306,6 +237,14 @@ def test_actions_that_a_cut_makes_alike_are_refused():
         ({"hindsight": lambda steps: "Win"}, r"hindsight\[0\] is str, 'Win': it must be a list"),
         ({"hindsight": lambda steps: [""]}, r"hindsight\[0, 0\] is empty"),
         ({"hindsight": lambda steps: [*"abc"]}, r"hindsight\[0\] has 3 .* max_hindsight is 2"),
+        ({**TABLE, "goal": "goal"}, r"goal \('goal'\), goal_text \(None\) and goal_texts .*: give"),
+        ({"goal": None}, r"goal \(None\), goal_text \(None\) and goal_texts \(None\)"),
+        ({**TABLE, "goal_texts": ["a", "a"]}, r"goal_texts .* must be .* none empty or twice"),
+        ({**TABLE, "goal_texts": []}, r"goal_texts \(\[\]\) must be a list of goals"),
+        ({**TABLE, "goal_sampler": lambda *_: torch.tensor([4])}, r"return 1 goal id in \[0, 4\)"),
+        ({"goal_sampler": lambda *_: None}, "goal_sampler needs goal_texts, the table of goals"),
+        (TABLE, r"reset of game 0 \(Stairs\) takes no argument goal"),
+        ({**TABLE, "hindsight": JUDGE}, "names 2 goals that are not in goal_texts, such as 'Fly'"),
     ],
 )
 def test_settings_that_do_not_fit_are_named(settings, message):
@@ -337,11 +276,8 @@ def test_a_step_that_does_not_fit_is_named(result, message):
         stairs.wrap([game]).rollout(1)
 
 
-class Mute(stairs.Stairs):
-    step = None
-
-
 GAME = stairs.Stairs()
+MUTE = SimpleNamespace(reset=GAME.reset)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +285,7 @@ GAME = stairs.Stairs()
     [
         ([], "games is empty"),
         ([None], r"games\[0\] \(NoneType\) has no method reset"),
-        ([Mute()], r"games\[0\] \(Mute\) has no method step: a game must have"),
+        ([MUTE], r"games\[0\] \(SimpleNamespace\) has no method step: a game must have"),
         ([GAME, stairs.Stairs(), GAME], r"games\[2\] is games\[0\], and one game cannot play two"),
     ],
 )
@@ -376,22 +312,24 @@ def test_a_refused_action_moves_no_game():
     with pytest.raises(ValueError, match=message):
         env.step(state.clone().set("action", torch.tensor([0, 3])))
     assert [game.floor for game in env.games] == [0, 0]
-    assert texts(env.step(state.set("action", torch.tensor([0, 1])))["next"], "observation") == [
-        "You are on floor 1",
-        "You are on floor -1",
-    ]
+    env.step(state.set("action", torch.tensor([0, 1])))
+    assert [game.floor for game in env.games] == [1, -1]
 
 
 @pytest.mark.parametrize("number", [None, 3])
 def test_games_pursue_goals_of_a_table(number):
-    """Uniformly, by the stream of each game; and their ids are written with the texts."""
-    env = stairs.make_chosen(
-        number, seed=0, max_hindsight=2, goal_kinds=("near", "far"), kind_of=stairs.is_far
-    )
+    """Uniformly, by the stream of each game; and their ids are written with the texts.
+
+    There may be more kinds of them than a byte counts, and rewards of one's own.
+    """
+    kinds = {"goal_kinds": [*map(str, range(300))], "kind_of": lambda g: 299 * stairs.is_far(g)}
+    own = {"reward": lambda step: step.info["won"] - 0.5}
+    env = stairs.make_chosen(number, seed=0, **kinds, **own)
     check_env_specs(env, break_when_any_done="both")
     described = describe_env(env)
     assert described.goal_texts == tuple(stairs.FLOORS)
-    assert (described.goal_kind_ids, described.goal_kind_prior) == ([0, 0, 1, 1], [2, 2])
+    assert described.goal_kind_ids == [0, 0, 299, 299]
+    assert described.goal_kind_prior == [2, *[0] * 298, 2]
     env.set_seed(1)
     steps = env.rollout(60, break_when_any_done=False)
     ids, goals = steps["goal_id"].flatten(), texts(steps.reshape(-1), "goal")
@@ -401,19 +339,11 @@ def test_games_pursue_goals_of_a_table(number):
     places = {-1: 0, 1: 1, -2: 2, 2: 3}  # floor 0, and those beyond, are in no table
     assert named[..., 0].flatten().tolist() == [places.get(floor, -1) for floor in on]
     assert (named[..., 1] == -1).all()
-    after = steps["next"]
-    assert torch.equal(after["success"].flatten(), named[..., 0].flatten() == ids)
-
-
-def test_there_may_be_more_kinds_of_goals_than_a_byte_counts():
-    kinds = [f"kind {number}" for number in range(300)]
-    far = lambda goal: 299 * stairs.is_far(goal)  # noqa: E731
-    env = stairs.make_chosen(3, seed=0, goal_kinds=kinds, kind_of=far)
-    check_env_specs(env)
-    steps = env.rollout(30, break_when_any_done=False)
     assert torch.equal(steps["goal_kind"], 299 * (steps["goal_id"] > 1))
-    for state, kind in ((steps, "goal_kind"), (steps["next"], ("hindsight", "kind"))):
-        assert state[kind].max() == 299
+    assert steps["next", "hindsight", "kind"].max() == 299
+    won = named[..., :1] == steps["goal_id"].unsqueeze(-1)
+    assert torch.equal(steps["next", "success"], won)
+    assert torch.equal(steps["next", "reward"], won.float() - 0.5)
 
 
 def test_games_pursue_what_a_sampler_draws_and_go_on_with_it():
@@ -432,67 +362,22 @@ def test_games_pursue_what_a_sampler_draws_and_go_on_with_it():
     assert kept["goal_id"].tolist() == [1, 3]
 
 
-def draws(ids):
-    return {"goal_sampler": lambda generator, n: torch.tensor(ids)}
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"goal": "goal"}, r"goal \('goal'\), goal_text \(None\) and goal_texts .*: give one of"),
-        ({"goal_texts": None}, r"goal \(None\), goal_text \(None\) and goal_texts \(None\)"),
-        ({"goal_texts": ["a", "a"]}, r"goal_texts \(\['a', 'a'\]\) must be .* none empty or twice"),
-        ({"goal_texts": []}, r"goal_texts \(\[\]\) must be a list of goals"),
-        (draws([4]), r"goal_sampler must return 1 goal id in \[0, 4\), got ten"),
-        (draws([True]), r"goal_sampler must return 1 goal id in \[0, 4\), got ten"),
-    ],
-)
-def test_bad_tables_of_goals_are_named(settings, message):
-    with pytest.raises(ValueError, match=message):
-        stairs.make_chosen(2, **settings).reset()
-
-
-def test_a_game_that_takes_no_goal_and_a_sampler_without_a_table_are_named():
-    with pytest.raises(ValueError, match=r"reset of game 0 \(Stairs\) takes no argument goal"):
-        stairs.make(2, goal=None, goal_texts=stairs.FLOORS).reset()
-    judge = partial(stairs.floors)
-    judge.goals = ["Reach floor 1", "Reach floor 7", "Fly"]
-    with pytest.raises(
-        ValueError, match=r"names 2 goals that are not in goal_texts, such as 'Fly'"
-    ):
-        stairs.make_chosen(2, hindsight=judge)
-    with pytest.raises(ValueError, match="goal_sampler needs goal_texts, the table of goals"):
-        stairs.make(2, goal_sampler=lambda _, n: torch.zeros(n).long())
-
-
-def test_a_step_may_name_no_goal_and_actions_may_be_an_array():
-    ways = np.array(["up", "down"])
-    env = stairs.make(2, actions=lambda observation, info: ways, hindsight=lambda steps: None)
-    assert texts(env.reset(), "actions") == [["up", "down"]] * 2
-    assert texts(play(env, [0, 1]), ("hindsight", "goal")) == [[], []]
-
-
 @pytest.mark.parametrize("seen", [{"at": 0}, [0], np.zeros(1)])
 def test_a_game_may_return_the_same_objects_again(seen):
-    at = "at" if isinstance(seen, dict) else 0
+    """And actions as an array; a step may name no goal."""
+    at, info, paths = "at" if isinstance(seen, dict) else 0, {"at": 0}, []
 
-    class Counter:
-        def reset(self):
-            self.seen, self.info = seen, {"at": 0}
-            return self.seen, self.info
+    def step(action):
+        seen[at], info["at"] = seen[at] + 1, info["at"] + 1
+        return seen, 0.0, False, False, info
 
-        def step(self, action):
-            self.seen[at], self.info["at"] = self.seen[at] + 1, self.info["at"] + 1
-            return self.seen, 0.0, False, False, self.info
-
-    paths = []
     env = TextEnvWrapper(
-        [Counter()],
+        [SimpleNamespace(reset=lambda: (seen, info), step=step)],
         max_actions=1,
-        actions=lambda *_: ["go"],
+        actions=lambda *_: np.array(["go"]),
         observation=lambda observation, info: str(observation[at]),
         goal_text="Go",
         hindsight=lambda steps: paths.append([(s.observation[at], s.info["at"]) for s in steps]),
     )
-    play(env, [0], [0])
+    assert texts(play(env, [0], [0]), ("hindsight", "goal")) == [[]]
     assert paths[-1] == [(0, 0), (1, 1), (2, 2)]

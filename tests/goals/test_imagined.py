@@ -1,5 +1,7 @@
 """Goals composed from the words of known ones, and an environment that pursues them."""
 
+import itertools
+
 import pytest
 import stairs
 import torch
@@ -20,11 +22,10 @@ SIMPLE = {"num_objects": 3, "sequential": False, "max_steps": 6}
 def by_definition(known):
     """All that one exchange gives: two goals that differ in one word make its words equivalent."""
     goals, pairs = [text.split() for text in known], set()
-    for a in goals:
-        for b in goals:
-            differ = [pair for pair in zip(a, b, strict=False) if pair[0] != pair[1]]
-            if len(a) == len(b) and len(differ) == 1:
-                pairs.add(differ[0])
+    for a, b in itertools.product(goals, goals):
+        differ = [pair for pair in zip(a, b, strict=False) if pair[0] != pair[1]]
+        if len(a) == len(b) and len(differ) == 1:
+            pairs.add(differ[0])
     made = {
         " ".join([*goal[:at], new, *goal[at + 1 :]])
         for goal in goals
@@ -106,33 +107,26 @@ def test_the_environment_shows_the_imagined_goal_and_plays_under_a_hidden_one():
 
 
 def test_the_judge_ends_an_imagined_episode_and_nothing_else_does():
-    """Steps side by side with the environment alone, under the hidden goals."""
-    env, known, table = made(64, [*range(32), *[182, 183] * 16])
-    env.set_seed(0)
-    torch.manual_seed(0)
+    """It is reached where its last word is in the action; its hidden goal may cut it off."""
+    env, known, _ = made(64, [*range(32), *[182, 183] * 16])
     steps = env.rollout(30, break_when_any_done=False)
-    after, rows = steps["next"], steps["goal_id"] >= known
-    played = [
-        [a[i] for a, i in zip(*row, strict=True)]
-        for row in zip(decode_text(steps["actions"]), steps["action"].tolist(), strict=True)
-    ]
-    said = torch.tensor([["rose" in a for a in row] for row in played])
-    said = torch.where(
-        steps["goal_id"] == 182, said, torch.tensor([["tree" in a for a in row] for row in played])
+    after, ids = steps["next"], steps["goal_id"]
+    ends = ("done", "terminated", "truncated", "reward")
+    done, terminated, truncated, reward = (after[key].squeeze(-1) for key in ends)
+    played = steps["actions"].take_along_dim(steps["action"][..., None, None], 2).squeeze(2)
+    rose, tree = (
+        torch.tensor([[word in text for text in row] for row in decode_text(played)])
+        for word in ("rose", "tree")
     )
-    done, reward = after["done"].squeeze(-1), after["reward"].squeeze(-1)
-    assert torch.equal(reward[rows] > 0, said[rows]) and said[rows].any() and not said[rows].all()
-    assert torch.equal(after["terminated"].squeeze(-1)[rows], said[rows])
-    assert done[rows & said].all()
-    truncated = after["truncated"].squeeze(-1)
+    rows, said = ids >= known, (rose & (ids == 182)) | (tree & (ids == 183))
+    assert said.any() and torch.equal(reward[rows] > 0, said[rows])
+    assert torch.equal(terminated, reward > 0)  # of the environment's own goals, too
+    assert done[said].all() and (done & ~said & rows).any()
     assert torch.equal(truncated[rows], (done & ~said)[rows])
-    # An episode that goes on pursues the same goal; so does one of the environment's own goals.
+    # An episode that goes on pursues the same goal.
     on = ~done[:, :-1]
-    assert torch.equal(steps["goal_id"][:, 1:][on], steps["goal_id"][:, :-1][on])
+    assert torch.equal(ids[:, 1:][on], ids[:, :-1][on])
     assert torch.equal(steps["goal"][:, 1:][on], after["goal"][:, :-1][on])
-    own = ~rows
-    assert torch.equal(after["terminated"].squeeze(-1)[own], reward[own] > 0)
-    assert (done & ~said & rows).any()
 
 
 def test_instances_that_the_step_mask_leaves_out_stand_still():
@@ -180,14 +174,11 @@ def test_a_first_reset_may_be_of_some_instances(ids):
 
 
 def test_what_does_not_fit_is_refused():
-    message = r"num_known \(2\) must be from 1 to 1: sampler has 2 goals"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"num_known \(2\) must be from 1 to 1: sampler has 2 goa"):
         ImaginedGoals(UniformGoals(["Grasp", "Grow"]), 2, None)
-    table = (
-        *GoalSpace("train", sequential=False).texts,
-        "Grasp a rose of any colour that there is",
-    )
-    goals = ImaginedGoals(UniformGoals(table), 182, None)
+    known = GoalSpace("train", sequential=False).texts
+    sampler = UniformGoals([*known, "Grasp a rose of any colour that there is"])
+    goals = ImaginedGoals(sampler, 182, None)
     env = PlaygroundTextEnv(2, **SIMPLE, goal_sampler=goals.draw)
     with pytest.raises(ValueError, match=r"up to 40 bytes, and 'goal' .* has room for 24"):
         TransformedEnv(env, goals).reset()

@@ -14,10 +14,8 @@ WORDS = "take any red lamp now blue cup drop".split()
 
 def test_words_are_counted_where_they_stand():
     judge = WordJudge(GOALS, buckets=4)
-    seen, then = (
-        "You see: red cup, red LAMP.\nYou hold: nothing",
-        "You see: red lamp.\nYou hold: cup",
-    )
+    seen = "You see: red cup, red LAMP.\nYou hold: nothing"
+    then = "You see: red lamp.\nYou hold: cup"
     [step] = judge.read([seen], ["Take cup"], [then])
     texts = [
         "take cup",
@@ -40,27 +38,23 @@ def test_odds_are_the_sum_of_what_words_add():
     generator = torch.Generator().manual_seed(0)
     for weight in judge.weights.values():
         weight.data = torch.randn(weight.shape, generator=generator)
-    weights = {name: weight.detach() for name, weight in judge.weights.items()}
+    weights = {name: weight.detach().double() for name, weight in judge.weights.items()}
     steps = torch.randint(0, 4, (3, 4, 10), generator=generator).byte()
     odds = judge(steps)
     for step, goal in itertools.product(range(3), range(3)):
         action, before, after, new = steps[step].double()
         up, down = (after - before).clamp(0, 2), (before - after).clamp(0, 2)
-        roles = [action, up, down, new, (after != before).double(), after.clamp(max=2)]
+        seen = [(after != before).double(), after.clamp(max=2), torch.ones(10).double()]
+        roles = torch.stack([action, up, down, new, *seen])
         expected = weights["all"].item()
         words = GOALS[goal].lower().split()
         for place, word in enumerate(words):
             at, early = WORDS.index(word), place < len(words) - 4
-            values = [role[at].item() for role in roles] + [1.0]
             row = at + 10 * early
-            expected += sum(
-                v * w for v, w in zip(values, weights["roles"][int(early)], strict=True)
-            )
-            expected += weights["alone"][row].item()
-            others = weights["others"].view(4, 10, -1).double()
-            for role, table in zip(roles[:4], others, strict=True):
-                expected += (role @ table @ weights["words"][row].double()).item()
-        assert odds[step, goal].item() == pytest.approx(float(expected), rel=1e-4, abs=1e-4)
+            expected += (roles[:, at] @ weights["roles"][int(early)] + weights["alone"][row]).item()
+            for role, table in zip(roles[:4], weights["others"].view(4, 10, -1), strict=True):
+                expected += (role @ table @ weights["words"][row]).item()
+        assert odds[step, goal].item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 THINGS = [f"{c} {t}" for c in ("red", "blue", "green") for t in ("cup", "lamp", "door", "rug")]
@@ -136,14 +130,9 @@ def test_bad_values():
     for ids in ([0, -1], [3, 0], [0.0, 1.0]):
         with pytest.raises(ValueError, match=r"goal_ids \(.*must be ids of goals, in \[0, 3\)"):
             judge.learn(steps, torch.tensor(ids), torch.tensor([True, False]))
-    others = {
-        "goals": WordJudge([*GOALS[:2], "Drop red lamp"]),
-        "judge": WordJudge(GOALS, window=9),
-    }
+    others = {"goals": WordJudge(GOALS[:2]), "judge": WordJudge(GOALS, window=9)}
     for name, other in others.items():
-        with pytest.raises(
-            ValueError, match=f"^{name} of the state is .*: make the judge as the s"
-        ):
+        with pytest.raises(ValueError, match=f"^{name} of the state is .*: make the judge as the"):
             other.load_state_dict(state)
 
 

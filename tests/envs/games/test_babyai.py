@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from torchrl_glam.envs import check_text_env
 from torchrl_glam.text import decode_text
@@ -45,12 +44,11 @@ def test_what_hindsight_names_is_what_the_game_calls_success(options):
 @pytest.mark.parametrize("fold", ["train", "test"])
 def test_missions_of_the_test_fold_name_what_training_never_does(fold):
     env = make_babyai(tasks=["go to", "pick up", "put next to", "open"], fold=fold, num_envs=40)
-    goals = decode_text(env.reset()["goal"])
+    state = env.reset()
+    goals = decode_text(state["goal"])
     assert all(any(name in goal for name in HELD_OUT) == (fold == "test") for goal in goals)
-    starts = {goal.split(" ")[0] for goal in goals}
-    assert starts == {"go", "pick", "put", "open"}
-    kinds = env.reset()["goal_kind"].tolist()
-    assert {0, 1, 2, 3} >= set(kinds) and len(set(kinds)) > 1
+    kinds = [("go", "pick", "put", "open").index(goal.split(" ")[0]) for goal in goals]
+    assert state["goal_kind"].tolist() == kinds and {*kinds} == {0, 1, 2, 3}
 
 
 def stand(game, place, direction):
@@ -64,8 +62,8 @@ def test_things_that_are_put_next_to_others_are_named():
     env.reset()
     [text] = env.games
     game = text.game
-    for thing in game.room_grid[0][0].objs:
-        game.grid.set(*thing.cur_pos, None)
+    [thing] = game.room_grid[0][0].objs
+    game.grid.set(*thing.cur_pos, None)
     stand(game, (1, 1), direction=1)
     game.put_obj(Ball("red"), 1, 2)
     *_, info = text.step("pick up")
@@ -112,20 +110,20 @@ def test_actions_that_do_nothing_are_left_out():
 
 
 def test_places_are_counted_from_the_agent():
-    view = torch.zeros(5, 5, 3, dtype=torch.int64)
-    view[2, 1] = torch.tensor([7, 3, 0])  # a purple box, three squares ahead
-    view[0, 3] = torch.tensor([5, 4, 0])  # a yellow key, one ahead and two to the left
-    view[3, 3] = torch.tensor([4, 0, 0])  # an open red door, one ahead and one to the right
-    view[3, 4], view[4, 4] = torch.tensor([1, 0, 0]), torch.tensor([2, 5, 0])
-    view[2, 4] = torch.tensor([6, 1, 0])  # what is carried
-    assert describe(view.numpy()).split("\n") == [
+    view = np.zeros((5, 5, 3), dtype=int)
+    view[2, 1] = 7, 3, 0  # a purple box, three squares ahead
+    view[0, 3] = 5, 4, 0  # a yellow key, one ahead and two to the left
+    view[3, 3] = 4, 0, 0  # an open red door, one ahead and one to the right
+    view[3, 4], view[4, 4] = (1, 0, 0), (2, 5, 0)
+    view[2, 4] = 6, 1, 0  # what is carried
+    assert describe(view).split("\n") == [
         "You see a wall 2 steps right",
         "You see a yellow key 2 steps left and 1 step forward",
         "You see a purple box 3 steps forward",
         "You see an open red door 1 step right and 1 step forward",
         "You carry a green ball",
     ]
-    assert describe(torch.zeros(3, 3, 3, dtype=torch.int64).numpy()) == "You see nothing"
+    assert describe(np.zeros((3, 3, 3), dtype=int)) == "You see nothing"
 
 
 @pytest.mark.parametrize(
@@ -136,10 +134,7 @@ def test_places_are_counted_from_the_agent():
         ({"tasks": []}, r"tasks \(\[\]\) must be some of"),
         ({**OPEN, "fold": "dev"}, r"fold \('dev'\) must be one of \['train', 'test'\]"),
         ({**OPEN, "room_size": 4, "distractors": 1}, r"distractors \(1\) must be .* most 0"),
-        (
-            {**OPEN, "room_size": 3, "distractors": 0},
-            r"most 0, as room_size \(3, which must be at least 4\)",
-        ),
+        ({**OPEN, "room_size": 3, "distractors": 0}, r"most 0, as room_size \(3, .* at least 4\)"),
     ],
 )
 def test_what_there_is_not_is_named(options, message):
