@@ -50,13 +50,51 @@ def test_other_questions():
 
 
 def test_words_that_follow():
-    words = f" {' '.join(KITCHEN.split())} "
-    for pieces in ask("follow", number=50):
-        (asked, read), (told, predicted) = pieces
-        assert (read, predicted) == (False, True)
-        first, second = asked.removeprefix("\nQuestion: follow").split()
-        assert f" {' '.join([first, second, *told.split()])} " in words
-    assert answer("follow", MOVE._replace(observation=""))[1] == (" nothing", True)
+    """Of pairs that are seen once, first those of which a word is seen elsewhere too."""
+    seen = "a red key 2 left\na red ball 1 left and 3 ahead"
+    follow = {  # "a red" is seen twice; "key 2", "ball 1", "and 3" and "3 ahead" have no such word
+        "red key": " 2 left\na red",
+        "2 left": "\na red ball 1",
+        "left a": " red ball 1 left",
+        "red ball": " 1 left and 3",
+        "1 left": " and 3 ahead",
+        "left and": " 3 ahead",
+    }
+    asked = Counter()
+    for pieces in ask("follow", MOVE._replace(observation=seen), number=20):
+        for (asks, read), (told, predicted) in zip(pieces[::2], pieces[1::2], strict=True):
+            assert (read, predicted) == (False, True)
+            pair = asks.removeprefix("\nQuestion: follow ")
+            assert told == follow[pair]
+            asked[pair] += 1
+    assert asked == dict.fromkeys(follow, 20)
+    plain = MOVE._replace(observation="one two three")  # where no pair has such a word
+    assert {*map(len, ask("follow", plain, number=5))} == {4}
+    assert answer("follow", MOVE._replace(observation=""))[1:] == [(" nothing", True)]
+
+
+def test_words_about_the_goal():
+    def about(goal, observation=KITCHEN):
+        pieces = answer("about", MOVE._replace(goal=goal, observation=observation))
+        told, _ = pieces[-1]
+        assert pieces == question("about", (told, True))
+        return told
+
+    assert about("go to the red key") == " 2 forward\nWalls: 1"
+    assert about("go to the red ball") == " key 2 forward\nWalls:"
+    assert about("go to the blue ball") == " nothing"
+    two = "a red key 2 left\na red ball 1 left"
+    assert about("go to a red ball", two) == " 1 left"
+    assert about("find red things", two) == " nothing"  # there are two
+
+
+def test_a_prompt_asks_for_what_is_in_sight():
+    far = MOVE._replace(goal="go to the green box")
+    near = MOVE._replace(goal="go to the red key")
+    for moves, goal in (([far, near], near.goal), ([far], far.goal)):
+        exercises = GameExercises(moves, weights={"about": 1.0}, questions=1)
+        prompts = {reading.prompt for reading in exercises(20)}
+        assert prompts == {f"Goal: {goal}\n{KITCHEN}\nAction:"}
 
 
 def test_admissible_are_those_of_the_state_and_others_are_asked_about():
@@ -82,7 +120,7 @@ def test_questions_about_a_state_differ_and_come_by_their_weights():
         assert len(set(names)) == 3
         counts.update(names)
     assert counts.keys() == set(GAME_EXERCISES)
-    assert max(counts, key=counts.get) == "outcome"
+    assert {name for name, _ in counts.most_common(2)} == {"outcome", "about"}
 
 
 @pytest.mark.parametrize(
@@ -91,8 +129,8 @@ def test_questions_about_a_state_differ_and_come_by_their_weights():
         ({"moves": []}, "moves is empty"),
         ({"weights": {"plan": 1.0}}, r"weights has unknown exercises \['plan'\]"),
         ({"weights": {"goal": float("nan"), "shared": 1.0}}, r"weights \(.*\) must be numbers"),
-        ({"questions": 0}, r"questions \(0\) must be at least 1 and at most 5"),
-        ({"questions": 6}, r"questions \(6\) must be at least 1 and at most 5"),
+        ({"questions": 0}, r"questions \(0\) must be at least 1 and at most 6"),
+        ({"questions": 7}, r"questions \(7\) must be at least 1 and at most 6"),
     ],
 )
 def test_bad_settings_are_refused(options, message):

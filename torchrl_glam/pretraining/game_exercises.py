@@ -1,12 +1,14 @@
 """Reading exercises from transcripts of random play of any text environment.
 
 A transcript has no rewards and no goals reached. The exercises teach the words, what goal and
-observation share, which actions there are, and what a played action changed. The encoder reads an
-agent's prompt and nothing else.
+observation share and what stands behind it, which actions there are, and what a played action
+changed. The encoder reads an agent's prompt and nothing else; its goal is that of another episode
+where one is found that the observation mentions.
 """
 
 import random
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from torchrl_glam.pretraining.batches import Reading, drawable
@@ -19,11 +21,14 @@ GAME_EXERCISES: dict[str, float] = {
     "goal": 2.0,
     "shared": 2.0,
     "follow": 2.0,
+    "about": 8.0,
 }
 """Weight of each exercise in the draw of the questions about a state."""
 
 _WORD = r"\w+(?:['-]\w+)*"
-_ASKED = 4  # actions that a question asks about, one after another
+_ASKED = 4  # actions that a question asks about, one after another; words of some answers
+_PAIRS = 8  # pairs of words that a question asks about
+_GOALS = 12  # goals that are tried for a prompt
 _LONGEST = 32  # words of an answer, after which it breaks off
 
 
@@ -66,6 +71,7 @@ class GameExercises:
         self._moves, self._random = list(moves), random.Random(seed)
         self._questions, self._weights = questions, weights
         self._template = PromptTemplate()
+        self._goals = sorted({move.goal for move in moves})
         self._actions = sorted({action for move in moves for action in move.actions})
 
     def texts(self) -> list[str]:
@@ -79,6 +85,7 @@ class GameExercises:
         """Asks about ``number`` states drawn at random."""
         readings = []
         for move in self._random.choices(self._moves, k=number):
+            move = move._replace(goal=self._goal_in_sight(move))
             answers = [getattr(self, f"_{name}")(move) for name in self._draw()]
             readings.append(Reading(self._template.fill(move.goal, move.observation), answers))
         return readings
@@ -87,6 +94,12 @@ class GameExercises:
         """Different exercises, in proportion to their weights (Efraimidis and Spirakis, 2006)."""
         keys = {name: self._random.random() ** (1 / w) for name, w in self._weights.items()}
         return sorted(keys, key=keys.get, reverse=True)[: self._questions]
+
+    def _goal_in_sight(self, move: Move) -> str:
+        """A goal of which the observation has two words in a row, or the move's own."""
+        seen = move.observation.split()
+        tried = self._random.sample(self._goals, min(_GOALS, len(self._goals)))
+        return next((goal for goal in tried if _mention(goal, seen)[0] > 1), move.goal)
 
     def _outcome(self, move: Move) -> list[tuple[str, bool]]:
         """The action played, and the lines of the next observation that differ."""
@@ -111,14 +124,46 @@ class GameExercises:
         shared = [word for word in goal if word in seen]
         return [("\nQuestion: shared", False), (_cut("".join(f" {word}" for word in shared)), True)]
 
+    def _about(self, move: Move) -> list[tuple[str, bool]]:
+        """The words of the observation that follow what it has of the goal."""
+        words = self._words(move)
+        size, end = _mention(move.goal, [word.strip() for word in words])
+        told = "".join(words[end : end + _ASKED]) if size else ""
+        return [("\nQuestion: about", False), (_cut(told), True)]
+
     def _follow(self, move: Move) -> list[tuple[str, bool]]:
-        """The words of the observation that follow two of its words."""
-        text = self._template.lead("observation") + move.observation
-        words = re.findall(r"\s*\S+", text)
-        at = self._random.randrange(max(len(words) - 2, 1))
-        question = "".join(words[at : at + 2])
-        answer = "".join(words[at + 2 : at + 2 + _ASKED])
-        return [(f"\nQuestion: follow{question}", False), (_cut(answer), True)]
+        """The words of the observation that follow two of its words, for some such pairs.
+
+        A pair stands there once. Those of which one word stands elsewhere too are asked about
+        first, as one word is not enough to find them.
+        """
+        words = self._words(move)
+        seen = [word.strip() for word in words]
+        pairs, count = [*zip(seen, seen[1:], strict=False)], Counter(seen)
+        once = [at for at, pair in enumerate(pairs) if pairs.count(pair) == 1]
+        hard = [at for at in once if max(count[word] for word in pairs[at]) > 1]
+        places, pieces = hard or once or [0], []
+        for at in self._random.sample(places, min(len(places), _PAIRS)):
+            question = " ".join(seen[at : at + 2])
+            told = "".join(words[at + 2 : at + 2 + _ASKED])
+            pieces += [(f"\nQuestion: follow {question}", False), (_cut(told), True)]
+        return pieces
+
+    def _words(self, move: Move) -> list[str]:
+        """The observation's words, each with the white space before it."""
+        return re.findall(r"\s*\S+", self._template.lead("observation") + move.observation)
+
+
+def _mention(goal: str, seen: list[str]) -> tuple[int, int]:
+    """Length of the longest run of the goal's words that is seen once, and where it ends."""
+    words = goal.split()
+    for size in range(len(words), 0, -1):
+        for start in range(len(words) - size + 1):
+            run = words[start : start + size]
+            ends = [end for end in range(size, len(seen) + 1) if seen[end - size : end] == run]
+            if len(ends) == 1:
+                return size, ends[0]
+    return 0, 0
 
 
 def _cut(text: str) -> str:
