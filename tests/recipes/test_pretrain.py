@@ -65,8 +65,8 @@ def test_a_model_whose_report_is_not_there_yet_is_made_again(succeeds, tmp_path)
 
 
 def test_the_embedded_model_is_one_of_its_configurations(succeeds, tmp_path):
-    options = ("--config-name=tiny", "results=model", "questions=1", "imitate_steps=128")
-    succeeds("pretrain", *SMALL, *options)
+    options = ("results=model", "questions=1", "imitate_steps=128", "--config-name=tiny")
+    succeeds("pretrain", *SMALL, *options)  # argparse wants all overrides in one row
     _, tokenizer = load_language_model(tmp_path / "model")
     _, embedded = load_language_model("tiny")
     assert tokenizer.get_vocab() == embedded.get_vocab()

@@ -227,7 +227,7 @@ REFUSED = {
         ("be in [1, 1e+06]", {"batch_size": 10**10}),
         ("be in [1, 1e+08]", {"num_steps": 10**10}),
         ("be in [1, 1000]", {"num_layers": 10**8}),
-        ("be in [1, 5]", {"questions": 9}),
+        ("be in [1, 6]", {"questions": 9}),
         ("be in (0, 1]", {"decay": 0.0}),
         ("be 0, or at least a batch (128)", {"imitate_steps": 127}),
         ("be above 0", {"lr_embeddings": math.nan, "max_grad_norm": 0.0}),
