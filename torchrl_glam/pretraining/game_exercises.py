@@ -156,13 +156,13 @@ class GameExercises:
 
 def _mention(goal: str, seen: list[str]) -> tuple[int, int]:
     """Length of the longest run of the goal's words that is seen once, and where it ends."""
-    words = goal.split()
+    words, text = goal.split(), f" {' '.join(seen)} "
     for size in range(len(words), 0, -1):
         for start in range(len(words) - size + 1):
-            run = words[start : start + size]
-            ends = [end for end in range(size, len(seen) + 1) if seen[end - size : end] == run]
-            if len(ends) == 1:
-                return size, ends[0]
+            run = f" {' '.join(words[start : start + size])} "
+            at = text.find(run)
+            if at >= 0 and text.find(run, at + 1) < 0:
+                return size, text.count(" ", 0, at + len(run) - 1)
     return 0, 0
 
 
