@@ -59,26 +59,56 @@ CUT = encode_text("É")[:1]  # half of a character
 KIND, GOAL_ID = ("hindsight", "kind"), ("hindsight", "goal_id")
 # With the error, in which {} stands for the reset or the step.
 FAULTS = [
-    (put_row("action_mask", 1, False), r"action_mask\[1\] of {} has no admissible action: each"),
-    (repeat_an_action, r"actions\[1, 2\] of {} is 'Go to .*', and so is actions\[1, 0\] .* differ"),
+    (
+        put_row("action_mask", 1, False),
+        r"action_mask\[1\] of {} has no admissible action: each state needs one",
+    ),
+    (
+        repeat_an_action,
+        r"actions\[1, 2\] of {} is 'Go to .*', and so is actions\[1, 0\] .* must differ",
+    ),
     (put_row("actions", (2, 3), 0), r"actions\[2, 3\] of {} is empty and admissible: mask it out"),
-    (put("action_mask", torch.Tensor.char), r"action_mask of {} is torch.int8: it must be bool"),
-    (lambda state: state.exclude("action_mask"), r"action_mask is missing from {}: .*bool \[\*B"),
-    (put("observation", str), r"observation of {} is str: it must be a uint8 .* and encode_text"),
+    (
+        put("action_mask", torch.Tensor.char),
+        r"action_mask of {} is torch.int8: it must be bool; write it so",
+    ),
+    (
+        lambda state: state.exclude("action_mask"),
+        r"action_mask is missing from {}: the text contract wants it, bool \[\*B, A\]",
+    ),
+    (
+        put("observation", str),
+        r"observation of {} is str: it must be a uint8 tensor \[\*B, bytes\].*encode_text",
+    ),
     (
         put("observation", lambda text: text.unsqueeze(1)),
         r"observation of {} has the shape \[3, 1, \d+\]: it must be \[\*B, bytes\], B being",
     ),
-    (put("action_mask", lambda mask: mask[:, :4]), "actions of {} has 5 .*_mask 4: pad both"),
+    (
+        put("action_mask", lambda mask: mask[:, :4]),
+        "actions of {} has 5 candidates and action_mask 4: pad both",
+    ),
     (put_row("goal", (1, 0), CUT), r"goal\[1\] of {}: text is not UTF-8"),
-    (put_row("observation", (2, 4), 0), r"observation\[2\] of {} continues after a zero byte"),
+    (
+        put_row("observation", (2, 4), 0),
+        r"observation\[2\] of {} continues after a zero byte: zeros are padding",
+    ),
     (hindsight(width=9), r"hindsight.goal of {} has 9 bytes and goal \d\d: .* pad both alike"),
     (hindsight(kind=-1), r"hindsight.goal\[2, 0\] of {} names a goal and its kind is -1"),
     (hindsight(text=""), r"hindsight.goal\[2, 0\] of {} is empty and its kind is 0"),
-    (hindsight(kind=9), r"hindsight.kind\[2, 0\] of {} is 9, and there are 4 goal_kinds \('gra"),
-    (put_row(GOAL_ID, (0, 1), 182), r"hindsight.goal_id\[0, 1\] of {} names a goal and its kind"),
-    (put_row("goal_id", 1, -1), r"goal_id\[1\] of {} is -1, and there are 182 goal_texts: name"),
-    (put(KIND, lambda kind: kind[:, 1:]), r"hindsight.goal_id of {} has \d+ .*: a kind for each"),
+    (hindsight(kind=9), r"hindsight.kind\[2, 0\] of {} is 9, and there are 4 goal_kinds \('grasp'"),
+    (
+        put_row(GOAL_ID, (0, 1), 182),
+        r"hindsight.goal_id\[0, 1\] of {} names a goal and its kind is -1",
+    ),
+    (
+        put_row("goal_id", 1, -1),
+        r"goal_id\[1\] of {} is -1, and there are 182 goal_texts: name more",
+    ),
+    (
+        put(KIND, lambda kind: kind[:, 1:]),
+        r"hindsight.goal_id of {} has \d+ slots and hindsight.kind \d+: a kind for each",
+    ),
 ]
 
 

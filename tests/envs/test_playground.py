@@ -158,7 +158,10 @@ def test_outputs_do_not_change_later():
         ({"impossible": -0.1}, "impossible must be a share in .*, got -0.1"),
         ({"impossible": 1.5}, "impossible must be a share in .*, got 1.5"),
         ({"impossible": float("nan")}, "impossible must be a share in .*, got nan"),
-        ({"impossible": 0.1, "num_objects": 37}, r"num_objects \(37\) must be at most 36 where"),
+        (
+            {"impossible": 0.1, "num_objects": 37},
+            r"num_objects \(37\) must be at most 36 where there are",
+        ),
     ],
 )
 def test_bad_arguments(kwargs, message):

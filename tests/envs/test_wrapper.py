@@ -237,9 +237,15 @@ JUDGE.goals = ["Reach floor 1", "Reach floor 7", "Fly"]
         ({"hindsight": lambda steps: "Win"}, r"hindsight\[0\] is str, 'Win': it must be a list"),
         ({"hindsight": lambda steps: [""]}, r"hindsight\[0, 0\] is empty"),
         ({"hindsight": lambda steps: [*"abc"]}, r"hindsight\[0\] has 3 .* max_hindsight is 2"),
-        ({**TABLE, "goal": "goal"}, r"goal \('goal'\), goal_text \(None\) and goal_texts .*: give"),
+        (
+            {**TABLE, "goal": "goal"},
+            r"goal \('goal'\), goal_text \(None\) and goal_texts .*: give one of",
+        ),
         ({"goal": None}, r"goal \(None\), goal_text \(None\) and goal_texts \(None\)"),
-        ({**TABLE, "goal_texts": ["a", "a"]}, r"goal_texts .* must be .* none empty or twice"),
+        (
+            {**TABLE, "goal_texts": ["a", "a"]},
+            r"goal_texts \(\['a', 'a'\]\) must be .* none empty or twice",
+        ),
         ({**TABLE, "goal_texts": []}, r"goal_texts \(\[\]\) must be a list of goals"),
         ({**TABLE, "goal_sampler": lambda *_: torch.tensor([4])}, r"return 1 goal id in \[0, 4\)"),
         ({"goal_sampler": lambda *_: None}, "goal_sampler needs goal_texts, the table of goals"),

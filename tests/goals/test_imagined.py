@@ -174,7 +174,9 @@ def test_a_first_reset_may_be_of_some_instances(ids):
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match=r"num_known \(2\) must be from 1 to 1: sampler has 2 goa"):
+    with pytest.raises(
+        ValueError, match=r"num_known \(2\) must be from 1 to 1: sampler has 2 goals"
+    ):
         ImaginedGoals(UniformGoals(["Grasp", "Grow"]), 2, None)
     known = GoalSpace("train", sequential=False).texts
     sampler = UniformGoals([*known, "Grasp a rose of any colour that there is"])

@@ -100,7 +100,8 @@ def test_candidates_without_tokens_or_with_those_of_another_are_refused(tokenize
         trunk(states)
     states = make_states(tokenizer)
     states["action_tokens"][1, 3] = states["action_tokens"][1, 0]
-    message = r"action_tokens\[{0}, 0\] and \[{0}, 3\] are admissible and have the same .*list each"
+    places = r"action_tokens\[{0}, 0\] and \[{0}, 3\]"
+    message = places + " are admissible and have the same tokens .*list each"
     with pytest.raises(ValueError, match=message.format(1)):
         trunk(states.clone())
     with pytest.raises(ValueError, match=message.format(2)):

@@ -200,8 +200,10 @@ def test_rows_of_a_wrapped_game_are_relabelled_with_what_it_names():
         ({"goals": "Grasp"}, r"goals \('Grasp'\) is a string: give a list"),
         ({"goals": ["Grasp", ""]}, r"goals\[1\] is '': it must be a text"),
         ({"goals": lambda steps: [3]}, r"goals\[0\] is 3: it must be a text"),
+        ({"goals": ["<pad> red"]}, r"' <pad> red\\n.*' spells '<pad>', the tokenizer's padding"),
         ({"goals": ["red", "<pad> red"]}, r"' <pad> red\\n.*' spells '<pad>'"),
         ({"yes": "{goal} <pad>"}, r"' Grasp red lion <pad>' spells '<pad>'"),
+        ({"trajectory": [GameStep("a <pad>", {}), STEP[1]]}, r"a <pad>\\n.*' spells '<pad>'"),
         ({"trajectory": [GameStep({}, {})] * 2}, r"describe is .* are \['dict', 'dict'\]"),
     ],
 )

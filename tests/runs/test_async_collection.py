@@ -161,6 +161,11 @@ def test_a_lost_collector_is_replaced_and_its_unfinished_episodes_are_dropped(se
     ) in caplog.text
     summary = collectors.summary()
     assert (summary["collectors"], summary["collectors_lost"]) == (2, 1)
+    later = Simulation(2, [0.5])
+    resumed = later.collectors()
+    resumed.load_state_dict(collectors.state_dict())
+    seen = {int(batch["worker"][0, 0]) for batch, _, _ in later.learn(resumed, rounds=4)}
+    assert seen == {3, 4} and resumed.summary()["collectors_lost"] == 1
 
 
 @pytest.mark.parametrize(

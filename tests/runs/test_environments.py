@@ -61,7 +61,11 @@ def test_a_game_without_its_package_names_the_extra(package, game, monkeypatch):
     ("env_class", "env", "message"),
     [
         ("corridor:", {}, r"env_class \(corridor:\) must be module:Name"),
-        ("corridor:PLACES", {}, r"env \(corridor:PLACES\) must be a torchrl.envs.EnvBase, or a f"),
+        (
+            "corridor:PLACES",
+            {},
+            r"env \(corridor:PLACES\) must be a torchrl.envs.EnvBase, or a func",
+        ),
         ("fractions:Fraction", {}, r"env \(fractions:Fraction\) must be a torchrl.envs.EnvBase"),
         ("corridor:Corridor", {"names_goals": "maybe"}, r"env.names_goals \(maybe\) must be true"),
         (PLAYGROUND, {"max_steps": True}, r"env.max_steps \(True\) must be a whole number"),

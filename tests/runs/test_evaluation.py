@@ -9,7 +9,7 @@ import stairs
 import torch
 from corridor import Corridor
 from tensordict.nn import TensorDictModule
-from torchrl.envs import SerialEnv
+from torchrl.envs import RenameTransform, SerialEnv, TransformedEnv
 
 from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
 from torchrl_glam.runs.evaluation import evaluate, play_randomly
@@ -91,24 +91,30 @@ def test_the_same_seed_gives_the_same_result_and_leaves_the_random_state():
 LEFT, RIGHT, STAY = range(3)
 
 
-INFO = {"ways": ["left", "right", "stay"]}
-
-
 class Lake:
-    """A hole on the left, the goal on the right, and three steps to get to either."""
+    """A hole on the left, the goal on the right, and three steps to get to either.
+
+    Rewards are those of FrozenLake, or ``per_step`` more; ``("info", "success")`` tells the truth.
+    """
+
+    def __init__(self, per_step=0.0):
+        self.per_step = per_step
 
     def reset(self):
         self.steps = 0
-        return "Ice", INFO
+        return "Ice", {"ways": ["left", "right", "stay"], "won": False}
 
     def step(self, action):
         self.steps += 1
         won, stays = action == "right", action == "stay"
-        return "Ice", float(won), not stays, stays and self.steps == 3, INFO
+        info = {"ways": ["left", "right", "stay"], "won": won}
+        return "Ice", won + self.per_step, not stays, stays and self.steps == 3, info
 
 
-def lake(*games):
-    return stairs.wrap(games, goal=None, goal_text="Cross", hindsight=None, success=None)
+def lake(*games, success=None):
+    env = stairs.wrap(games, goal=None, goal_text="Cross", hindsight=None, success=success)
+    rename = RenameTransform(["success"] * bool(success), [("info", "success")] * bool(success))
+    return TransformedEnv(env, rename)
 
 
 def chosen(*actions):
@@ -117,11 +123,20 @@ def chosen(*actions):
     return TensorDictModule(lambda mask: fixed[-len(mask) :], ["action_mask"], ["action"])
 
 
-def test_falling_into_a_hole_ends_an_episode_without_success():
-    """Of eight instances five fall into the hole, two reach the goal, and one stays."""
+@pytest.mark.parametrize(
+    ("per_step", "options"),
+    [(0.0, {}), *((per_step, {"success_key": ("info", "success")}) for per_step in (-1.0, 0.1))],
+)
+def test_falling_into_a_hole_ends_an_episode_without_success(per_step, options):
+    """Of eight instances five fall into the hole, two reach the goal, and one stays.
+
+    Whatever the rewards on the way, where success has an entry of its own.
+    """
     policy = chosen(LEFT, LEFT, RIGHT, LEFT, LEFT, RIGHT, LEFT, STAY)
-    env, statistics = lake(*(Lake() for _ in range(8))), EpisodeStatistics()
-    statistics.add(env.rollout(3, policy, break_when_any_done=False))
+    env = lake(*(Lake(per_step) for _ in range(8)), success="won" if options else None)
+    statistics = EpisodeStatistics(**options)
+    statistics.add(env.rollout(3, policy, break_when_any_done=False))  # 7 episodes of 1 step twice
+    vars(env.base_env).update(options)  # what the environment says itself
     results, summary = evaluate(policy, env, seed=0), statistics.summary()
     assert results["success"] == results["success/goal"] == 2 / 8
     assert results["length"] == (7 * 1 + 3) / 8

@@ -82,7 +82,7 @@ def test_a_logger_that_fails_is_named_once_and_training_goes_on(tmp_path, monkey
     monkeypatch.setattr(metrics, "get_logger", lambda kind, **_: loggers[kind])
     table = MetricsTable(tmp_path, ["tensorboard", "csv"])
     table.add(8, {"loss": 0.5})
-    what = f"the logger tensorboard in folder '{tmp_path}' .*File too large.*: the run continues"
+    what = rf"tensorboard in folder '{tmp_path}' \(.*File too large.*\): the run continues"
     with pytest.warns(UserWarning, match=what):
         table.add(16, {"loss": 0.25})
     with warnings.catch_warnings():

@@ -63,7 +63,10 @@ def test_wrappers_hide_nothing(wrap):
         ({"goal_kind_prior": (0.0,)}, r"Silent.goal_kind_prior .* not all 0"),
         ({"max_steps": 0}, r"Silent.max_steps \(0\) must be at least 1, or None"),
         ({"longest_texts": {"goal": "Go"}}, r"Silent.longest_texts .* must be lists of texts"),
-        ({"goal_texts": ["Go"], "goal_kind_ids": [1]}, r"Silent.goal_kind_ids .* index into goal_"),
+        (
+            {"goal_texts": ["Go"], "goal_kind_ids": [1]},
+            r"Silent.goal_kind_ids .* index into goal_k",
+        ),
         ({"goal_kind_ids": [0]}, r"Silent.goal_kind_ids .* for each of goal_texts"),
         ({"goal_texts": ["Go"], "goal_kind_ids": [-1]}, r"Silent.goal_kind_ids .* index into goal"),
         ({"goal_texts": "Go"}, r"Silent.goal_texts \('Go'\) must be a list of texts"),

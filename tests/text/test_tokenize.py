@@ -156,7 +156,9 @@ def test_what_cannot_be_tokenised_is_named(tokenizer):
         TokenizeText(tokenizer, action_length=0)
     template = PromptTemplate("Goal: {goal}\n\n{observation}\nAction:")
     for keep in (None, "head", "tail"):  # no end of a lead is kept
-        with pytest.raises(ValueError, match=r"observation_length \(1\) is .* '\\n\\n' has 2 tok"):
+        with pytest.raises(
+            ValueError, match=r"observation_length \(1\) is .* '\\n\\n' has 2 tokens"
+        ):
             TokenizeText(tokenizer, template=template, observation_length=1, keep=keep)
     with pytest.raises(ValueError, match=r"goal_texts is needed: \('hindsight', 'goal_id'\) holds"):
         TokenizeText(tokenizer)(state_with(goal_id=torch.tensor([[2]])))

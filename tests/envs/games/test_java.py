@@ -50,7 +50,9 @@ def test_scienceworld():
     for wrong in ({"fold": "valid"}, {"reward": "points"}):
         with pytest.raises(ValueError, match=r"\('(valid|points)'\) must be"):
             make_scienceworld(**wrong)
-    with pytest.raises(ValueError, match=r"kinds \(\['\('\]\) must be regular expressions: miss"):
+    with pytest.raises(
+        ValueError, match=r"kinds \(\['\('\]\) must be regular expressions: missing"
+    ):
         make_scienceworld(kinds=["("])
     env = make_scienceworld(kinds="focus on", max_actions=1024)
     [game] = env.games
