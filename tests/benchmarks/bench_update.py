@@ -4,6 +4,7 @@
     python tests/benchmarks/bench_update.py --models flan-t5-base --states 8 --repeats 3
     python tests/benchmarks/bench_update.py --models flan-t5-base --device cuda --states 64
     python tests/benchmarks/bench_update.py --models tiny --states 128 --train all --autocast
+    python tests/benchmarks/bench_update.py --models tiny --train all --autocast --observed 400
     python tests/benchmarks/bench_update.py --models tiny --states 4   # a smoke run: seconds
 
 Random weights on architectures of the named sizes, prompts of 86 to 94 tokens, eight candidates,
@@ -48,10 +49,10 @@ LOSSES = ("loss_actor", "loss_qvalue", "loss_alpha")
 ENTROPY = {"alpha_init": 0.05, "target_entropy": 0.01}
 
 
-def make_batch(number: int) -> TensorDict:
+def make_batch(number: int, observed: int | None) -> TensorDict:
     """Transitions, the same for every method."""
     draw = torch.Generator().manual_seed(1)
-    states = make_states(2 * number, OBJECTS)
+    states = make_states(2 * number, OBJECTS, observed)
     terminated = (torch.arange(number) % 8 == 1).unsqueeze(-1)
     ends = {"terminated": terminated, "done": terminated}
     following = states[number:].clone().update(ends | {"reward": terminated.float()})
@@ -102,7 +103,7 @@ def make_update(arguments: argparse.Namespace, name: str, method: str, lora: boo
 def measure(arguments: argparse.Namespace, name: str, method: str, lora: bool) -> dict:
     """Seconds and memory of one cell of the table, and the losses of the first update."""
     warnings.simplefilter("ignore")
-    batch = make_batch(arguments.states).to(arguments.device)
+    batch = make_batch(arguments.states, arguments.observed).to(arguments.device)
     found, times = [], []
 
     def work() -> None:
@@ -155,6 +156,7 @@ def main() -> None:
     parser.add_argument("--train", nargs="+", default=["all", "lora"], choices=["all", "lora"])
     parser.add_argument("--four-bit", action="store_true", help="weights in 4 bits; shared trunk")
     parser.add_argument("--states", type=int, default=16, help="transitions in an update")
+    parser.add_argument("--observed", type=int, help="tokens of an observation; default: up to 75")
     parser.add_argument("--repeats", type=int, default=3, help="timed updates; the fastest counts")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])

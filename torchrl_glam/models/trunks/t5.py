@@ -4,7 +4,9 @@ The same function of the same weights, for two cases in which products are not w
 
 - In bfloat16 on a CPU it is moving numbers. Queries, keys and values come from one product, those
   of all cross-attentions from another; the scale of a norm is a factor of the weights after it;
-  nothing is cast twice. It rounds where autocast does, but for the scale of a norm.
+  nothing is cast twice, and the weights of attention not at all: the product that makes them adds
+  the biases, in rows as wide as a softmax of bfloat16 wants them. It rounds where autocast does,
+  but for these weights and the scale of a norm.
 - On a GPU it is starting kernels. A norm is one kernel, and so is an activation; biases and masks
   are added once and not in each layer; what several projections read is cast once. Projections are
   called as modules, so they may have adapters or 4-bit weights.
@@ -21,12 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear, rms_norm, scaled_dot_product_attention
+from torch.nn.functional import gelu, linear, pad, rms_norm, scaled_dot_product_attention
 
 if TYPE_CHECKING:
     from transformers import T5ForConditionalGeneration
 
-LONGEST = 256  # tokens; attention holds the weights of all pairs
+LONGEST = 512  # tokens; attention holds the weights of all pairs
+ROW = 32  # numbers that a softmax of bfloat16 reads at a time on a CPU, and the rest one by one
+MASKED = torch.finfo().min
 
 
 def can_read(model: nn.Module, prompt: Tensor) -> bool:
@@ -83,13 +87,15 @@ def read_t5(
     casts = torch.is_autocast_enabled(kind)
     dtype = torch.get_autocast_dtype(kind) if casts else model.dtype
     seen = prompt_mask.new_zeros(prompt_mask.shape, dtype=torch.float32)
-    seen = seen.masked_fill_(~prompt_mask.bool(), torch.finfo().min)[:, None, None]
+    seen = seen.masked_fill_(~prompt_mask.bool(), MASKED)[:, None, None]
+    if not prompt.is_cuda:
+        seen, node_bias = (pad(x, (0, -x.shape[-1] % ROW), value=MASKED) for x in (seen, node_bias))
     with torch.autocast("cpu", enabled=False):
         encoder, decoder = model.get_encoder(), model.get_decoder()
-        bias = encoder.block[0].layer[0].SelfAttention.compute_bias(*prompt.shape[-1:] * 2) + seen
-        if prompt.is_cuda:
-            # In the order of dimensions without which attention falls back to many kernels.
-            bias, seen, node_bias = (x.to(dtype).contiguous() for x in (bias, seen, node_bias))
+        own = encoder.block[0].layer[0].SelfAttention
+        bias = own.compute_bias(prompt.shape[-1], seen.shape[-1])
+        # In the order of dimensions without which attention on a GPU falls back to many kernels.
+        bias, seen, node_bias = (x.to(dtype).contiguous() for x in (bias + seen, seen, node_bias))
         hidden = encoder.embed_tokens(prompt)
         for block in encoder.block:
             hidden = _attend(block.layer[0], hidden, bias, dtype)
@@ -161,11 +167,12 @@ def _weighted(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor
     if query.is_cuda:
         out = scaled_dot_product_attention(query, key, value, bias, scale=1.0)
         return out.transpose(1, 2).flatten(2)
-    pairs = (query.shape[1], key.shape[1])
-    scores = torch.bmm(query, key.transpose(1, 2)).view(len(bias), -1, *pairs)
-    weights = (scores + bias).softmax(-1).to(value.dtype)
-    out = torch.bmm(weights.view(-1, *pairs), value)
-    return out.view(len(bias), -1, *query.shape[1:]).transpose(1, 2).flatten(2)
+    batch, room = len(bias), bias.shape[-1] - key.shape[1]
+    key, value = (pad(x, (0, 0, 0, room)) for x in (key, value))
+    bias = bias.expand(batch, len(query) // batch, query.shape[1], -1).flatten(0, 1)
+    weights = torch.baddbmm(bias, query, key.transpose(1, 2)).softmax(-1)
+    out = torch.bmm(weights, value).view(batch, -1, *query.shape[1:])
+    return out.transpose(1, 2).flatten(2)
 
 
 def _attend(layer: nn.Module, hidden: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
