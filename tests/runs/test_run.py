@@ -101,6 +101,12 @@ def test_what_an_earlier_run_of_the_process_timed_is_not_of_this_one(tmp_path):
     assert float(row["seconds/time/update"]) > 0 and not any("earlier" in name for name in row)
 
 
+def test_the_last_row_is_whole_however_often_there_are_rows(tmp_path):
+    train(tmp_path, total_steps=32, log_every=24)
+    rows = read_csv(tmp_path / "run" / "metrics.csv")
+    assert [(row["step"], bool(row["seconds"])) for row in rows[1:]] == [("24", True), ("32", True)]
+
+
 def test_the_pace_is_that_since_the_row_before_or_the_start(monkeypatch):
     """Each round takes a second, and the run is resumed between two rows."""
     config, counters = SACGLAMConfig(**SMALL), {"steps": 24, "updates": 3, "seconds": 9.0}

@@ -268,8 +268,9 @@ class Run(Setting):
 
     @property
     def logs(self) -> bool:
-        """Whether this round has a row of metrics."""
-        return self.counters["steps"] % self.config.log_every == 0
+        """Whether this round has a row of metrics: each ``log_every`` steps, and the last."""
+        at = self.counters["steps"]
+        return at % self.config.log_every == 0 or at >= self.config.total_steps
 
     def total(self, terms: TensorDictBase) -> dict[str, float]:
         """Metrics of an update, summed over the processes."""
