@@ -4,6 +4,8 @@ SAC-GLAM (Gaven et al., 2024), equations 1 to 3 and Appendix G. Plain Python and
 masked candidates do not exist here, so that whatever the library does with them cannot leak in.
 """
 
+import math
+
 import torch
 
 
@@ -59,9 +61,9 @@ def bonus(model, alpha, row, share):
 
 
 def sac_losses(
-    models, heads, log_alpha, batch, gamma, target_entropy, critic_backprop, munchausen=0
+    models, heads, log_alpha, batch, gamma, target_entropy, critic_backprop, munchausen=0, share=0
 ):
-    """Means over the rows of the three losses.
+    """Means over the rows of the three losses; ``share``, if any, is the target entropy's weight.
 
     ``models`` and ``heads`` are pairs (online, target) of a model and of a list of perceptrons.
     """
@@ -83,7 +85,8 @@ def sac_losses(
             total["loss_actor"] = total["loss_actor"] + term / len(rows)
             entropy = entropy - (prob * torch.log(prob)).detach()
         entropies.append(entropy)
-        gap = entropy - target_entropy
+        aim = share * math.log(len(policy(model, row))) if share else target_entropy
+        gap = entropy - aim
         total["loss_alpha"] = total["loss_alpha"] + log_alpha * gap / len(rows)
     return total, torch.stack(errors), torch.stack(entropies)
 

@@ -33,6 +33,7 @@ def check(kind="plain", critic="candidate", critics=1, poison=False, **options):
         parameter.data.mul_(1.3)
     model, log_alpha = copy.deepcopy((trunk.module, loss.log_alpha))
     batch, pairs = toy.make_batch(), ((model, target_model), (heads, target_heads))
+    options["share"] = options.pop("target_entropy_weight", 0)
     expected, errors, entropies = reference.sac_losses(*pairs, log_alpha, batch, GAMMA, **options)
 
     # what the collecting policy wrote is out of date, and not to be read
@@ -65,6 +66,10 @@ def test_trunks(trunk, critic_backprop):
 @pytest.mark.parametrize("critic", ["candidate", "observation"])
 def test_two_critics_munchausen_and_masked_candidates_that_hold_nan(critic):
     check("tied", critic, critics=2, poison=True, munchausen=0.9)
+
+
+def test_an_entropy_to_keep_that_is_a_share_of_what_each_states_candidates_allow():
+    check(target_entropy_weight=0.4)
 
 
 def test_values_by_hand():
@@ -264,6 +269,7 @@ def test_importance_weights_of_prioritised_replay(loss):
         ({"target_entropy": -0.1}, r"target_entropy \(-0.1\) must lie in \[0, log\("),
         ({"target_entropy": 1.5}, r"target_entropy \(1.5\) .* \[0, 1.386\] nats"),
         ({"target_entropy": math.nan}, r"target_entropy \(nan\)"),
+        ({"target_entropy_weight": 1.5}, r"target_entropy_weight \(1.5\) must lie in \[0, 1\]"),
         ({"critic": [toy.make_critic()] * 2}, "got 2 with 1 distinct"),
         ({"critic": []}, "critic must be one module"),
         ({"loss_function": "huber"}, r"loss_function \('huber'\)"),

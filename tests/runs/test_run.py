@@ -169,6 +169,7 @@ ARRIVALS = {
     "n_step": (2, lambda a, b: b.transform[0].n_steps),
     "alpha_init": (0.125, lambda a, b: a.loss.alpha.item()),
     "exploration": (0.5, lambda a, b: a.explorer[1].eps.item()),
+    "target_entropy_weight": (0.5, lambda a, b: a.loss.target_entropy_weight),
     "munchausen": (0.5, lambda a, b: a.loss.munchausen),
     "critic_backprop": (False, lambda a, b: a.loss.critic_backprop),
     "lr_trunk": (0.5, lambda a, b: rate(a, "trunk_actor")),

@@ -67,7 +67,7 @@ def alpha_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: Tensor) -> Te
     Args:
         log_alpha: logarithm of the coefficient, a scalar.
         entropy: of the policy, without gradient, ``[*B]``.
-        target_entropy: the one to keep, a scalar.
+        target_entropy: the one to keep, a scalar or ``[*B]``.
 
     Examples:
         >>> alpha_loss(torch.tensor(-3.0), torch.tensor([0.4, 0.0]), torch.tensor(0.1))

@@ -61,6 +61,8 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
             is 0. Default: None, it is learned, as in the paper.
         target_entropy: entropy for a learned coefficient to keep, in ``[0, log(num_actions)]``; 0
             in the paper without hindsight. Default: ``0.01``.
+        target_entropy_weight: in its place, the share of each state's largest entropy, ``log`` of
+            its admissible candidates, to keep, in ``[0, 1]``. Default: None.
         munchausen: share of ``alpha * log pi(a)`` of the action taken that is added to its reward
             (``functional.munchausen_bonus``), in ``[0, 1)``. Default: ``0.0``, as in the paper.
         critic_backprop: whether ``loss_qvalue`` trains the trunk too (Appendix B); may be changed
@@ -106,6 +108,7 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         alpha_init: float = 0.05,
         alpha_end: float | None = None,
         target_entropy: float = 0.01,
+        target_entropy_weight: float | None = None,
         munchausen: float = 0.0,
         critic_backprop: bool = True,
         loss_function: str = "l2",
@@ -122,6 +125,8 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         most = math.log(num_actions)
         bounds = f"lie in [0, log(num_actions)] = [0, {most:.4g}] nats"
         require(0.0 <= target_entropy <= most, "target_entropy", target_entropy, bounds)
+        share = 0.0 if target_entropy_weight is None else target_entropy_weight
+        require(0.0 <= share <= 1.0, "target_entropy_weight", share, "lie in [0, 1]: a share")
         require(0.0 <= munchausen < 1.0, "munchausen", munchausen, "be in [0, 1): a share")
         if not critics or len({id(critic) for critic in critics}) != len(critics):
             raise ValueError(
@@ -149,6 +154,7 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         if reduction == "none":
             self.out_keys = self.out_keys[:3]  # the losses
         self._alphas = alpha_init, alpha_end
+        self.target_entropy_weight = target_entropy_weight
         self.num_actions = num_actions
         self.munchausen = munchausen
         self.critic_backprop = critic_backprop
@@ -186,7 +192,10 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         q_values = self._q_values(state)
         loss_qvalue, metrics = self._qvalue_term(tensordict, q_values, dist)
         loss_actor, entropy = self._actor_term(tensordict, q_values, dist)
-        loss_alpha = functional.alpha_loss(self.log_alpha, entropy, self.target_entropy)
+        aim = self.target_entropy
+        if self.target_entropy_weight is not None:
+            aim = self.target_entropy_weight * dist.mask.sum(-1).to(entropy.dtype).log()
+        loss_alpha = functional.alpha_loss(self.log_alpha, entropy, aim)
         loss_alpha = self._reduce(loss_alpha, tensordict) * (self._alphas[1] is None)
 
         tensordict.set(self.tensor_keys.priority, metrics["td_error"])

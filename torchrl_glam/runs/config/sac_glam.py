@@ -47,6 +47,7 @@ class SACGLAMConfig(RecipeConfig):
     alpha_init: float | None = None
     alpha_end: float | None = None
     target_entropy: float | None = None
+    target_entropy_weight: float | None = None
     munchausen: float = 0.0
     exploration: float = 0.0
     num_updates: int = 8
@@ -69,7 +70,7 @@ class SACGLAMConfig(RecipeConfig):
         self.at_least(1, "n_step", "num_updates")
         self.within(1, 1_000_000_000, "capacity")
         self.at_least(0, "warmup_updates", "target_entropy", "lr_alpha")
-        self.within(0, 1, "hindsight_ratio", "exploration")
+        self.within(0, 1, "hindsight_ratio", "exploration", "target_entropy_weight")
         self.require("munchausen", 0 <= self.munchausen < 1, "be in [0, 1)")
         self.above(0, "alpha_init", "alpha_end")
         self.require("tau", 0 < self.tau <= 1, "be in (0, 1]")
