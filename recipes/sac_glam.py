@@ -69,9 +69,9 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
     policy = OnDevice(acting)  # environments and replay buffer are in main memory
     explorer = with_random_actions(policy, n, config.exploration)
 
-    keys = ("alpha_init", "alpha_end", "target_entropy", "target_entropy_weight")
-    terms = config.pick(*keys, "munchausen", "critic_backprop")
-    loss = SACGLAMLoss(trunk, actor, critic, num_actions=n, **terms).to(run.device)
+    terms = ("alpha_init", "alpha_end", "target_entropy", "target_entropy_weight")
+    terms += ("munchausen", "critic_backprop")
+    loss = SACGLAMLoss(trunk, actor, critic, num_actions=n, **config.pick(*terms)).to(run.device)
     loss.make_value_estimator(gamma=config.gamma)
     targets = SoftUpdate(loss, tau=config.tau)
     optimizer = SharedTrunkOptimizer(
