@@ -60,9 +60,9 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         alpha_end: coefficient to end with, above 0: :meth:`schedule` sets it, and ``loss_alpha``
             is 0. Default: None, it is learned, as in the paper.
         target_entropy: entropy for a learned coefficient to keep, in ``[0, log(num_actions)]``; 0
-            in the paper without hindsight. Default: ``0.01``.
-        target_entropy_weight: in its place, the share of each state's largest entropy, ``log`` of
-            its admissible candidates, to keep, in ``[0, 1]``. Default: None.
+            in the paper without hindsight. Default: None, by the weight, or 0.01 without one.
+        target_entropy_weight: share of each state's largest entropy, ``log`` of its admissible
+            candidates, to keep where ``target_entropy`` is None, in ``[0, 1]``. Default: None.
         munchausen: share of ``alpha * log pi(a)`` of the action taken that is added to its reward
             (``functional.munchausen_bonus``), in ``[0, 1)``. Default: ``0.0``, as in the paper.
         critic_backprop: whether ``loss_qvalue`` trains the trunk too (Appendix B); may be changed
@@ -107,7 +107,7 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         num_actions: int,
         alpha_init: float = 0.05,
         alpha_end: float | None = None,
-        target_entropy: float = 0.01,
+        target_entropy: float | None = None,
         target_entropy_weight: float | None = None,
         munchausen: float = 0.0,
         critic_backprop: bool = True,
@@ -120,13 +120,13 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         require(num_actions >= 1, "num_actions", num_actions, "be at least 1: the candidate slots")
         for name, alpha in zip(("alpha_init", "alpha_end"), alphas, strict=True):
             require(0.0 < alpha < math.inf, name, alpha, "be positive and finite")
-        is_number = isinstance(target_entropy, (int, float))  # which TorchRL's "auto" is not
-        require(is_number, "target_entropy", target_entropy, "be a number of nats")
-        most = math.log(num_actions)
-        bounds = f"lie in [0, log(num_actions)] = [0, {most:.4g}] nats"
-        require(0.0 <= target_entropy <= most, "target_entropy", target_entropy, bounds)
-        share = 0.0 if target_entropy_weight is None else target_entropy_weight
-        require(0.0 <= share <= 1.0, "target_entropy_weight", share, "lie in [0, 1]: a share")
+        share, most = target_entropy_weight, math.log(num_actions)
+        require(0.0 <= (share or 0.0) <= 1.0, "target_entropy_weight", share, "lie in [0, 1]")
+        share = share if target_entropy is None else None
+        aim = (0.01 if share is None else 0.0) if target_entropy is None else target_entropy
+        fits = isinstance(aim, (int, float)) and 0.0 <= aim <= most  # TorchRL's "auto" is a text
+        expected = f"be a number of nats in [0, log(num_actions)] = [0, {most:.4g}]"
+        require(fits, "target_entropy", aim, expected)
         require(0.0 <= munchausen < 1.0, "munchausen", munchausen, "be in [0, 1): a share")
         if not critics or len({id(critic) for critic in critics}) != len(critics):
             raise ValueError(
@@ -140,7 +140,7 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
             num_qvalue_nets=len(critics),
             loss_function=loss_function,
             alpha_init=alpha_init,
-            target_entropy=target_entropy,
+            target_entropy=aim,
             reduction=reduction,
             scalar_output_mode="exclude" if reduction == "none" else None,
             # One critic gains nothing from vmap, and two little MLPs run as fast in a loop.
@@ -154,7 +154,7 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         if reduction == "none":
             self.out_keys = self.out_keys[:3]  # the losses
         self._alphas = alpha_init, alpha_end
-        self.target_entropy_weight = target_entropy_weight
+        self.target_entropy_weight = share
         self.num_actions = num_actions
         self.munchausen = munchausen
         self.critic_backprop = critic_backprop

@@ -22,9 +22,9 @@ class SACGLAMConfig(RecipeConfig):
     """Configuration of ``recipes/sac_glam.py``; ``recipes/config`` explains each key.
 
     A new key is a field here, a rule in :meth:`check`, and a line under a comment in
-    ``recipes/config/algorithm/sac.yaml``. :meth:`check` fills in ``alpha_init`` and
-    ``target_entropy`` where they are None: 0.05 and 0.01 with hindsight, 0.005 and 0 without
-    (Gaven et al., 2024, Appendix C).
+    ``recipes/config/algorithm/sac.yaml``. :meth:`check` fills in ``alpha_init`` where it is None,
+    and ``target_entropy`` where its weight is too: 0.05 and 0.01 with hindsight, 0.005 and 0
+    without (Gaven et al., 2024, Appendix C).
 
     Examples:
         >>> config = SACGLAMConfig(hindsight=False)
@@ -65,7 +65,7 @@ class SACGLAMConfig(RecipeConfig):
         super().check()
         if self.alpha_init is None:
             self.alpha_init = 0.05 if self.hindsight else 0.005
-        if self.target_entropy is None:
+        if self.target_entropy is None and self.target_entropy_weight is None:
             self.target_entropy = 0.01 if self.hindsight else 0.0
         self.at_least(1, "n_step", "num_updates")
         self.within(1, 1_000_000_000, "capacity")
