@@ -32,8 +32,7 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
 
     SAC-GLAM (Gaven et al., 2024), sections 2.1 and 2.2, Appendices B and C. The trunk runs three
     times a call: on the state with gradient; on the next states that do not terminate without it,
-    with its own weights and with the target's. The mathematics is in
-    :mod:`torchrl_glam.objectives.functional`.
+    by its own weights and the target's. :mod:`torchrl_glam.objectives.functional` has the formulas.
 
     A call returns ``loss_qvalue`` (distance to equation 3; truncated rows bootstrap, rewards are
     n-step returns already), ``loss_actor`` (through the log-likelihoods only: through Q the actor
