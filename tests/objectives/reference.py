@@ -78,14 +78,14 @@ def sac_losses(
         taken = [q_value(model, h, row, row["action"].item(), critic_backprop) for h in heads]
         total["loss_qvalue"] = total["loss_qvalue"] + sum((q - y) ** 2 for q in taken) / len(rows)
         errors.append(max((q - y).abs() for q in taken).detach())
-        entropy = 0.0
-        for a, prob in policy(model, row).items():
+        entropy, probs = 0.0, policy(model, row)
+        for a, prob in probs.items():
             q = min(q_value(model, head, row, a).detach() for head in heads)
             term = prob * (alpha * torch.log(prob) - q)
             total["loss_actor"] = total["loss_actor"] + term / len(rows)
             entropy = entropy - (prob * torch.log(prob)).detach()
         entropies.append(entropy)
-        aim = share * math.log(len(policy(model, row))) if share else target_entropy
+        aim = share * math.log(len(probs)) if share else target_entropy
         gap = entropy - aim
         total["loss_alpha"] = total["loss_alpha"] + log_alpha * gap / len(rows)
     return total, torch.stack(errors), torch.stack(entropies)

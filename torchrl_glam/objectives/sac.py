@@ -121,8 +121,8 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
             require(0.0 < alpha < math.inf, name, alpha, "be positive and finite")
         share, most = target_entropy_weight, math.log(num_actions)
         require(0.0 <= (share or 0.0) <= 1.0, "target_entropy_weight", share, "lie in [0, 1]")
-        share = share if target_entropy is None else None
-        aim = (0.01 if share is None else 0.0) if target_entropy is None else target_entropy
+        default = 0.01 if share is None else 0.0
+        aim, share = (default, share) if target_entropy is None else (target_entropy, None)
         fits = isinstance(aim, (int, float)) and 0.0 <= aim <= most  # TorchRL's "auto" is a text
         expected = f"be a number of nats in [0, log(num_actions)] = [0, {most:.4g}]"
         require(fits, "target_entropy", aim, expected)
