@@ -5,8 +5,9 @@ import torch
 from families import ACTIONS, GOALS, OBSERVATIONS, assert_plain, make_model, make_states, passes_of
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.functional import pad
 
-from torchrl_glam.models import EncodedActionsTrunk, make_trunk
+from torchrl_glam.models import CandidateCritic, EncodedActionsTrunk, make_trunk
 from torchrl_glam.models.trunks.passes import distinct_rows, fingerprint
 from torchrl_glam.models.trunks.trie import build_trie
 
@@ -87,3 +88,42 @@ def test_texts_of_prompt_and_action_that_are_alike_are_read_once(tokenizer, monk
     assert [rows for rows, *_ in shapes] == [13]  # of 5, 5 and 3 candidates
     states["action_mask"][:] = False
     assert not trunk(states)["action_embedding"].any()
+
+
+@pytest.mark.parametrize("family", ["t5", "llama"])
+def test_slots_that_no_state_uses_are_not_read(family, tokenizer):
+    """Not by the trie, whose work grows with their square, nor by the critic's perceptron."""
+    trunk, states = make_trunk(make_model(family, tokenizer), tokenizer), make_states(tokenizer)
+    critic = CandidateCritic(trunk.embedding_dim, (8,))
+    used, spare = states["action_mask"].shape[1], (0, 0, 0, 40)
+    wide = states.clone()
+    for key in ("action_tokens", "action_mask"):
+        wide[key] = pad(states[key], spare[-2 * (states[key].dim() - 1) :])
+    trie = build_trie(wide["action_tokens"], wide["action_mask"], 1, 0)
+    assert trie.end.shape == (3, used) and trie.path.shape[:2] == (3, used)
+    read = []
+    critic.module.mlp.register_forward_pre_hook(lambda _, given: read.append(len(given[0])))
+    found, expected = (critic(trunk(given)) for given in (wide, states))
+    assert read == [states["action_mask"].sum()] * 2
+    for key in ("log_likelihood", "action_embedding", "action_value"):
+        assert found[key].shape[1] == used + 40
+        torch.testing.assert_close(found[key][:, :used], expected[key])
+        assert not found[key][:, used:].any()
+    masked = torch.zeros_like(wide["action_mask"])
+    assert build_trie(wide["action_tokens"], masked, 1, 0).tokens.tolist() == [[1]] * 3
+
+
+def test_a_critic_runs_under_vmap_as_torchrls_losses_run_it():
+    """With several critics' weights over one batch."""
+    critics = [CandidateCritic(4, (8,)) for _ in range(2)]
+    weights = torch.func.stack_module_state([critic.module for critic in critics])
+    inputs = (
+        torch.randn(3, 5, 4),
+        torch.tensor([[True] * 5, [True, False] * 2 + [True], [False] * 5]),
+    )
+
+    def read(*given):
+        return torch.func.functional_call(critics[0].module, given, inputs)
+
+    expected = torch.stack([critic.module(*inputs) for critic in critics])
+    torch.testing.assert_close(torch.vmap(read)(*weights), expected)

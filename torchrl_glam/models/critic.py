@@ -206,6 +206,6 @@ class _Value(nn.Module):
         embedding = embedding.to(self.mlp[0].weight.dtype)
         if mask is None:
             return self.mlp(embedding)
-        # Zeros in, so that a NaN in an empty slot reaches neither values nor weight gradients.
-        embedding = embedding.masked_fill(~mask.unsqueeze(-1), 0.0)
-        return self.mlp(embedding).squeeze(-1).masked_fill(~mask, 0.0)
+        at = mask.flatten().nonzero().squeeze(-1)  # an empty slot may hold NaN
+        values = self.mlp(embedding.flatten(0, -2).index_select(0, at)).squeeze(-1)
+        return values.new_zeros(mask.numel()).scatter(0, at, values).view(mask.shape)

@@ -95,7 +95,8 @@ def read_t5(
         own = encoder.block[0].layer[0].SelfAttention
         bias = own.compute_bias(prompt.shape[-1], seen.shape[-1])
         # In the order of dimensions without which attention on a GPU falls back to many kernels.
-        bias, seen, node_bias = (x.to(dtype).contiguous() for x in (bias + seen, seen, node_bias))
+        bias, seen, node_bias = (x.to(dtype).contiguous() for x in (bias, seen, node_bias))
+        bias = bias + seen
         hidden = encoder.embed_tokens(prompt)
         for block in encoder.block:
             hidden = _attend(block.layer[0], hidden, bias, dtype)

@@ -1,9 +1,9 @@
 """Candidate actions of a batch of states as token tries.
 
-Conventions: B states, A candidate actions a state, W tokens of the longest candidate, N nodes of
-the largest trie of the batch. Node 0 of every trie is the decoder's start token, at depth 0;
-a candidate of k tokens is the path of k nodes below it. Candidates that share a prefix share its
-nodes, so the language model reads "Go to" once, however many objects there are to go to.
+Conventions: B states, A candidate slots up to the last one in use, W tokens of the longest
+candidate, N nodes of the largest trie of the batch. Node 0 of every trie is the start token, at
+depth 0; a candidate of k tokens is the path of k nodes below it. Candidates that share a prefix
+share its nodes, so the language model reads "Go to" once, however many objects there are.
 """
 
 from typing import NamedTuple
@@ -60,8 +60,8 @@ def build_trie(
     trie.
 
     Args:
-        action_tokens: ``[B, A, W]`` integers, padded on the right with ``pad_id``.
-        action_mask: ``[B, A]`` bool, False at candidates to leave out.
+        action_tokens: ``[B, S, L]`` integers, padded on the right with ``pad_id``.
+        action_mask: ``[B, S]`` bool, False at candidates to leave out.
         start_id: token that starts the decoder.
         pad_id: padding token.
         leaves: whether tokens after which no token comes have nodes. Log-likelihoods do not need
@@ -114,7 +114,7 @@ def build_trie(
 def admissible_tokens(
     action_tokens: Tensor, action_mask: Tensor, pad_id: int
 ) -> tuple[Tensor, Tensor]:
-    """Tokens, as wide as the longest candidate, and which an admissible candidate has.
+    """Tokens ``[B, A, W]``, without what no state uses, and which an admissible candidate has.
 
     Raises ValueError as :func:`build_trie` does.
     """
@@ -125,12 +125,12 @@ def admissible_tokens(
     empty = action_mask & ~is_target[..., :1].any(-1)
     code = fingerprint(tokens.masked_fill(~is_target, -1))
     # Masked candidates may be equal: each stands for its slot.
-    code = torch.where(action_mask, code, torch.arange(code.shape[-1], device=code.device))
-    code = code.sort(-1).values
+    slot = torch.arange(code.shape[-1], device=code.device)
+    code = torch.where(action_mask, code, slot).sort(-1).values
     num_equal = (code[:, 1:] == code[:, :-1]).sum()
     # Asked at once, as on a GPU the host waits for the answer.
-    longest = is_target.sum(-1).max()
-    longest, num_empty, num_equal = torch.stack([longest, empty.sum(), num_equal]).tolist()
+    asked = (action_mask.any(0) * slot).max(), is_target.sum(-1).max(), empty.sum(), num_equal
+    last, longest, num_empty, num_equal = torch.stack(asked).tolist()
     if num_empty:
         state, action = empty.nonzero()[0].tolist()
         raise ValueError(
@@ -139,8 +139,8 @@ def admissible_tokens(
         )
     if num_equal:
         _check_different(tokens, is_target, action_mask)
-    longest = max(longest, 1)
-    return tokens[..., :longest], is_target[..., :longest]
+    used = (..., slice(last + 1), slice(max(longest, 1)))
+    return tokens[used], is_target[used]
 
 
 def _check_different(tokens: Tensor, is_target: Tensor, action_mask: Tensor) -> None:
@@ -164,10 +164,8 @@ def _number(tokens: Tensor, on_path: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # owner[b, a, w]: the first candidate whose first w + 1 tokens are those of candidate a.
     same = (tokens.unsqueeze(2) == tokens.unsqueeze(1)) & on_path.unsqueeze(2)
     same &= on_path.unsqueeze(1)
-    same = same.cumprod(-1, dtype=torch.int8)
-    owner = same.argmax(2)
-    candidate = torch.arange(num_actions, device=tokens.device).view(1, -1, 1)
-    is_node = on_path & (owner == candidate)
+    owner = same.cumprod(-1, dtype=torch.int8).argmax(2)
+    is_node = on_path & (owner == torch.arange(num_actions, device=tokens.device).unsqueeze(1))
 
     # Nodes are numbered level by level, 1 onwards; shared tokens take their owner's number.
     by_level = is_node.transpose(1, 2).flatten(1)

@@ -269,16 +269,18 @@ class CandidateTrunk(TensorDictModuleBase):
         if only == "prompt":
             return None, None, self.read_prompts(prompt, prompt_mask)
         trie = self._trie(actions, mask, leaves=only != "scores", pad_to_multiple_of=multiple)
+        empty = mask.shape[1] - trie.end.shape[1]  # slots behind the last one in use
         with self._autocast(prompt.device):
             hidden = self._read(prompt, prompt_mask, trie)
         scores = None
         if only != "embeddings":
             spare = 1 if multiple == 1 else 256
             scores = log_likelihoods(trie, hidden, self._logits, self.normalisation, spare)
+            scores = pad(scores, (0, empty))
         if only == "scores":
             return scores, None, hidden[:, 0]
         ends = trie.end.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
-        return scores, hidden.gather(1, ends), hidden[:, 0]
+        return scores, pad(hidden.gather(1, ends), (0, 0, 0, empty)), hidden[:, 0]
 
     def _autocast(self, device: torch.device) -> torch.autocast:
         return torch.autocast(device.type, self.autocast, enabled=self.autocast is not None)
