@@ -95,10 +95,9 @@ def test_slots_that_no_state_uses_are_not_read(family, tokenizer):
     """Not by the trie, whose work grows with their square, nor by the critic's perceptron."""
     trunk, states = make_trunk(make_model(family, tokenizer), tokenizer), make_states(tokenizer)
     critic = CandidateCritic(trunk.embedding_dim, (8,))
-    used, spare = states["action_mask"].shape[1], (0, 0, 0, 40)
-    wide = states.clone()
-    for key in ("action_tokens", "action_mask"):
-        wide[key] = pad(states[key], spare[-2 * (states[key].dim() - 1) :])
+    used, wide = states["action_mask"].shape[1], states.clone()
+    wide["action_tokens"] = pad(states["action_tokens"], (0, 0, 0, 40))
+    wide["action_mask"] = pad(states["action_mask"], (0, 40))
     trie = build_trie(wide["action_tokens"], wide["action_mask"], 1, 0)
     assert trie.end.shape == (3, used) and trie.path.shape[:2] == (3, used)
     read = []

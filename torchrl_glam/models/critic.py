@@ -206,6 +206,6 @@ class _Value(nn.Module):
         embedding = embedding.to(self.mlp[0].weight.dtype)
         if mask is None:
             return self.mlp(embedding)
-        at = mask.flatten().nonzero().squeeze(-1)  # an empty slot may hold NaN
+        at = mask.flatten().nonzero().squeeze(-1)  # an empty slot may hold NaN; a GPU's host waits
         values = self.mlp(embedding.flatten(0, -2).index_select(0, at)).squeeze(-1)
         return values.new_zeros(mask.numel()).scatter(0, at, values).view(mask.shape)
