@@ -60,7 +60,7 @@ def build_trie(
     trie.
 
     Args:
-        action_tokens: integers ``[B, S, L]``, S slots of L each, padded on the right with ``pad_id``.
+        action_tokens: integers ``[B, S, L]``, S slots of L, padded on the right with ``pad_id``.
         action_mask: ``[B, S]`` bool, False at candidates to leave out. S and L may exceed A and W.
         start_id: token that starts the decoder.
         pad_id: padding token.
