@@ -23,8 +23,7 @@ class TextLayout:
     Notation: A candidate actions, H slots for goals named in hindsight.
 
     Args:
-        env: the environment, whose specs are set, with its batch size (``[]`` or ``[B]``) and
-            device.
+        env: the environment, whose specs are set, of batch size ``[]`` or ``[B]``, and device.
         max_actions: A, the most admissible actions of a state.
         max_hindsight: H, the most goals that one step reaches; 0 writes no hindsight. Default: 0.
         success: whether to write ``"success"``, for rewards that are positive on other steps too.

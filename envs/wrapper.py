@@ -48,8 +48,7 @@ class TextEnvWrapper(EnvBase):
             that step alone.
         reward: function of a step that gives its reward, for games whose rewards are not from 0
             to 1, such as ``lambda step: float(step.info["won"])``. Default: None, the game's own.
-        act: function from an action's text to what the game's ``step`` takes. Default: None, the
-            text.
+        act: function from an action's text to what the game's ``step`` takes. Default: the text.
         history: number of last actions that the observation begins with, in a line such as ``"Last
             actions: up, down"``, for games that do not show what was done. For what was seen, too,
             see ``memory`` of :class:`~torchrl_glam.text.TokenizeText`. Default: 0.

@@ -62,9 +62,10 @@ def make_states(tokenizer, masked=(), goals=GOALS, observations=OBSERVATIONS, ac
     )
 
 
-def make_nine_states(tokenizer):
-    """Every goal in every scene."""
-    return torch.cat([make_states(tokenizer, goals=[goal] * 3) for goal in GOALS])
+def make_nine_states(tokenizer, times=(1, 1, 1)):
+    """Every goal in every scene, whose text stands there so many times."""
+    scenes = [" ".join([text] * number) for text, number in zip(OBSERVATIONS, times, strict=True)]
+    return torch.cat([make_states(tokenizer, goals=[g] * 3, observations=scenes) for g in GOALS])
 
 
 def make_transitions():

@@ -61,8 +61,7 @@ def open_below(folder: str | Path, name: str | Path, mode: str = "w", **kwargs: 
 def read_text(path: str | Path, most: int = 16 * 2**20) -> str:
     """Reads a small text file in UTF-8, if it is a plain file of a reasonable size.
 
-    Raises ValueError if it is a link, pipe, device or folder, has more than ``most`` bytes, or is
-    no text.
+    Raises ValueError for a link, pipe, device or folder, more than ``most`` bytes, or no text.
     """
     path = Path(path)
     kind = kind_of(path)

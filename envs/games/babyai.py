@@ -35,8 +35,7 @@ def make_babyai(
     The goal is the level's mission. The observation lists what the agent sees of the 7 x 7 squares
     in front of it, counted from where it stands, and what it carries. ``turn left``, ``turn right``
     and ``go forward`` are always admissible; ``pick up`` and ``drop`` where they do something,
-    ``toggle`` in front of a door or a box. The reward is 1 on the step that fulfils the mission,
-    else 0.
+    ``toggle`` in front of a door or a box. The reward is 1 on the step that fulfils it, else 0.
 
     Hindsight, in the words of missions, with "a" for "the" where the level had several: "go to the
     red ball" after every step that faces one; "pick up the red ball", "pick up the ball" and "pick

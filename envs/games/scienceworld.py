@@ -40,8 +40,7 @@ def make_scienceworld(
     (default 256) some are drawn at random, and ``kinds`` keeps only some kinds of them.
 
     Hindsight: "Focus on the apple", "Move the apple to the red box", "Move the apple to the
-    inventory" and "Go to the kitchen" after steps that did so, and the task after one that
-    completes it.
+    inventory" and "Go to the kitchen" after steps that did so, and the task when it is done.
 
     Args:
         task: name of the task. Default: ``"find-non-living-thing"``, one of the shortest.
@@ -52,8 +51,7 @@ def make_scienceworld(
             ``"success"``.
         kinds: regular expressions, matched at the start of admissible actions, that select the
             candidates, such as ``["teleport to", "focus on", "move .* box$"]``. Where none matches,
-            as when the simulator asks which of two things was meant, all are kept. Default: None,
-            all are.
+            as when the simulator asks which of two things was meant, all are kept. Default: all.
         num_envs: B, games side by side in one simulator. Default: 1.
         max_steps: steps after which an episode is truncated. Default: 30.
         seed, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.

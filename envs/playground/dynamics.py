@@ -29,8 +29,7 @@ class Dynamics:
     Attributes:
         on, holding: slot that the agent is on, and holds, in each place; -1 for none; ``int64
             [P]``.
-        admissible: ``bool [P, N + 2]``, False at ``Go to`` the held object and at ``Release`` with
-            empty hands.
+        admissible: ``bool [P, N + 2]``, False at ``Go to`` what is held and ``Release`` of nothing.
         allowed: the same by cell, ``bool [P * (N + 3)]``; False for standing still.
 
     Examples:

@@ -94,8 +94,7 @@ class GoalSpace:
         kind_ids: index in ``kinds`` of every goal, ``int8 [G]``.
         kind_shares: share of every kind among the goals, or in :meth:`draw`.
         first_lacking: id from which on the scenes of goals lack something, G if there are none.
-        parts: the simple goals of every goal in order, ``int64 [G, 2]``; the second is -1 for a
-            simple goal.
+        parts: the simple goals of every goal in order, ``int64 [G, 2]``; -1 if there is no second.
         reached_by: whether a verb (index in ``VERBS``) done to an object reaches a simple goal,
             ``bool [S, 2, 96]``.
         matches: objects that reach a simple goal, or, where nothing does, that fit its words,

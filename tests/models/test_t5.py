@@ -21,10 +21,11 @@ def read(trunk, states):
     return [torch.cat([value.flatten() for value in part.values()]) for part in parts]
 
 
+@pytest.mark.parametrize("times", [(1, 1, 1), (10, 1, 18)], ids=["short", "of three lengths"])
 @pytest.mark.parametrize("family", ["t5", "flan-t5"])
-def test_in_bfloat16_it_rounds_as_the_model_does(family, tokenizer, monkeypatch):
+def test_in_bfloat16_it_rounds_as_the_model_does(family, times, tokenizer, monkeypatch):
     """Over four models, as what rounding does to one differs from processor to processor."""
-    states, errors = make_nine_states(tokenizer), []
+    states, errors = make_nine_states(tokenizer, times), []
     for seed in range(4):
         model = make_model(family, tokenizer, seed=seed)
         exact = read(make_trunk(model, tokenizer), states)

@@ -69,12 +69,10 @@ def load_language_model(
             False.
 
     Returns:
-        The model (wrapped by ``peft`` if ``lora`` or a folder of adapters is given) and its
-        tokenizer.
+        The model (wrapped by ``peft`` if it has adapters) and its tokenizer.
 
     Raises:
-        FileNotFoundError: if ``name`` is neither embedded, nor a model folder, nor to be had from
-            the hub.
+        FileNotFoundError: if ``name`` is neither embedded, nor a model folder, nor on the hub.
         ValueError: if the model generates no text, lacks tensors, has damaged ones, brings code or
             leads out of its folder; if adapters are another model's or ``lora`` is given as well;
             if ``lora`` matches nothing or has no effect; if 4-bit weights or gradient checkpointing
@@ -159,8 +157,7 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
     Raises:
         FileNotFoundError: as :func:`load_language_model` raises it.
-        ValueError: if there is neither a padding nor an end-of-sequence token, or no word that it
-            knows.
+        ValueError: if there is neither a padding nor an end-of-sequence token, or no known word.
 
     Examples:
         >>> load_tokenizer("tiny").tokenize(" Go to red lion")

@@ -43,8 +43,7 @@ def write_model_card(
     Raises:
         FileExistsError: if there is a ``README.md``, unless ``overwrite``.
         FileNotFoundError: if the folder holds no agent with a card (``agent.json``).
-        ValueError: if that card is damaged, ``README.md`` is a link, or the folder is the embedded
-            agent's name.
+        ValueError: if that card is damaged, ``README.md`` is a link, or the agent is embedded.
 
     Examples:
         >>> import tempfile

@@ -25,8 +25,7 @@ class GatheringOptimizer(ABC):
     Args:
         optimizers: one for each group of parameters, by name; kept as ``self.optimizers``, for
             learning-rate schedulers.
-        max_grad_norm: Euclidean norm to which each group's gradient is clipped. Default: ``inf``,
-            no clipping.
+        max_grad_norm: Euclidean norm to which each group's gradient is clipped. Default: ``inf``.
         group: processes that train together, each on its own rows: gradients are summed over them
             before they are clipped. Default: None, this one alone.
 

@@ -29,8 +29,7 @@ def imitate(
         trunk: is trained in place: hand it a copy of the model.
         env: writes what trunk and oracle read, ``[B]``.
         oracle: writes the action to choose.
-        num_steps: steps to imitate, rounded down to whole batches; less than one batch raises
-            ValueError.
+        num_steps: steps to imitate, rounded down to whole batches; ValueError for less than one.
         batch_size: steps in a batch. Default: 128.
         lr: peak learning rate. Default: 1e-3.
 

@@ -73,8 +73,7 @@ class GoalKindSampler(GroupSampler):
 
     Args:
         prior: weight of each goal kind, K numbers of at least 0 that are not all 0.
-        ratio: share of hindsight transitions in a batch, in [0, 1]. Default: None, both are drawn
-            alike.
+        ratio: share of hindsight transitions in a batch, in [0, 1]. Default: all are drawn alike.
         hindsight_only: whether to apply the prior to hindsight transitions only, and draw original
             ones uniformly; it needs ``ratio``. Default: ``False``.
         goal_kind_key: entry with the kind of a row's goal, integers [M] from 0 to K - 1. Default:

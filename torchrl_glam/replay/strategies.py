@@ -75,8 +75,7 @@ Strategy = Callable[[NamedGoals, Spans], Copies]
 def future(named: NamedGoals, episodes: Spans) -> Copies:
     """Every step with the goals named after it or after a later one (the paper's choice).
 
-    If step s reached the same goal before, the copy begins at s + 1: a reward of 0 would be false
-    at s.
+    If step s reached the same goal before, the copy begins at s + 1: at s, a reward of 0 is false.
 
     Args:
         named: goals reached, S of them.

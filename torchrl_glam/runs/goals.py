@@ -55,8 +55,7 @@ class PursuedGoals:
     the documentation says what the other values do, and ``hindsight_by`` and ``imagined``.
 
     Args:
-        config, tokenizer, trunk: of the run; ``learned_progress`` predicts from the trunk's
-            embeddings.
+        config, tokenizer, trunk: of the run; ``learned_progress`` reads the trunk's embeddings.
 
     Attributes:
         sampler: draws the goals, for the argument ``goal_sampler`` of the environment; or None.

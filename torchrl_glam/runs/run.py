@@ -207,8 +207,7 @@ class Run(Setting):
     ) -> Iterator[TensorDictBase]:
         """Yields what is collected, once a round, until the run's last step or a signal.
 
-        Between two rounds metrics are written, and evaluations made and checkpoints saved where
-        they are due.
+        Between two rounds metrics are written; evaluations and checkpoints are made where due.
 
         Args:
             collector: gives ``update_every`` steps a round, ``[num_envs, T]``.

@@ -67,8 +67,7 @@ class EnvDescription:
     Attributes:
         num_actions: candidate actions of a state, admissible or not (A), from its specs.
         entries: keys of what it writes, nested ones as tuples, from its specs.
-        goal_kinds: names of the goal kinds, which ``"goal_kind"`` indexes. Default: one kind,
-            ``"goal"``.
+        goal_kinds: names of the goal kinds, which ``"goal_kind"`` indexes. Default: ``("goal",)``.
         goal_kind_prior: how often new episodes pursue each kind, as weights of at least 0 that
             need not sum to 1. Default: None, unknown.
         success_key: entry of a step that is positive, or True, on the step that reaches the goal,

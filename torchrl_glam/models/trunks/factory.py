@@ -24,8 +24,7 @@ def make_trunk(
     """Makes the trunk that reads a language model; ``likelihood.py`` here has its equation 1.
 
     Args:
-        model: a ``transformers`` model with a language-model head, or the same wrapped by
-            ``peft``.
+        model: a ``transformers`` model with a language-model head, maybe wrapped by ``peft``.
         tokenizer: its tokenizer.
         template: the prompt. Default: :class:`~torchrl_glam.text.PromptTemplate`.
         **options: those of :class:`~torchrl_glam.models.CandidateTrunk`.

@@ -21,8 +21,7 @@ def check_gradients(trunk: CandidateTrunk | EncodedActionsTrunk) -> None:
     """Back-propagates through a small pass and checks that each trainable weight gets a gradient.
 
     The gradient through each shape of 4-bit weights is compared with the one through the full
-    weight, since their kernels depend on the machine. Gradients and generators are left as they
-    are.
+    weight, since their kernels depend on the machine. Gradients and generators are kept.
 
     Args:
         trunk: a trunk, as it will be trained.

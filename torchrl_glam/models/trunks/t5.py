@@ -5,8 +5,8 @@ The same function of the same weights, for two cases in which products are not w
 - In bfloat16 on a CPU it is moving numbers. Queries, keys and values come from one product, those
   of all cross-attentions from another; the scale of a norm is a factor of the weights after it;
   nothing is cast twice, and the weights of attention not at all: the product that makes them adds
-  the biases, in rows as wide as a softmax of bfloat16 wants them. It rounds where autocast does,
-  but for these weights and the scale of a norm.
+  the biases, in rows as wide as a softmax of bfloat16 wants them. Prompts of like length are read
+  together. It rounds where autocast does, but for these weights and the scale of a norm.
 - On a GPU it is starting kernels. A norm is one kernel, and so is an activation; biases and masks
   are added once and not in each layer; what several projections read is cast once. Projections are
   called as modules, so they may have adapters or 4-bit weights.
@@ -96,11 +96,7 @@ def read_t5(
         bias = own.compute_bias(prompt.shape[-1], seen.shape[-1])
         # In the order of dimensions without which attention on a GPU falls back to many kernels.
         bias, seen, node_bias = (x.to(dtype).contiguous() for x in (bias, seen, node_bias))
-        bias = bias + seen
-        hidden = encoder.embed_tokens(prompt)
-        for block in encoder.block:
-            hidden = _attend(block.layer[0], hidden, bias, dtype)
-            hidden = _feed_forward(block.layer[1], hidden, dtype)
+        hidden = _read_prompts(encoder, prompt, prompt_mask, bias, seen, dtype)
 
         crosses = [block.layer[1].EncDecAttention for block in decoder.block]
         modules = [projection for cross in crosses for projection in (cross.k, cross.v)]
@@ -115,6 +111,38 @@ def read_t5(
         if hidden.is_cuda:
             return norm(hidden)
         return _Normalised.apply(hidden, norm.variance_epsilon, torch.float32) * norm.weight
+
+
+def _read_prompts(
+    encoder: nn.Module, prompt: Tensor, mask: Tensor, bias: Tensor, seen: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """The encoder's hidden states ``[B, T, D]``.
+
+    On a CPU prompts are read in groups that take as many :data:`ROW`, each as long as its longest:
+    ``mask`` begins with the tokens of the prompt.
+    """
+    width = prompt.shape[1]
+    if prompt.is_cuda or width <= ROW:
+        return _encode(encoder, encoder.embed_tokens(prompt), bias + seen, dtype)
+    lengths, order = mask.sum(-1).clamp(min=1).sort()
+    ends = (lengths.sub(1) // ROW).diff().nonzero().flatten() + 1
+    in_order = (encoder.embed_tokens(prompt[order]), seen[order], lengths)
+    groups = zip(*(x.tensor_split(ends) for x in in_order), strict=True)
+    parts = []
+    for hidden, hides, tokens in groups:
+        length = int(tokens[-1])
+        room = length + -length % ROW
+        part = bias[..., :length, :room] + hides[..., :room]
+        hidden = _encode(encoder, hidden[:, :length], part, dtype)
+        parts.append(pad(hidden, (0, 0, 0, width - length)))
+    return torch.cat(parts)[order.argsort()]
+
+
+def _encode(encoder: nn.Module, hidden: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+    for block in encoder.block:
+        hidden = _attend(block.layer[0], hidden, bias, dtype)
+        hidden = _feed_forward(block.layer[1], hidden, dtype)
+    return hidden
 
 
 class _Normalised(torch.autograd.Function):

@@ -56,8 +56,7 @@ def build_trie(
 ) -> CandidateTrie:
     """Merges the candidates of each state by token prefix, without a loop over states.
 
-    On a GPU, the host waits for the device twice: for the longest candidate and for the largest
-    trie.
+    On a GPU, the host waits twice: for the longest candidate and for the largest trie.
 
     Args:
         action_tokens: integers ``[B, S, L]``, S slots of L, padded on the right with ``pad_id``.

@@ -245,8 +245,7 @@ def policy_lag(recorded_at: torch.Tensor, updates: int, of: str) -> dict[str, fl
     """How far behind the policy that made some transitions is (SAC-GLAM, section 2.2).
 
     Args:
-        recorded_at: updates that the policy had had when each transition was recorded, integers of
-            any shape.
+        recorded_at: updates before each transition was recorded, integers of any shape.
         updates: that it has had by now.
         of: what the transitions are, to name the metrics.
 
