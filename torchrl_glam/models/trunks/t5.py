@@ -116,10 +116,9 @@ def read_t5(
 def _read_prompts(
     encoder: nn.Module, prompt: Tensor, mask: Tensor, bias: Tensor, seen: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """The encoder's hidden states ``[B, T, D]``.
+    """The encoder's hidden states ``[B, T, D]`` of prompts that are padded on the right.
 
-    On a CPU prompts are read in groups that take as many :data:`ROW`, each as long as its longest:
-    ``mask`` begins with the tokens of the prompt.
+    On a CPU those that fill the same number of :data:`ROW` are a group, read up to its longest.
     """
     width = prompt.shape[1]
     if prompt.is_cuda or width <= ROW:
