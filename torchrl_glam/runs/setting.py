@@ -30,7 +30,8 @@ class Setting:
     Attributes:
         config: the configuration.
         mine: the same for this process: its share of environments, batch and replay buffer.
-        device: of the language model, after :meth:`settle`. The rest is in main memory.
+        device: of the language model, after :meth:`settle`. Environments and replay buffer are in
+            main memory.
         game: what the environment says of itself, after :meth:`make_envs`.
     """
 

@@ -59,7 +59,8 @@ def choose_game(config: ViewConfig, card: AgentCard | None) -> dict[str, Any]:
         card: the agent card. None, or a card without an environment: Playground-Text.
 
     Returns:
-        ``env_class``, ``env``, ``eval_splits``, lengths, ``memory``, ``long_texts``: as in recipes.
+        ``env_class``, ``env``, ``eval_splits``, token lengths, ``memory`` and ``long_texts``, as in
+        recipes.
 
     Raises:
         ValueError: if the agent card names an environment of another package and the configuration

@@ -21,7 +21,7 @@ def check_gradients(trunk: CandidateTrunk | EncodedActionsTrunk) -> None:
     """Back-propagates through a small pass and checks that each trainable weight gets a gradient.
 
     The gradient through each shape of 4-bit weights is compared with the one through the full
-    weight, since their kernels depend on the machine. Gradients and generators are kept.
+    weight, since their kernels depend on the machine. Gradients and generators are left alone.
 
     Args:
         trunk: a trunk, as it will be trained.

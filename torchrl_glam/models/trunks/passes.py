@@ -65,7 +65,7 @@ def split_by_tokens(
 def token_passes(prompts: Tensor, nodes: Tensor, most: int) -> list[Tensor]:
     """Rows of each pass, sorted by length, so that a pass has at most ``most`` padded tokens.
 
-    A pass of R rows has R times its longest prompt plus its most nodes; one row may have more.
+    A pass of R rows has R times (its longest prompt plus its most nodes); one row may have more.
     """
     order = torch.argsort(prompts, stable=True)
     sizes, first, widest = torch.stack([prompts, nodes])[:, order].T.tolist(), 0, 0
@@ -118,7 +118,7 @@ def _weights(number: int, device: torch.device) -> Tensor:
 def distinct_rows(*parts: Tensor) -> tuple[Tensor, Tensor] | None:
     """``rows`` ``[U]``, which differ in some of the parts ``[B, ...]``, and ``back`` ``[B]``.
 
-    ``part[rows][back]`` equals ``part``. None if all rows differ. On a GPU, the host waits.
+    ``part[rows][back]`` equals ``part``. None if all rows differ. A GPU's host waits once or twice.
     """
     whole = torch.cat([part.flatten(1).long() for part in parts], 1)
     codes, back = fingerprint(whole).unique(return_inverse=True)
