@@ -27,6 +27,7 @@ READINGS = [
             ],
         ],
     ),
+    Reading("Goal: Grasp red cow\nAction:", [[(" Grasp red cow", True)]]),
 ]
 
 
@@ -34,10 +35,9 @@ def test_only_answers_are_labels_and_each_is_predicted_from_what_stands_before(t
     batch = encode_readings(tokenizer, READINGS)
     labels = [tokenizer.convert_ids_to_tokens(row[row >= 0].tolist()) for row in batch.labels]
     assert labels == [
-        [" here", " red cow"],
+        [" here", " red cow", " Grasp", " red cow"],
+        [" Grasp", " nothing", " nothing", " grown", " grown", " nothing"],
         [" Grasp", " red cow"],
-        [" Grasp", " nothing"],
-        [" nothing", " grown", " grown", " nothing"],
     ]
     before = tokenizer.convert_ids_to_tokens(batch.decoder_input[0].tolist())
     assert before[:5] == ["<pad>", " Go to", " red cow", " here", "<pad>"]
@@ -45,7 +45,7 @@ def test_only_answers_are_labels_and_each_is_predicted_from_what_stands_before(t
 
 
 def test_loss_is_that_of_each_question_read_alone(tokenizer):
-    model, total, count = make_architecture("t5", tokenizer), 0.0, 0
+    model, total, count = make_architecture("t5", tokenizer).double(), 0.0, 0
     for prompt, answers in READINGS:
         source = tokenizer(prompt, return_tensors="pt")
         for pieces in answers:
@@ -59,13 +59,13 @@ def test_loss_is_that_of_each_question_read_alone(tokenizer):
             total -= chosen[torch.tensor(kept)].sum().item()
             count += sum(kept)
     loss = reading_loss(model, encode_readings(tokenizer, READINGS))
-    assert loss.item() == pytest.approx(total / count, rel=1e-4)
+    assert loss.item() == pytest.approx(total / count, rel=1e-6)
 
 
 def test_what_cannot_be_read_is_refused(tokenizer):
     model, prompt = make_architecture("t5", tokenizer), "Goal: Grasp red cow"
-    for readings in ([], [Reading(prompt, [])], [*READINGS, Reading(prompt, [])]):
-        with pytest.raises(ValueError, match="answers: all must have the same number, and text"):
+    for readings in ([], [Reading(prompt, [])]):
+        with pytest.raises(ValueError, match="readings have no text"):
             encode_readings(tokenizer, readings)
     nothing = encode_readings(tokenizer, [Reading(prompt, [[("", True)], [(" Grasp", False)]])])
     with pytest.raises(ValueError, match="batch has no token to predict"):

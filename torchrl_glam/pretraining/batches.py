@@ -25,13 +25,13 @@ class Reading(NamedTuple):
 
 
 class ReadingBatch(NamedTuple):
-    """B prompts with Q questions each.
+    """B prompts, each with its questions one after another in a row of L tokens.
 
     Attributes:
         prompt: ``[B, T]`` int64 tokens.
         prompt_mask: ``[B, T]`` int64, 1 at tokens.
-        decoder_input: ``[B * Q, L]`` int64: the start token, then all but the last token.
-        labels: ``[B * Q, L]`` int64: the tokens to predict, -100 elsewhere.
+        decoder_input: ``[B, L]`` int64: of each question the start token, then all but the last.
+        labels: ``[B, L]`` int64: the tokens to predict, -100 elsewhere.
     """
 
     prompt: Tensor
@@ -60,8 +60,7 @@ def encode_readings(
     Args:
         tokenizer: one whose tokens begin at white space, so that pieces of text can be tokenised
             apart; its padding token starts the decoder.
-        readings: B prompts with the same number of questions; ValueError if they have no text or
-            another number.
+        readings: B prompts with questions; ValueError if there are none, or they have no text.
 
     Examples:
         >>> from torchrl_glam.models import load_tokenizer
@@ -71,12 +70,9 @@ def encode_readings(
         >>> batch.labels.ne(IGNORED).sum(1).tolist()
         [1]
     """
-    answers = [pieces for reading in readings for pieces in reading.answers]
-    texts = [text for pieces in answers for text, _ in pieces]
-    if len(numbers := {len(reading.answers) for reading in readings}) != 1 or not texts:
-        raise ValueError(
-            f"readings have {sorted(numbers)} answers: all must have the same number, and text"
-        )
+    texts = [text for reading in readings for pieces in reading.answers for text, _ in pieces]
+    if not texts:
+        raise ValueError("readings have no text: give one question with an answer or more")
     prompts = tokenizer(
         [reading.prompt for reading in readings],
         padding=True,
@@ -85,38 +81,42 @@ def encode_readings(
     )
     encoded = iter(tokenizer(texts, add_special_tokens=False).input_ids)
     rows = []
-    for pieces in answers:
-        ids, targets = [tokenizer.pad_token_id], []
-        for _, counted in pieces:
-            piece = next(encoded)
-            ids += piece
-            targets += piece if counted else [IGNORED] * len(piece)
-        rows.append({"input_ids": ids[:-1], "labels": targets})
+    for reading in readings:
+        ids, labels = [], []
+        for pieces in reading.answers:
+            ids.append(tokenizer.pad_token_id)
+            for _, counted in pieces:
+                piece = next(encoded)
+                ids += piece
+                labels += piece if counted else [IGNORED] * len(piece)
+            ids.pop()
+        rows.append({"input_ids": ids, "labels": labels})
     asked = DataCollatorForSeq2Seq(tokenizer, pad_to_multiple_of=_MULTIPLE)(rows)
     return ReadingBatch(prompts.input_ids, prompts.attention_mask, asked.input_ids, asked.labels)
 
 
 def reading_loss(model: PreTrainedModel, batch: ReadingBatch) -> Tensor:
-    """Cross-entropy of the answers in nats a token; each prompt is encoded once.
+    """Cross-entropy of the answers in nats a token; each prompt is read once.
 
     Args:
         model: an encoder-decoder of T5's kind with tied embeddings.
         batch: what it reads; ValueError if it has no token to predict.
     """
-    questions = len(batch.labels) // len(batch.prompt)
-    encoded = model.get_encoder()(
-        input_ids=batch.prompt, attention_mask=batch.prompt_mask
-    ).last_hidden_state
-    hidden = model.get_decoder()(
-        input_ids=batch.decoder_input,
-        encoder_hidden_states=encoded.repeat_interleave(questions, 0),
-        encoder_attention_mask=batch.prompt_mask.repeat_interleave(questions, 0),
-        use_cache=False,
-    ).last_hidden_state
     labels = batch.labels.flatten()
     asked = (labels != IGNORED).nonzero().squeeze(1)
     if not len(asked):
         raise ValueError("batch has no token to predict: a mean over none is undefined")
+    encoded = model.get_encoder()(input_ids=batch.prompt, attention_mask=batch.prompt_mask)[0]
+    # A question sees itself alone, and T5 distances alone: it is read as in a row of its own.
+    question = (batch.decoder_input == model.config.decoder_start_token_id).cumsum(1)
+    same = (question.unsqueeze(1) == question.unsqueeze(2)).tril().unsqueeze(1)
+    hidden = model.get_decoder()(
+        input_ids=batch.decoder_input,
+        attention_mask=torch.finfo(encoded.dtype).min * (~same).to(encoded.dtype),
+        encoder_hidden_states=encoded,
+        encoder_attention_mask=batch.prompt_mask,
+        use_cache=False,
+    )[0]
     rows = torch.nn.functional.pad(asked, (0, -len(asked) % 128))  # again few shapes
     logits = model.lm_head(hidden.flatten(0, 1)[rows] * model.config.d_model**-0.5)
     return torch.nn.functional.cross_entropy(logits[: len(asked)].float(), labels[asked])
