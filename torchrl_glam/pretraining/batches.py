@@ -30,7 +30,7 @@ class ReadingBatch(NamedTuple):
     Attributes:
         prompt: ``[B, T]`` int64 tokens.
         prompt_mask: ``[B, T]`` int64, 1 at tokens.
-        decoder_input: ``[B, L]`` int64: of each question the start token, then all but the last.
+        decoder_input: ``[B, L]`` int64: of each question the start token, then all but its last.
         labels: ``[B, L]`` int64: the tokens to predict, -100 elsewhere.
     """
 
