@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from tqdm import tqdm
+
 from torchrl_glam._extras import needs
 from torchrl_glam.envs.games.common import ROOMS, check_known, tidy
 from torchrl_glam.envs.wrapper import TextEnvWrapper
@@ -45,10 +47,9 @@ def make_textworld(
 
     Every episode plays one of ``num_games`` games, which are made and compiled first (about a
     second each, once: they stay in ``$XDG_CACHE_HOME`` or ``~/.cache``). The goal is "Take the
-    coin", or the meal that the recipe asks for. The observation is the room's description, what is
-    carried, and what the last action gave. Candidates are TextWorld's admissible commands, without
-    those that only look: every observation shows what they would tell. The reward is 1 on the step
-    that wins the game, else 0.
+    coin", or the recipe's meal. The observation is the room's description, what is carried, and
+    what the last action gave. Candidates are TextWorld's admissible commands, without those that
+    only look: observations show what they tell. The reward is 1 on the step that wins, else 0.
 
     Hindsight: "Find the kitchen" after a step into it, "Take the coin" after one that takes it, and
     "Prepare a meal of" the recipe's parts once it is ready to be eaten.
@@ -57,13 +58,11 @@ def make_textworld(
         challenge: ``"coin_collector"`` or ``"cooking"``. Default: ``"coin_collector"``.
         num_envs: B, games side by side. Default: 1.
         num_games: different games. Default: 20.
-        first_game: seed of the first of them, the others follow; games of other seeds are held out.
-            Default: 0.
+        first_game: seed of the first; those of other seeds are held out. Default: 0.
         settings: of the challenge, added to ``{"level": 5}`` for coins, five rooms in a row, or
             ``{"recipe": 1, "take": 1, "go": 1, "split": "train"}`` for meals. Default: none.
-        player: ``"textworld"``, or ``"jericho"``: the files are played by
-            :func:`~torchrl_glam.envs.games.jericho.make_jericho`, which finds the admissible
-            commands itself. Default: ``"textworld"``.
+        player: ``"textworld"``, or ``"jericho"``, whose commands
+            :func:`~torchrl_glam.envs.games.jericho.make_jericho` finds. Default: ``"textworld"``.
         max_steps: steps after which an episode is truncated. Default: 30.
         seed, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
             ``max_actions`` (default 64) candidates some are drawn at random.
@@ -81,7 +80,8 @@ def make_textworld(
         check_known("settings", name, _KEYS[challenge])
     check_known("settings['split']", chosen.get("split", "train"), ("train", "valid", "test"))
     try:
-        files = [_make_game(challenge, chosen, first_game + number) for number in range(num_games)]
+        numbers = tqdm(range(num_games), desc="make games", delay=5)  # no bar for those made before
+        files = [_make_game(challenge, chosen, first_game + number) for number in numbers]
     except (AssertionError, TypeError, ValueError) as error:
         raise ValueError(f"settings ({chosen}): TextWorld makes no game: {error}") from error
     if player == "jericho":
