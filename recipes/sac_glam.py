@@ -108,7 +108,7 @@ def make_sampler(config: SACGLAMConfig, game: EnvDescription) -> Sampler:
         return HindsightRatioSampler(config.hindsight_ratio)
     ratio = config.hindsight_ratio if "ratio" in config.sampling else None
     alike = "kinds" in config.sampling  # in hindsight; what was pursued, as it was
-    prior = [1.0] * len(game.goal_kinds) if alike else game.goal_kind_prior
+    prior = [1.0] * len(game.goal_kinds) if alike else game.goal_kind_prior or len(game.goal_kinds)
     kind = GoalBalancedSampler if "goals" in config.sampling else GoalKindSampler
     return kind(prior, ratio, hindsight_only=alike)
 

@@ -252,7 +252,19 @@ def test_a_kind_without_rows_is_shared_among_the_others_with_one_warning(recwarn
     assert kinds_of(buffer.sample()) == [2, 6, 2, 0]
 
 
-@pytest.mark.parametrize("prior", [[], [0, 0], [1, -1], [1, float("nan")], [1, float("inf")]])
+def test_a_prior_that_is_not_known_is_what_was_pursued():
+    """Of 60 original rows of kind 0 and 20 of kind 1; at first hindsight has kind 2 alone."""
+    buffer = make_buffer(GoalKindSampler(4, ratio=0.25), capacity=200, batch_size=32)
+    buffer.extend(rows([0] * 80 + [1] * 40, [0] * 60 + [1] * 20 + [2] * 40))
+    with pytest.warns(UserWarning, match=r"no hindsight transitions.*prior=4, ratio=0.25\)"):
+        assert kinds_of(buffer.sample()) == [24, 8, 0, 0]
+    buffer.extend(rows([1] * 30, [0] * 5 + [1] * 25))
+    batch = buffer.sample()
+    for side, expected in ((False, [18, 6, 0, 0]), (True, [6, 2, 0, 0])):
+        assert kinds_of(batch[batch["is_hindsight"].squeeze(-1) == side]) == expected
+
+
+@pytest.mark.parametrize("prior", [[], 0, [0, 0], [1, -1], [1, float("nan")], [1, float("inf")]])
 def test_prior_out_of_range(prior):
     with pytest.raises(ValueError, match="must be weights of at least 0"):
         GoalKindSampler(prior)

@@ -156,14 +156,13 @@ def test_hindsight_needs_goals_that_are_named_and_aligned_goals_to_know_which_ar
     [
         ({"target_entropy": 1.7}, r"target_entropy \(1.7\) must be in \[0, 1.60944\]"),
         ({"capacity": 639}, r"capacity \(639\) must be at least 640: 32 instances"),
-        ({"sampling": "prior"}, r"sampling \(prior\) must be uniform, ratio or .*goal_kind_prior"),
     ],
 )
 def test_what_does_not_fit_the_environment_is_named(settings, message):
     """Three objects, so five actions; ten steps of 32 instances, and as much hindsight."""
     config = SACGLAMConfig(**settings)
     config.check()
-    game = replace(describe(SACGLAMConfig(num_envs=1)), goal_kind_prior=None)
+    game = describe(SACGLAMConfig(num_envs=1))
     with pytest.raises(ValueError, match=message):
         config.check_game(game)
     config = SACGLAMConfig(capacity=640)
@@ -279,6 +278,7 @@ def test_settings_that_do_not_fit_together_or_with_torchrun_are_named(monkeypatc
         ({"sampling": "uniform"}, RandomSampler, {}),
         ({"hindsight": False}, RandomSampler, {}),
         ({"sampling": "prior"}, GoalKindSampler, {"ratio": None, "prior": [0.75, 0.25]}),
+        ({"sampling": "prior"}, GoalKindSampler, {"prior": None, "num_kinds": 2}),
         ({"sampling": "ratio+prior", "hindsight_ratio": 0.2}, GoalKindSampler, {"ratio": 0.2}),
         ({"sampling": "prior+goals"}, GoalBalancedSampler, {"ratio": None}),
         ({"sampling": "ratio+prior+goals"}, GoalBalancedSampler, {"ratio": 0.5}),
@@ -286,7 +286,8 @@ def test_settings_that_do_not_fit_together_or_with_torchrun_are_named(monkeypatc
     ],
 )
 def test_sampler_is_the_one_asked_for(overrides, kind, settings):
-    game = SimpleNamespace(goal_kinds=("a", "b"), goal_kind_prior=(3, 1))
+    prior = None if "num_kinds" in settings else (3, 1)
+    game = SimpleNamespace(goal_kinds=("a", "b"), goal_kind_prior=prior)
     sampler = make_sampler(SACGLAMConfig(**overrides), game)
     assert type(sampler) is kind
     assert {name: getattr(sampler, name) for name in settings} == settings

@@ -69,10 +69,11 @@ class GoalKindSampler(GroupSampler):
 
     Rows are drawn uniformly and with replacement within a kind. What has no rows is replaced, and a
     warning says so once: a kind by the others, in proportion to their prior; hindsight transitions
-    by original ones, and the other way round.
+    of kinds with a prior by original ones, and the other way round.
 
     Args:
-        prior: weight of each goal kind, K numbers of at least 0 that are not all 0.
+        prior: weight of each goal kind, K numbers of at least 0 that are not all 0; or K, and each
+            weighs as much as it has original transitions, which were to reach what was pursued.
         ratio: share of hindsight transitions in a batch, in [0, 1]. Default: all are drawn alike.
         hindsight_only: whether to apply the prior to hindsight transitions only, and draw original
             ones uniformly; it needs ``ratio``. Default: ``False``.
@@ -100,24 +101,25 @@ class GoalKindSampler(GroupSampler):
 
     def __init__(
         self,
-        prior: Sequence[float],
+        prior: Sequence[float] | int,
         ratio: float | None = None,
         *,
         hindsight_only: bool = False,
         goal_kind_key: NestedKey = "goal_kind",
         is_hindsight_key: NestedKey = "is_hindsight",
     ) -> None:
-        prior = [float(weight) for weight in prior]
-        if not all(0 <= weight < math.inf for weight in prior) or sum(prior) <= 0:
+        known = [1.0] * prior if isinstance(prior, int) else [float(weight) for weight in prior]
+        if not all(0 <= weight < math.inf for weight in known) or sum(known) <= 0:
             raise ValueError(
-                f"prior ({prior}) must be weights of at least 0, one a goal kind, not all 0."
+                f"prior ({prior}) must be weights of at least 0, one a kind, not all 0; or K >= 1"
             )
         if ratio is not None:
             _check_ratio(ratio)
         elif hindsight_only:
             raise ValueError("hindsight_only (True) needs a ratio: else both are drawn alike.")
-        super().__init__(num_groups=2 * len(prior))  # original, then hindsight, of every kind
-        self.prior = [weight / sum(prior) for weight in prior]
+        super().__init__(num_groups=2 * len(known))  # original, then hindsight, of every kind
+        self.num_kinds = len(known)
+        self.prior = None if isinstance(prior, int) else [w / sum(known) for w in known]
         self.ratio = ratio
         self.hindsight_only = hindsight_only
         self.goal_kind_key = goal_kind_key
@@ -125,32 +127,34 @@ class GoalKindSampler(GroupSampler):
 
     def _groups_of(self, storage: Storage, rows: torch.Tensor) -> torch.Tensor:
         kind = self._stored(storage, rows, self.goal_kind_key, "the environment").reshape(-1).long()
-        if kind.numel() and not 0 <= int(kind.min()) <= int(kind.max()) < len(self.prior):
+        if kind.numel() and not 0 <= int(kind.min()) <= int(kind.max()) < self.num_kinds:
             raise ValueError(
                 f"{self.goal_kind_key!r} of the rows stored is from {int(kind.min())} to "
-                f"{int(kind.max())}, and must be from 0 to {len(self.prior) - 1}: prior gives one "
-                "weight for each kind."
+                f"{int(kind.max())}, and must be from 0 to {self.num_kinds - 1}: prior says how "
+                "many kinds there are."
             )
         is_hindsight = self._stored(storage, rows, self.is_hindsight_key, _WRITER)
-        return kind + len(self.prior) * is_hindsight.reshape(-1).long()
+        return kind + self.num_kinds * is_hindsight.reshape(-1).long()
 
     def _counts(self, batch_size: int, sizes: list[int]) -> list[int]:
-        kinds = len(self.prior)
-        sides = (sizes[:kinds], sizes[kinds:])
+        original, hindsight = sizes[: self.num_kinds], sizes[self.num_kinds :]
+        prior = self.prior or original
         if self.ratio is None:
-            stored = list(zip(*sides, strict=True))
-            totals = self._split(batch_size, list(map(sum, stored)))
+            stored = list(zip(original, hindsight, strict=True))
+            totals = self._split(batch_size, list(map(sum, stored)), prior)
             # a kind's rows are drawn alike: its share of hindsight is that of the buffer
             parts = map(self._round, totals, stored)
             return [*chain(*zip(*parts, strict=True))]
-        original, hindsight = self._sides(batch_size, self.ratio, [sum(side) for side in sides])
-        split = self._round if self.hindsight_only else self._split
-        return [*split(original, sides[0]), *self._split(hindsight, sides[1])]
+        if any(original):  # then what is never pursued is not wanted in hindsight either
+            hindsight = [n if p else 0 for p, n in zip(prior, hindsight, strict=True)]
+        counts = self._sides(batch_size, self.ratio, [sum(original), sum(hindsight)])
+        alike = original if self.hindsight_only else prior
+        return [*self._split(counts[0], original, alike), *self._split(counts[1], hindsight, prior)]
 
-    def _split(self, count: int, stored: list[int]) -> list[int]:
+    def _split(self, count: int, stored: list[int], prior: Sequence[float]) -> list[int]:
         """Divides ``count`` rows among kinds by the prior, none to a kind without rows."""
-        weights = [p if n else 0.0 for p, n in zip(self.prior, stored, strict=True)]
-        missing = [k for k, p in enumerate(self.prior) if p and not stored[k]]
+        weights = [p if n else 0.0 for p, n in zip(prior, stored, strict=True)]
+        missing = [k for k, p in enumerate(prior) if p and not stored[k]]
         if missing and count:
             self._warn(f"no transitions with goals of kind {missing}")
         return self._round(count, weights if any(weights) else stored)
@@ -173,8 +177,8 @@ class GoalKindSampler(GroupSampler):
         return [end - begin for begin, end in pairwise([0, *borders])]
 
     def __repr__(self) -> str:
-        more = ", hindsight_only=True" if self.hindsight_only else ""
-        return f"{type(self).__name__}(prior={self.prior}, ratio={self.ratio}{more})"
+        more = f"ratio={self.ratio}" + ", hindsight_only=True" * self.hindsight_only
+        return f"{type(self).__name__}(prior={self.prior or self.num_kinds}, {more})"
 
 
 class GoalBalancedSampler(GoalKindSampler):
@@ -212,7 +216,7 @@ class GoalBalancedSampler(GoalKindSampler):
 
     def __init__(
         self,
-        prior: Sequence[float],
+        prior: Sequence[float] | int,
         ratio: float | None = None,
         *,
         goal_key: NestedKey = "goal_tokens",
@@ -226,7 +230,7 @@ class GoalBalancedSampler(GoalKindSampler):
         if self._by_goal is None:
             self._by_goal = RowGroups(0, storage.max_size)
         numbers = torch.full_like(groups, -1)
-        is_hindsight = groups >= len(self.prior)
+        is_hindsight = groups >= self.num_kinds
         if is_hindsight.any():
             goals = self._stored(storage, rows[is_hindsight], self.goal_key, "TokenizeText")
             goals = goals.reshape(len(goals), -1).cpu()
@@ -234,7 +238,7 @@ class GoalBalancedSampler(GoalKindSampler):
                 goals = (goals.double() + 0.0).view(torch.int64)  # -0 becomes 0, which it equals
             goals = goals.long()
             # the kind stands before the goal: what tells kinds apart need not be in the tokens
-            named = torch.cat([groups[is_hindsight].unsqueeze(-1) - len(self.prior), goals], 1)
+            named = torch.cat([groups[is_hindsight].unsqueeze(-1) - self.num_kinds, goals], 1)
             different, which = named.unique(dim=0, return_inverse=True)
             numbers[is_hindsight] = self._number(different)[which]
         self._by_goal.assign(rows, numbers)
@@ -248,11 +252,10 @@ class GoalBalancedSampler(GoalKindSampler):
         return numbers
 
     def _draw(self, counts: list[int]) -> torch.Tensor:
-        kinds = len(self.prior)
-        rows = [super()._draw(counts[:kinds])]
+        rows = [super()._draw(counts[: self.num_kinds])]
         device = None if self._rng is None else self._rng.device
         stored = self._by_goal.counts > 0
-        for kind, count in enumerate(counts[kinds:]):
+        for kind, count in enumerate(counts[self.num_kinds :]):
             if count:
                 goals = (stored & (self._kinds[: len(stored)] == kind)).nonzero().squeeze(-1)
                 place = torch.randint(len(goals), (count,), generator=self._rng, device=device)

@@ -87,15 +87,8 @@ class SACGLAMConfig(RecipeConfig):
     def check_game(self, game: EnvDescription) -> None:
         """See ``RecipeConfig.check_game``."""
         self.within(0, math.log(game.num_actions), "target_entropy")
-        if self.hindsight:
-            if self.hindsight_by == "partner":
-                names_goals(game, "true")
-            by_kind = "prior" in self.sampling.split("+")
-            expected = (
-                "be uniform, ratio or ratio+kinds+goals, as the environment does not say how often "
-                "it pursues each kind of goals (goal_kind_prior)"
-            )
-            self.require("sampling", not by_kind or game.goal_kind_prior is not None, expected)
+        if self.hindsight and self.hindsight_by == "partner":
+            names_goals(game, "true")
         # All instances begin together, so the episodes that no goal ends end together too.
         rows = self.num_envs * (game.max_steps or 1) * (2 if self.hindsight else 1)
         expected = (
