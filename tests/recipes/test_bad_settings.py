@@ -42,7 +42,7 @@ OTHERS = """
 ppo_glam seed=-1
 ppo_glam goals=kind_progress env=corridor:Corridor
 sac_glam model.rank=3: model (the language model) has no key 'model.rank': it offers model=fl
-sac_glam replay=nothing: Available options in 'replay': balanced hindsight no_hindsight unif
+sac_glam replay=nothing: Available options in 'replay': balanced hindsight no_hindsight pursued unif
 sac_glam gama=0.5: there is no key 'gama'; did you mean gamma?
 sac_glam hydra.foo=1: To append to your config use +hydra.foo=1
 sac_glam figure=9: figure=9 is a sweep of many runs: write --multirun +figure=9
