@@ -58,11 +58,11 @@ def make_textworld(
         challenge: ``"coin_collector"`` or ``"cooking"``. Default: ``"coin_collector"``.
         num_envs: B, games side by side. Default: 1.
         num_games: different games. Default: 20.
-        first_game: seed of the first; those of other seeds are held out. Default: 0.
+        first_game: seed of the first, the next have the next; others are held out. Default: 0.
         settings: of the challenge, added to ``{"level": 5}`` for coins, five rooms in a row, or
             ``{"recipe": 1, "take": 1, "go": 1, "split": "train"}`` for meals. Default: none.
-        player: ``"textworld"``, or ``"jericho"``, whose commands
-            :func:`~torchrl_glam.envs.games.jericho.make_jericho` finds. Default: ``"textworld"``.
+        player: what plays the files, ``"textworld"``, or ``"jericho"`` with the candidates of
+            :func:`~torchrl_glam.envs.games.jericho.make_jericho`. Default: ``"textworld"``.
         max_steps: steps after which an episode is truncated. Default: 30.
         seed, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`. Of more than
             ``max_actions`` (default 64) candidates some are drawn at random.
