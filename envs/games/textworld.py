@@ -58,7 +58,7 @@ def make_textworld(
         challenge: ``"coin_collector"`` or ``"cooking"``. Default: ``"coin_collector"``.
         num_envs: B, games side by side. Default: 1.
         num_games: different games. Default: 20.
-        first_game: seed of the first, the next have the next; others are held out. Default: 0.
+        first_game: seed of the first; the next count up, and other seeds are held out. Default: 0.
         settings: of the challenge, added to ``{"level": 5}`` for coins, five rooms in a row, or
             ``{"recipe": 1, "take": 1, "go": 1, "split": "train"}`` for meals. Default: none.
         player: what plays the files, ``"textworld"``, or ``"jericho"`` with the candidates of
