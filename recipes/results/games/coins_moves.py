@@ -1,9 +1,9 @@
-"""What agents do in TextWorld's coins where a way leads back and another on, and how they rank the two.
+"""What agents do in TextWorld's coins where a way leads back and another on.
 
-    python recipes/results/games/coins_moves.py --out moves.csv multirun/games_small/coins/{hindsight,ppo}/*
+    python recipes/results/games/coins_moves.py --out moves.csv multirun/games_small/coins/*/*
 
-Plays the 100 training games and the 100 new ones of the evaluations, sampled. In a row of rooms the way
-back, which undoes the last move, is never right.
+Plays the 100 training games and the 100 new ones of the evaluations, sampled. In a row of rooms the
+way back, which undoes the last move, is never right.
 """
 
 import argparse
