@@ -23,6 +23,7 @@ from torchrl_glam.runs.seeds import seeded
 from torchrl_glam.text import decode_text
 from torchrl_glam.viewing import choose_game, make_game, tokenize
 
+GAMMA = 0.9  # that of games.yaml
 BACK = {"go north": "go south", "go south": "go north", "go east": "go west", "go west": "go east"}
 
 
@@ -35,11 +36,15 @@ def play(agent: Agent, env: EnvBase) -> dict[str, float]:
         number = len(state)
         running, won = torch.ones(number).bool(), torch.zeros(number).bool()
         last, coins, taken, chosen, backs, gaps = [""] * number, 0, 0, [], [], []
+        values, earned = [[] for _ in range(number)], []
         while running.any():
             read = agent.read(state)
             action = read["probability"].clamp_min(1e-9).multinomial(1).squeeze(-1)
             for i in running.nonzero().flatten().tolist():
                 ways = {text: j for j, text in enumerate(decode_text(state["actions"][i])) if text}
+                if "action_value" in read.keys():
+                    mean = read["probability"][i] @ read["action_value"][i]
+                    values[i].append(mean.item())
                 move, back = [*ways][action[i]], BACK.get(last[i])
                 if there := [way for way in ways if way.startswith("take ")]:
                     coins, taken = coins + 1, taken + (move in there)
@@ -54,7 +59,9 @@ def play(agent: Agent, env: EnvBase) -> dict[str, float]:
             won |= running & step["success"].view(-1)
             running &= ~step["done"].view(-1)
             state = step_mdp(step.new_empty(step.batch_size).set("next", step))
-    gaps = torch.tensor(gaps)
+    for row, reached in zip(values, won.tolist(), strict=True):
+        earned += [reached * GAMMA ** (len(row) - 1 - t) for t in range(len(row))]
+    gaps, value = torch.tensor(gaps), torch.tensor([value for row in values for value in row])
     row = {"success": won.float().mean().item(), "coins": coins, "taken": taken}
     row |= {"decisions": len(chosen), "back": sum(chosen) / len(chosen)}
     below = (gaps > 0).float().mean().item() if gaps.isfinite().all() else float("nan")
@@ -64,6 +71,8 @@ def play(agent: Agent, env: EnvBase) -> dict[str, float]:
         "critic": below,
         "gap": gaps.mean().item(),
         "spread": gaps.std().item(),
+        "value": value.mean().item(),
+        "earned": torch.tensor(earned).mean().item(),
     }
 
 
