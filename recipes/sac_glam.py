@@ -78,7 +78,7 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
         loss,
         separate=config.separate_optimizers,
         group=run.ranks.group,
-        **config.pick("lr_trunk", "lr_heads", "lr_alpha", "max_grad_norm"),
+        **config.pick("lr_trunk", "lr_heads", "max_grad_norm"),
     )
     kept = {"loss": loss, "optimizer": optimizer}  # by checkpoints
     parts = {"model": model, "env": env, "goals": goals, "trunk": trunk, "targets": targets}
@@ -116,8 +116,12 @@ def make_sampler(config: SACGLAMConfig, game: EnvDescription) -> Sampler:
 def learn(run: Run, agent: SimpleNamespace, buffer: TensorDictReplayBuffer, more: Callable = dict):
     """A round of updates; ``more`` gives further metrics for its row."""
     config = run.config
-    agent.loss.schedule(run.counters["steps"] / config.total_steps)
+    done = run.counters["steps"] / config.total_steps
+    agent.loss.schedule(done)
     agent.optimizer.scale_rates(run.rate)
+    first, last = run.mine.hindsight_ratio, run.mine.hindsight_ratio_end
+    if last is not None and getattr(buffer.sampler, "ratio", None) is not None:
+        buffer.sampler.ratio = first + done * (last - first)
     for _ in range(config.num_updates):
         with timeit("time/sample"):
             batch = buffer.sample().to(run.device)

@@ -71,7 +71,7 @@ TASK = "output=run env.num_objects=6 env.sequential=true env.max_steps=16 load_i
 TASK += "language_model=google/flan-t5-base gamma=0.99 lr_trunk=1e-4 lr_heads=1e-4 batch_size=256"
 PAPERS = {
     "sac_glam": "total_steps=400000 num_envs=32 critic_hidden_sizes=[1024,1024] update_every=32 "
-    "num_updates=2 n_step=3 lr_alpha=2e-3 alpha_init=0.05 target_entropy=0.01 "
+    "num_updates=2 n_step=3 alpha_init=0.05 target_entropy=0.01 "
     "hindsight_ratio=0.5 capacity=100000",
     "ppo_glam": "objective=clip update_every=2048 num_epochs=16 entropy_coeff=0.01 "
     "critic_coeff=0.5 lmbda=0.99 clip_epsilon=0.2 max_grad_norm=0.5",
@@ -178,6 +178,7 @@ REFUSED = {
         ("be in (0, 1]", {"tau": 0.0}),
         ("be in (0, 1]", {"tau": math.nan}),
         ("be in [0, 1]", {"lr_end": 2.0, "exploration": 1.1, "target_entropy_weight": -0.1}),
+        ("be in [0, 1]", {"hindsight_ratio_end": 1.5}),
         ("be in [0, 4.29497e+09]", {"seed": 2**32}),
         ("be in [0, 1e+06]", {"memory": -1}),
         ("be in [1, 1e+06]", {"eval_episodes": 0, "action_length": 0}),

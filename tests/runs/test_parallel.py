@@ -150,12 +150,14 @@ DIVIDED = ("num_envs", "batch_size", "update_every", "capacity", "total_steps")
 @pytest.mark.parametrize("size", [2, 4, 8])
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 0.5, 1.0])
 def test_shares_add_up(size, ratio):
-    config = SACGLAMConfig(hindsight_ratio=ratio, num_envs=32, batch_size=128)
+    ratios = {"hindsight_ratio": ratio, "hindsight_ratio_end": ratio}
+    config = SACGLAMConfig(**ratios, num_envs=32, batch_size=128)
     shares = [Ranks(rank, size).share(config) for rank in range(size)]
     for key in DIVIDED:
         assert {getattr(share, key) * size for share in shares} == {getattr(config, key)}
     relabelled = [round(share.hindsight_ratio * share.batch_size) for share in shares]
     assert sum(relabelled) == round(ratio * 128) and max(relabelled) - min(relabelled) <= 1
+    assert all(share.hindsight_ratio_end == share.hindsight_ratio for share in shares)
     assert all(share.total_steps % share.update_every == 0 for share in shares)
 
 

@@ -52,6 +52,7 @@ def train(
             plain = agent.optimizer.step
             agent.optimizer.step = lambda: fail(run) or plain()
         buffer = sac_glam.make_buffer(config, run.game)
+        agent.sampler = buffer.sampler
         collector = run.collect(agent.env, agent.policy)
         run.keeps(loss=agent.loss, optimizer=agent.optimizer)
         for steps in run.rounds(collector, agent.policy):
@@ -64,17 +65,18 @@ def train(
     return agent
 
 
-def test_rates_and_an_entropy_coefficient_that_is_not_learned_fall_with_environment_steps(tmp_path):
+def test_what_has_a_value_for_the_end_falls_with_environment_steps(tmp_path):
+    """Learning rates, an entropy coefficient that is not learned, and the share of hindsight."""
     seen = {}
 
     def look(run, agent):
         rates = [rate(agent, group) for group in ("trunk", "critic", "alpha")]
-        seen[run.counters["steps"]] = [agent.loss.alpha.item(), *rates]
+        seen[run.counters["steps"]] = [agent.sampler.ratio, agent.loss.alpha.item(), *rates]
 
-    rates = {"lr_trunk": 0.01, "lr_heads": 0.02, "lr_alpha": 0.04, "lr_end": 0.5}
-    train(tmp_path, look, alpha_init=0.2, alpha_end=0.1, **rates)
-    assert seen[32] == pytest.approx([0.15, 0.0075, 0.015, 0.03])
-    assert seen[64] == pytest.approx([0.1, 0.005, 0.01, 0.02])
+    ends = {"alpha_end": 0.1, "hindsight_ratio_end": 0.1, "lr_end": 0.5}
+    train(tmp_path, look, alpha_init=0.2, lr_trunk=0.01, lr_heads=0.02, **ends)
+    assert seen[32] == pytest.approx([0.3, 0.15, 0.0075, 0.015, 0.0015])
+    assert seen[64] == pytest.approx([0.1, 0.1, 0.005, 0.01, 0.001])
 
 
 def test_parts_of_a_batch_are_cut_by_all_that_the_language_model_reads(tmp_path, monkeypatch):
@@ -174,7 +176,6 @@ ARRIVALS = {
     "critic_backprop": (False, lambda a, b: a.loss.critic_backprop),
     "lr_trunk": (0.5, lambda a, b: rate(a, "trunk_actor")),
     "lr_heads": (0.25, lambda a, b: rate(a, "critic")),
-    "lr_alpha": (0.75, lambda a, b: rate(a, "alpha")),
     "max_grad_norm": (2.0, lambda a, b: a.optimizer.max_grad_norm),
     "separate_optimizers": (True, lambda a, b: a.optimizer.separate),
     "hindsight_ratio": (0.25, lambda a, b: b.sampler.ratio),

@@ -52,12 +52,12 @@ class SACGLAMConfig(RecipeConfig):
     exploration: float = 0.0
     num_updates: int = 8
     warmup_updates: int = 50
-    lr_alpha: float = 2e-3
     separate_optimizers: Switch = False
 
     hindsight: Switch = True
     sampling: str = "ratio"
     hindsight_ratio: float = 0.5
+    hindsight_ratio_end: float | None = None
     capacity: int = 100_000
 
     def check(self) -> None:
@@ -69,8 +69,9 @@ class SACGLAMConfig(RecipeConfig):
             self.target_entropy = 0.01 if self.hindsight else 0.0
         self.at_least(1, "n_step", "num_updates")
         self.within(1, 1_000_000_000, "capacity")
-        self.at_least(0, "warmup_updates", "target_entropy", "lr_alpha")
-        self.within(0, 1, "hindsight_ratio", "exploration", "target_entropy_weight")
+        self.at_least(0, "warmup_updates", "target_entropy")
+        self.within(0, 1, "hindsight_ratio", "hindsight_ratio_end", "exploration")
+        self.within(0, 1, "target_entropy_weight")
         self.require("munchausen", 0 <= self.munchausen < 1, "be in [0, 1)")
         self.above(0, "alpha_init", "alpha_end")
         self.require("tau", 0 < self.tau <= 1, "be in (0, 1]")

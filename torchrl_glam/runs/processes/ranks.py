@@ -117,10 +117,11 @@ class Ranks:
                     "it: change it, or torchrun's --nproc-per-node and --nnodes"
                 )
             shares[key] = value // self.size
-        if hasattr(config, "hindsight_ratio"):
-            relabelled = round(config.hindsight_ratio * config.batch_size)
-            first, last = (relabelled * r // self.size for r in (self.rank, self.rank + 1))
-            shares["hindsight_ratio"] = (last - first) / shares["batch_size"]
+        for key in ("hindsight_ratio", "hindsight_ratio_end"):
+            if (ratio := getattr(config, key, None)) is not None:
+                relabelled = round(ratio * config.batch_size)
+                first, last = (relabelled * r // self.size for r in (self.rank, self.rank + 1))
+                shares[key] = (last - first) / shares["batch_size"]
         return replace(config, **shares)
 
     def align(self, loss: nn.Module, seed: int) -> None:
