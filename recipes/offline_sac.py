@@ -19,6 +19,7 @@ import torch
 from omegaconf import OmegaConf
 from sac_glam import learn, make_agent, make_buffer, make_sampler
 
+from torchrl_glam.models import load_tokenizer
 from torchrl_glam.report.record import RunRecord
 from torchrl_glam.runs.checkpoints.manager import CheckpointManager
 from torchrl_glam.runs.config import SACGLAMConfig, read_config
@@ -91,6 +92,11 @@ def read_run(options: argparse.Namespace) -> tuple[SACGLAMConfig, SACGLAMConfig]
                 f"{key} ({getattr(config, key)}) must stay what it was ({getattr(before, key)}): "
                 "it decided what was stored"
             )
+    now, then = config.language_model, before.language_model
+    if now != then and load_tokenizer(now).get_vocab() != load_tokenizer(then).get_vocab():
+        raise ValueError(
+            f"language_model ({now!r}) must have the tokenizer of {then!r}, whose tokens are stored"
+        )
     return before, replace(config, **own)
 
 

@@ -236,6 +236,9 @@ def test_what_a_run_stored_can_be_learned_from_again(recipe, unbroken, succeeds,
     assert "is of ppo_glam.py, which stores" in refused("offline_sac", "ppo", "--out=on")
     last = refused("offline_sac", stored, "gamma=0.9", "--out=on")
     assert "gamma (0.9) must stay what it was (0.7)" in last  # in returns of three steps
+    other = f"language_model={make_flan_t5(tmp_path / 'other')}"
+    last = refused("offline_sac", stored, other, "--out=on")
+    assert "must have the tokenizer of 'tiny', whose tokens" in last
     assert not (tmp_path / "on").exists()
 
 

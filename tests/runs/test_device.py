@@ -5,10 +5,12 @@ import ctypes
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 import torch
 from families import fresh_trunk, make_transitions
+from forked_processes import run_processes
 from torchrl.objectives import SoftUpdate
 
 from torchrl_glam.models import CandidateActor, make_critic
@@ -20,8 +22,8 @@ from torchrl_glam.runs.out_of_memory import HalvingPasses
 class Training:
     """An update as the recipes do it, on a device that holds so many states at a time."""
 
-    def __init__(self, states, max_tokens):
-        self.states, self.read = states, []
+    def __init__(self, states, max_tokens, group=None):
+        self.states, self.read, self.group = states, [], group
         self.trunk = fresh_trunk("flan-t5")
         plain = self.trunk._read
         self.trunk._read = lambda *inputs: plain(*self.fits(*inputs))
@@ -30,12 +32,13 @@ class Training:
         self.loss = SACGLAMLoss(self.trunk, CandidateActor(), critic, num_actions=5)
         self.loss.make_value_estimator(gamma=0.9)
         SoftUpdate(self.loss, tau=0.1)
-        self.optimizer = SharedTrunkOptimizer(self.loss)
+        self.optimizer = SharedTrunkOptimizer(self.loss, group=group)
         self.passes = HalvingPasses(self.trunk, self.optimizer, max_tokens)
 
     def update(self):
         batch = make_transitions()
-        return self.passes.update(self.loss, batch, len(batch))[1]
+        size = len(batch) * (2 if self.group else 1)
+        return self.passes.update(self.loss, batch, size)[1]
 
     def fits(self, prompt, *others):
         if len(prompt) > self.states:
@@ -104,6 +107,29 @@ def test_memory_that_runs_out_again_ends_the_run_and_changes_nothing(states, max
     with pytest.raises(torch.OutOfMemoryError, match=message):
         training.update()
     assert same(training.weights(), before)
+
+
+def test_one_process_of_two_halves_its_passes():
+    def update(ranks):
+        training = Training((100, 6)[ranks.rank], max_tokens=None, group=ranks.group)
+        training.update()
+        return training.weights(), max(training.read) <= 6
+
+    (first, _), (second, halved) = run_processes(update)
+    alone = Training(states=100, max_tokens=None)
+    alone.update()
+    assert halved and same(first, second)
+    torch.testing.assert_close(first, dict(alone.weights()), atol=1e-5, rtol=0)
+
+
+def test_memory_that_runs_out_in_a_step_ends_the_run():
+    """Some parameters may have moved, so the update is not made again."""
+    training = Training(states=100, max_tokens=None)
+    full = mock.Mock(side_effect=torch.OutOfMemoryError("full"))
+    training.optimizer.optimizers["alpha"].step = full
+    with pytest.raises(torch.OutOfMemoryError, match="^full$"):
+        training.update()
+    full.assert_called_once()
 
 
 def printed_by(program, env):

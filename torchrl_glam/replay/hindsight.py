@@ -130,7 +130,6 @@ class HindsightTransform(Transform):
         self.reward_scale = tuple(reward_scale)
         self.goal_key = unravel_key(goal_key)
         self.kind_key = unravel_key(kind_key)
-        self.hindsight_key = hindsight_key
         self.hindsight_goal_key = under_next(hindsight_goal_key)
         self.hindsight_kind_key = under_next(hindsight_kind_key)
         self.is_hindsight_key = is_hindsight_key

@@ -74,7 +74,7 @@ SECTIONS: dict[str, list[Plan]] = {
         ),
         Plan(
             "What values explain of returns",
-            "1 is all of their variance, 0 no more than a constant would.",
+            "1 is all of their variance, 0 no more than a constant would; mean over passes.",
             r"explained_variance",
             _FREE,
         ),
@@ -108,11 +108,11 @@ SECTIONS: dict[str, list[Plan]] = {
         ),
         Plan(
             "Ratios to the policy that played",
-            "Of the probabilities of actions.",
+            "Of the probabilities of actions: mean, and largest of a pass in the mean over passes.",
             r"(?P<line>max_ratio|mean_ratio)",
             _LOG,
         ),
-        Plan("Effective sample size", "By these ratios, as a share of the batch.", r"ESS", _SHARE),
+        Plan("Effective sample size", "Share of a pass's rows, by these ratios.", r"ESS", _SHARE),
     ],
     "Goals": [
         Plan(

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 
 from torchrl_glam.models import Trunk, split_by_tokens
-from torchrl_glam.objectives import GatheringOptimizer, LostProcessError, UpdateFailedError
+from torchrl_glam.objectives import GatheringOptimizer
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class HalvingPasses:
 
         Raises:
             torch.OutOfMemoryError: if memory runs out and passes were halved before, or are of one
-                token.
+                token; or in the step itself, of which a part may be done.
         """
         while True:
             try:
@@ -51,32 +51,37 @@ class HalvingPasses:
                     terms, share = loss(part), len(part) / size
                     self._optimizer.backward(terms, share, **options)
                     metrics.append(terms.detach() * share)
-                return torch.stack(metrics).sum(0), self._optimizer.step()
-            except (UpdateFailedError, LostProcessError):
-                raise
+                break
+            except torch.OutOfMemoryError as error:
+                last = self._halve(batch, error)
+                self._optimizer.discard(last)
+                if last is not None:
+                    raise last from error
             except Exception as error:
                 self._optimizer.discard(error)
-                if not isinstance(error, torch.OutOfMemoryError):
-                    raise
-                self._halve(batch, error)
+                raise
             terms = metrics = None
             # Not in the handler, where the error still holds what the update had made.
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
+        return torch.stack(metrics).sum(0), self._optimizer.step()
 
-    def _halve(self, batch: TensorDictBase, error: torch.OutOfMemoryError) -> None:
+    def _halve(
+        self, batch: TensorDictBase, error: torch.OutOfMemoryError
+    ) -> torch.OutOfMemoryError | None:
+        """Halves the passes, or returns the error that ends the run."""
         tokens, reason = self.max_tokens, str(error).partition("\n")[0]
         if tokens is None:  # as they were, with padding
             prompts, nodes = self._trunk.count_tokens(batch)
             tokens = len(batch) * int(prompts.max() + nodes.max())
         if self._halved or tokens < 2:
             again = " again, after passes were halved once" if self._halved else ""
-            raise torch.OutOfMemoryError(
+            return torch.OutOfMemoryError(
                 f"memory ran out in an update{again} (max_tokens_per_pass: {self.max_tokens}; "
                 f"{reason}): set max_tokens_per_pass={max(1, tokens // 2)} or less, "
                 "gradient_checkpointing=true, load_in_4bit=true with lora_rank, or a smaller model"
-            ) from error
+            )
         self._halved, self.max_tokens = True, tokens // 2
         logger.warning(
             "Memory ran out in an update (%s). It is done again in passes of half the size, as all "

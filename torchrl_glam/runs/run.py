@@ -182,8 +182,8 @@ class Run(Setting):
             **options: of the optimizer's ``backward``.
 
         Returns:
-            The loss's entries, this process's share of the means over all rows, and the norms that
-            the optimizer's ``step`` returns.
+            The loss's entries, this process's share of the means over all rows (of entries that are
+            no means, over passes), and the norms that the optimizer's ``step`` returns.
 
         Raises:
             FloatingPointError: if numbers are not finite, with the last good checkpoint.
