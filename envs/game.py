@@ -50,8 +50,13 @@ class Rules(NamedTuple):
 
 def _keep(observation: Any, info: Mapping[str, Any], *played: Any) -> GameStep:
     """A step of its own: a game may return the same objects again, changed."""
-    changes = isinstance(observation, (Mapping, list, np.ndarray))
-    return GameStep(copy(observation) if changes else observation, copy(info), *played)
+    plain = type(info) is dict
+    info = {key: _own(value) for key, value in info.items()} if plain else copy(info)
+    return GameStep(_own(observation), info, *played)
+
+
+def _own(value: Any) -> Any:
+    return copy(value) if isinstance(value, (Mapping, list, set, np.ndarray)) else value
 
 
 class PlayedGame:

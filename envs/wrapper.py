@@ -190,8 +190,7 @@ class TextEnvWrapper(EnvBase):
 
         Returns the seed for the environment after this one.
         """
-        if seed is None:
-            seed = int(torch.empty((), dtype=torch.int64).random_())
+        seed = int(torch.empty((), dtype=torch.int64).random_() if seed is None else seed)
         self._streams = []  # seed, and number of episodes begun
         for _ in self.games:
             self._streams.append([seed, 0])

@@ -51,7 +51,7 @@ def make_babyai(
         room_size: squares along a side of that room, walls included. Default: 8.
         fold: missions of that room, ``"test"`` for those that name a thing of
             ``torchrl_glam.envs.games.babyai_room.HELD_OUT``, ``"train"`` for all others. Default:
-            ``"train"``.
+            ``"train"``, all that a level has.
         num_envs: B, games side by side. Default: 1.
         seed, kwargs: as in :class:`~torchrl_glam.envs.TextEnvWrapper`.
 
@@ -64,6 +64,7 @@ def make_babyai(
     """
     sizes = {**SOURCES, "max_actions": len(ACTIONS), "goal_bytes": 64, "max_hindsight": 4}
     sizes |= {"goal_kinds": GOAL_KINDS, "kind_of": kind_of, **kwargs}
+    check_known("fold", fold, ("train",) if tasks is None else ("train", "test"))
     room = None if tasks is None else (tasks, distractors, room_size, fold)
     games = [TaskRoom(*room) if room else make_level(level) for _ in range(num_envs)]
     games = [BabyAIText(game) for game in games]

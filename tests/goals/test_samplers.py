@@ -3,6 +3,7 @@
 import math
 from collections import deque
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -69,7 +70,7 @@ def share_of(sampler, number=20_000):
 
 def test_uniform_draws():
     expected = torch.randint(5, (12,), generator=torch.Generator().manual_seed(7))
-    assert torch.equal(Uniform(TEXTS, seed=7).sample(12), expected)
+    assert torch.equal(Uniform(np.array(TEXTS), seed=7).sample(12), expected)
     assert torch.equal(Progress(TEXTS, seed=7)(None, 12), expected)  # no progress yet
     sampler = Uniform(TEXTS, kinds=KINDS, shares=[0.7, 0.0, 0.3])
     assert share_of(sampler) == pytest.approx([0.35, 0.35, 0.1, 0.1, 0.1], abs=0.015)

@@ -8,7 +8,7 @@ import pytest
 
 from torchrl_glam.report import Chart, Line, Run, make_page, read_run
 from torchrl_glam.report import record as run_record
-from torchrl_glam.report.charts import HEIGHT, WIDTH, draw
+from torchrl_glam.report.charts import HEIGHT, WIDTH, draw, number
 from torchrl_glam.report.contents import sections
 from torchrl_glam.report.record import RunRecord
 from torchrl_glam.runs.records.metrics import MetricsTable
@@ -120,6 +120,19 @@ def test_points_lie_where_they_belong_and_what_is_not_finite_is_a_gap():
     assert drawing["references"] == [(58.0, "oracle", "0.75 (0.7 to 0.8)")]
     broken = drawn([1.0, math.nan, 2.0, 3.0])["lines"][0]["paths"]
     assert [path["y"] for path in broken] == ["1", "2 3"]
+
+
+def test_a_diagonal_crosses_axes_of_one_range():
+    """Also where what was promised and what came have no value in common."""
+    drawing = draw(Chart("t", "", [Line("a", [0.3, 0.4], [0.0, 0.05])], diagonal=True))
+    assert drawing["diagonal"] == [(58.0, 202.0), (398.0, 10.0)]
+    labels = ([label for _, label in drawing[ticks]] for ticks in ("x_ticks", "y_ticks"))
+    assert next(labels) == next(labels) == ["0", "0.1", "0.2", "0.3", "0.4"]
+
+
+def test_a_number_has_four_digits():
+    shown = {9999.4: "9999", 9999.7: "10,000", -9999.7: "-10,000", 1e5 - 0.4: "100,000"}
+    assert [*map(number, shown)] == [*shown.values()]
 
 
 def test_a_logarithmic_axis_has_equal_steps_for_equal_ratios():

@@ -82,7 +82,7 @@ class GoalSampler(Resumable):
         hindsight: bool = False,
         seed: int = 0,
     ) -> None:
-        if isinstance(goal_texts, str) or not goal_texts:
+        if goal_texts is None or isinstance(goal_texts, str) or not len(goal_texts):
             raise ValueError(f"goal_texts ({goal_texts!r}) must be a table of goals to choose from")
         pair = isinstance(exploration, Sized) and len(exploration) == 2
         if not (pair and all(0 <= share <= 1 for share in exploration) and 0 < decay < math.inf):
@@ -123,7 +123,8 @@ class GoalSampler(Resumable):
     def use(self, used: Tensor) -> None:
         """Draws only these goals from here on, bool ``[G]``; nothing is forgotten of the others.
 
-        The state does not hold it: a resumed run says it again.
+        Kinds then count by the share of their goals that is left. The state does not hold what is
+        in use: a resumed run says it again.
 
         Raises:
             ValueError: if they are not bool ``[G]``, or none of them is ever drawn.

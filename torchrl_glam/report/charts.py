@@ -79,9 +79,10 @@ def draw(chart: Chart) -> dict[str, Any]:
     heights = [y for _, y in finite] + [y for ends in chart.references.values() for y in ends]
     heights += chart.limits or ()
     log = chart.log and bool(heights) and min(heights) > 0
-    across = _Axis([*(x for x, _ in finite), *(chart.x_limits or ())], LEFT, RIGHT)
-    up = _Axis(heights, BOTTOM, TOP, log)
-    both = max(across.low, up.low), min(across.high, up.high)
+    widths = [*(x for x, _ in finite), *(chart.x_limits or ())]
+    if chart.diagonal:  # which is seen whole in axes of one range
+        widths = heights = [*widths, *heights]
+    across, up = _Axis(widths, LEFT, RIGHT), _Axis(heights, BOTTOM, TOP, log)
     lines = [_draw_line(line, across, up) for line in chart.lines]
     newest = [(line.label, number(y)) for line in chart.lines for y in line.y]
     drawable = chart.diagonal or any(len(line.x) > 1 for line in chart.lines)
@@ -95,7 +96,7 @@ def draw(chart: Chart) -> dict[str, Any]:
         "lines": lines,
         "marked": sum(len(line.x) for line in chart.lines) <= _MARKED * len(lines),
         "references": [(up.place(v[0]), name, _figures(v)) for name, v in chart.references.items()],
-        "diagonal": [(across.place(v), up.place(v)) for v in both] if chart.diagonal else None,
+        "diagonal": [(LEFT, BOTTOM), (RIGHT, TOP)] if chart.diagonal else None,
         **_table(chart),
     }
 
@@ -158,7 +159,7 @@ def number(value: float) -> str:
     """A number with four digits, and commas in thousands."""
     if math.isfinite(value) and value == int(value) and abs(value) < 1e9:
         return f"{int(value):,}"
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def _draw_line(line: Line, across: _Axis, up: _Axis) -> dict[str, Any]:

@@ -132,6 +132,7 @@ def test_places_are_counted_from_the_agent():
         ({"level": "GoToMoon"}, r"level \('GoToMoon'\) must be one of \['ActionObjDoor'"),
         ({"tasks": ["fly"]}, r"tasks \(\['fly'\]\) must be some of \('go to',"),
         ({"tasks": []}, r"tasks \(\[\]\) must be some of"),
+        ({"fold": "test"}, r"fold \('test'\) must be one of \['train'\]"),  # a level has no others
         ({**OPEN, "fold": "dev"}, r"fold \('dev'\) must be one of \['train', 'test'\]"),
         ({**OPEN, "room_size": 4, "distractors": 1}, r"distractors \(1\) must be .* most 0"),
         (
