@@ -50,8 +50,7 @@ class Rules(NamedTuple):
 
 def _keep(observation: Any, info: Mapping[str, Any], *played: Any) -> GameStep:
     """A step of its own: a game may return the same objects again, changed."""
-    plain = type(info) is dict
-    info = {key: _own(value) for key, value in info.items()} if plain else copy(info)
+    info = {key: _own(held) for key, held in info.items()} if type(info) is dict else copy(info)
     return GameStep(_own(observation), info, *played)
 
 

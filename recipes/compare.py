@@ -139,11 +139,12 @@ def require_alike(runs: list[Path], settings: Callable[[Path], dict], why: str) 
     """Refuses runs whose settings are not those of the first."""
     first = settings(runs[0])
     for run in runs[1:]:
-        for key, value in settings(run).items():
-            if first.get(key) != value:
+        other = settings(run)
+        for key in first | other:
+            if first.get(key) != other.get(key):
                 raise ValueError(
-                    f"{why}: {key} is {first.get(key)} in {str(runs[0])!r}, and {value} in "
-                    f"{str(run)!r}"
+                    f"{why}: {key} is {first.get(key)} in {str(runs[0])!r}, and {other.get(key)} "
+                    f"in {str(run)!r}"
                 )
 
 

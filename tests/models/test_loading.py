@@ -1,5 +1,7 @@
 """Language models from the package, from folders, with adapters and in 4 bits; and wrong names."""
 
+import os
+import subprocess
 import sys
 from importlib.resources import files
 from pathlib import Path
@@ -200,6 +202,22 @@ def test_adapters_alone_come_with_their_base_and_its_tokenizer_and_are_trained(t
     lora = LoraConfig(target_modules=["q"], trainable_token_indices=[3])
     with pytest.raises(ValueError, match=r"^lora has trainable_token_indices \(\[3\]\), ex"):
         load_language_model("tiny", lora=lora)
+
+
+def test_adapters_beside_a_model_on_the_hub_are_not_loaded(tmp_path):
+    """Not even if they are pickled; a folder of both is refused."""
+    repository = tmp_path / "hub" / "models--me--both"
+    snapshot = repository / "snapshots" / ("a" * 40)
+    for lora in (None, LoraConfig()):
+        model, tokenizer = load_language_model("tiny", lora=lora)
+        model.save_pretrained(snapshot)
+    tokenizer.save_pretrained(snapshot)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("a" * 40)
+    program = "from torchrl_glam.models import load_language_model as load; print(*load('me/both'))"
+    env = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    printed = subprocess.check_output([sys.executable, "-c", program], env=env, text=True)
+    assert "T5ForConditionalGeneration" in printed and "lora" not in printed
 
 
 def test_a_folder_of_ones_own_may_have_the_name_of_an_embedded_model(tmp_path, monkeypatch):

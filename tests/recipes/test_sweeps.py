@@ -104,6 +104,7 @@ def test_textworlds_games_of_the_table_can_be_made(game, goal):
         ("{env: babyai, changed: {gamma: 1, tau: 1, seed: 1}}", "change 2 keys at most"),
         ("{env: babyai, gamma: 1}", r"games/bad.yaml: chess has keys \['gamma'\]"),
         ("", "games/bad.yaml: "),
+        ("{", "games/bad.yaml: "),  # no YAML
         ("{arguments: {}}", "games/bad.yaml: "),
     ],
 )
@@ -116,6 +117,11 @@ def test_a_table_that_is_none_is_refused(about, message, registered, tmp_path):
         assert spell_out(other) == other
     with pytest.raises(ValueError, match=message):
         spell_out(["+games=bad"])
+
+
+def test_a_sweep_over_models_keeps_their_options():
+    assert spell_out(["model=tiny,qwen_qlora"]) == ["model=tiny,qwen_qlora"]
+    assert spell_out(["model=me/flan"]) == ["language_model=me/flan"]
 
 
 SHORT = ("+scale=smoke", "total_steps=128", "log_every=64", "eval_episodes=4", "device=cpu")

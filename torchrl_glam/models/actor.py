@@ -43,7 +43,7 @@ class CandidateActor(ProbabilisticTensorDictSequential):
             Default: ``"action_mask"``.
         action_key: chosen candidate, int64 ``[*B]``. Default: ``"action"``.
         return_log_prob: whether to write the action's log-probability ``[*B]`` under
-            ``"action_log_prob"`` too (for PPO). Default: ``False``.
+            the action's key with ``_log_prob`` too (for PPO). Default: ``False``.
 
     Raises:
         ValueError: when called, if a state has no admissible candidate, if scores and mask differ

@@ -58,7 +58,7 @@ def load_language_model(
             Default: train every weight.
         load_in_4bit: hold the frozen weights in NF4 with double quantisation (Dettmers et al.,
             2023). Needs ``lora`` or a folder of adapters. Default: False.
-        dtype: of the weights that are not in 4 bits. Default: float32.
+        dtype: of the weights; with ``load_in_4bit``, others are float32. Default: float32.
         compute_dtype: in which 4-bit matrices are multiplied; choose float32 on processors and GPUs
             without bfloat16. Default: bfloat16.
         device: where to put the model. Default: the CPU.
@@ -103,6 +103,8 @@ def load_language_model(
             "times, so these would have no effect"
         )
     options = {"attn_implementation": attention, "use_safetensors": True}
+    # transformers would load adapters that lie beside a model on the hub, by no list of fields.
+    options["adapter_kwargs"] = {"local_files_only": True, "subfolder": "none"}
     if load_in_4bit:
         from transformers import BitsAndBytesConfig
 

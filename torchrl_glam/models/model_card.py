@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -67,8 +66,7 @@ def write_model_card(
     if path.is_file() and not overwrite:
         raise FileExistsError(f"{str(path)!r} is there: remove it, or give overwrite=True")
     card = AgentCard.read(folder)
-    environment = json.loads(json.dumps(card.environment))  # YAML knows no tuples
-    game = str(environment.get("env_class") or "text environment").rpartition(":")[2]
+    game = str(card.environment.get("env_class") or "text environment").rpartition(":")[2]
     adapted = (folder / ADAPTERS).exists()
     if license is None and card.model in EMBEDDED:
         license = "mit"
@@ -90,7 +88,7 @@ def write_model_card(
         base=Path(card.model).name if os.path.exists(card.model) else card.model,
         results=results,
         origin=origin,
-        settings=yaml.safe_dump(environment, sort_keys=False, allow_unicode=True),
+        settings=yaml.safe_dump(card.environment, sort_keys=False, allow_unicode=True),
     )
     with open_below(folder, README) as file:
         file.write(f"{text}\n")

@@ -139,8 +139,9 @@ class GameExercises:
         """
         words = self._words(move)
         seen = [word.strip() for word in words]
-        pairs, count = [*zip(seen, seen[1:], strict=False)], Counter(seen)
-        once = [at for at, pair in enumerate(pairs) if pairs.count(pair) == 1]
+        pairs = [*zip(seen, seen[1:], strict=False)]
+        count = Counter([*seen, *pairs])
+        once = [at for at, pair in enumerate(pairs) if count[pair] == 1]
         hard = [at for at in once if max(count[word] for word in pairs[at]) > 1]
         places, pieces = hard or once or [0], []
         for at in self._random.sample(places, min(len(places), _PAIRS)):

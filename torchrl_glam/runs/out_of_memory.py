@@ -67,9 +67,7 @@ class HalvingPasses:
                 torch.cuda.empty_cache()
         return torch.stack(metrics).sum(0), self._optimizer.step()
 
-    def _halve(
-        self, batch: TensorDictBase, error: torch.OutOfMemoryError
-    ) -> torch.OutOfMemoryError | None:
+    def _halve(self, batch: TensorDictBase, error: Exception) -> Exception | None:
         """Halves the passes, or returns the error that ends the run."""
         tokens, reason = self.max_tokens, str(error).partition("\n")[0]
         if tokens is None:  # as they were, with padding

@@ -49,7 +49,7 @@ class EncodedActionsTrunk(TensorDictModuleBase):
 
     def written_keys(self, only: Part | None = None) -> list[NestedKey]:
         """The keys that a call with ``only`` writes."""
-        return self.out_keys[1:2] if only == "embeddings" else self.trunk.written_keys(only)
+        return self.trunk.out_keys[1:2] if only == "embeddings" else self.trunk.written_keys(only)
 
     def count_tokens(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Tokens of all encoder passes, and nodes of the trie, of each state ``[*B]``."""
@@ -66,7 +66,7 @@ class EncodedActionsTrunk(TensorDictModuleBase):
         if only in (None, "embeddings"):
             batch = tensordict[self.in_keys[-1]].shape[:-1]
             embeddings = self._embeddings(*self.trunk.flat_inputs(tensordict))
-            tensordict.set(self.out_keys[1], embeddings.view(*batch, *embeddings.shape[1:]))
+            tensordict.set(self.trunk.out_keys[1], embeddings.view(*batch, *embeddings.shape[1:]))
         return tensordict
 
     def _embeddings(

@@ -42,7 +42,6 @@ def make_trunk(
         >>> type(make_trunk(*load_language_model("tiny"))).__name__
         'EncoderDecoderTrunk'
     """
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    encodes = getattr(base.config, "is_encoder_decoder", False)
+    encodes = getattr(model.config, "is_encoder_decoder", False)
     kind = EncoderDecoderTrunk if encodes else DecoderOnlyTrunk
     return kind(model, tokenizer, template, **options)

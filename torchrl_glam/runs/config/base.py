@@ -136,8 +136,7 @@ class RecipeConfig(EnvironmentConfig):
     @property
     def may_change(self) -> tuple[str, ...]:
         """Keys that may differ where a run is resumed; the rest decides what is learned."""
-        longer = ("total_steps", "checkpoint_every", "eval_episodes", "loggers")
-        return (*longer, "output", "resume", "device")
+        return ("total_steps", "checkpoint_every", "loggers", "output", "resume", "device")
 
     def lora(self) -> LoraConfig | None:
         """The adapters to train, or None; their scale is that of the paper's code, 2.

@@ -9,6 +9,7 @@ from pathlib import Path
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from torchrl_glam._files import shorten
 from torchrl_glam.runs.config.base import RecipeConfig
@@ -56,8 +57,8 @@ def register(name: str, kind: type[RecipeConfig], folder: Path) -> None:
         for file in sorted((folder / sweep).glob("*.yaml")):
             try:
                 add(name, file.stem, OmegaConf.load(file))
-            except (ValueError, TypeError, AttributeError, OmegaConfBaseException) as error:
-                message = f"{sweep}/{file.name}: {shorten(error)}"
+            except (ValueError, TypeError, AttributeError, YAMLError, OmegaConfBaseException) as e:
+                message = f"{sweep}/{file.name}: {shorten(e)}"
                 _SWEPT[f"+{sweep}={file.stem}"] = ValueError(message)
 
 
@@ -145,7 +146,7 @@ def spell_out(arguments: Sequence[str]) -> list[str]:
         if key == "env" and ":" in value:
             quoted = value.strip("'\"").replace("'", r"\'")
             out += ["env=custom", f"++env_class='{quoted}'"]
-        elif key == "model" and value not in models:
+        elif key == "model" and not {*value.split(",")} <= {*models}:
             out.append(f"language_model={value}")
         elif key in _STARTS:
             out.append(f"{key}='{value}'")  # Hydra takes no number for an option

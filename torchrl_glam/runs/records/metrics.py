@@ -70,8 +70,7 @@ class MetricsTable:
         self._columns: list[str] | None = None  # of the file, None to write all of it
         self._warned: set[str] = set()
         self._writes = write
-        kinds = backends if write else ()
-        self._loggers = {kind: _make_logger(kind, folder, name) for kind in kinds}
+        self._loggers = {kind: _make_logger(kind, folder, name) for kind in backends if write}
 
     def add(self, step: int, values: dict[str, float]) -> None:
         """Adds a row; ``step`` counts environment steps."""

@@ -1,4 +1,4 @@
-"""What a run counts of its episodes and goals, and how fast it is."""
+"""What a run counts of its episodes and goals."""
 
 from collections import Counter
 from collections.abc import Sequence
