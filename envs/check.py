@@ -42,8 +42,7 @@ def check_text_env(
     specs, by :func:`~torchrl.envs.check_env_specs`.
 
     Args:
-        env: the environment, whose seed is set; one instance or a batch; without a goal sampler,
-            as samplers draw from a generator of their own.
+        env: the environment, whose seed is set, without a goal sampler; one instance or a batch.
         reward_scale: smallest and largest reward, as in
             :class:`~torchrl_glam.replay.HindsightTransform`; only checked where hindsight is
             written. Default: (0.0, 1.0).

@@ -251,6 +251,12 @@ class PlaygroundTextEnv(EnvBase):
             self._make_tables()
         return self
 
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Draws an admissible action for each environment, uniformly."""
+        if tensordict is None:
+            tensordict = TensorDict(batch_size=self.batch_size, device=self.device)
+        return tensordict.set("action", self._candidates.rand())
+
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs) -> TensorDictBase:
         reset = None if tensordict is None else tensordict.get("_reset", None)
         if reset is None:

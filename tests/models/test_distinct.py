@@ -88,6 +88,9 @@ def test_texts_of_prompt_and_action_that_are_alike_are_read_once(tokenizer, monk
     assert [rows for rows, *_ in shapes] == [13]  # of 5, 5 and 3 candidates
     states["action_mask"][:] = False
     assert not trunk(states)["action_embedding"].any()
+    states = states.select(*trunk.in_keys)
+    chosen = trunk.select_out_keys("prompt_embedding")(states.clone())
+    assert {*chosen.keys()} - {*states.keys()} == {"prompt_embedding"}
 
 
 @pytest.mark.parametrize("family", ["t5", "llama"])

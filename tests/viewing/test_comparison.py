@@ -153,6 +153,9 @@ def test_a_figure_has_a_line_for_each_arm_and_says_what_diverged(tmp_path, succe
     a_run(tmp_path / "figure" / "n1" / "3", [0.2, 0.9], total_steps=200, gamma=0.5)
     last = refused("compare", "--out", "again", "figure")
     assert "differ by their seed alone: gamma is None in" in last
+    for seed, settings in enumerate(({"gamma": 0.5}, {})):  # of which the later one says nothing
+        a_run(tmp_path / "back" / "n1" / str(seed), [0.2, 0.9], total_steps=200, **settings)
+    assert "gamma is 0.5 in" in refused("compare", "--out", "again", "back")
     (tmp_path / "empty").mkdir()
     for name in ("empty", "missing"):
         assert f"{name}' holds no run of an arm" in refused("compare", "--out", "again", name)

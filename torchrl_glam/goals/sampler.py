@@ -123,8 +123,7 @@ class GoalSampler(Resumable):
     def use(self, used: Tensor) -> None:
         """Draws only these goals from here on, bool ``[G]``; nothing is forgotten of the others.
 
-        Kinds then count by the share of their goals that is left. The state does not hold what is
-        in use: a resumed run says it again.
+        Kinds count by their goals in use. The state does not hold it: a resumed run says it again.
 
         Raises:
             ValueError: if they are not bool ``[G]``, or none of them is ever drawn.

@@ -174,8 +174,7 @@ def find_unfinished(
     metrics = folder / METRICS
     rows = read_text(metrics, most=2**30).splitlines() if metrics.exists() else []
     step = rows[-1].partition(",")[0] if rows else ""
-    card = folder / "model" / CARD  # older than the rows if the run was lengthened and then stopped
-    exported = bool(rows) and card.exists() and card.stat().st_mtime >= metrics.stat().st_mtime
+    exported = (folder / "model" / CARD).exists()
     if exported and step.replace(".", "").isdigit() and float(step) >= settings["total_steps"]:
         raise RunIsDone(f"{folder} is done")
     return str(folder)

@@ -205,9 +205,8 @@ def _check(said: Mapping[str, Any], env: str) -> None:
     require(not isinstance(said.get("goal_texts"), str), "goal_texts", "be a list of texts")
     ids = said.get("goal_kind_ids")
     if ids is not None:
-        ids = torch.as_tensor(ids)  # thousands of goals would take a loop long
-        fit = len(ids) == len(said.get("goal_texts") or ())
-        fit = fit and bool(((ids >= 0) & (ids < len(kinds))).all())
+        ids, goals = torch.as_tensor(ids), len(said.get("goal_texts") or ())  # may be thousands
+        fit = len(ids) == goals and bool(((ids >= 0) & (ids < len(kinds))).all())
         require(fit, "goal_kind_ids", "be an index into goal_kinds for each of goal_texts")
 
 

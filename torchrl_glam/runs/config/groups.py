@@ -58,8 +58,7 @@ def register(name: str, kind: type[RecipeConfig], folder: Path) -> None:
             try:
                 add(name, file.stem, OmegaConf.load(file))
             except (ValueError, TypeError, AttributeError, YAMLError, OmegaConfBaseException) as e:
-                message = f"{sweep}/{file.name}: {shorten(e)}"
-                _SWEPT[f"+{sweep}={file.stem}"] = ValueError(message)
+                _SWEPT[f"+{sweep}={file.stem}"] = ValueError(f"{sweep}/{file.name}: {shorten(e)}")
 
 
 def _register_figure(recipe: str, name: str, figure: DictConfig) -> None:

@@ -90,8 +90,7 @@ class Ranks:
         """The configuration of this process: its share of what is divided, a seed of its own.
 
         Shares are equal, but for hindsight: of all processes' batches together, round(ratio * B)
-        rows are relabelled, and processes differ by one where that does not divide. A ratio that
-        falls holds so at its ends; between them each process rounds its own.
+        rows are relabelled, and processes differ by one (of a ratio that falls, at its two ends).
 
         Raises:
             ValueError: if they do not divide, or what one process plays chooses or judges goals.
