@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     with Run(config, "offline_sac", unit="updates", record=RunRecord, resumable=False) as run:
         agent = make_agent(run, config)
-        buffer = make_buffer(replace(saved, batch_size=config.batch_size), run.game)
+        buffer = make_buffer(replace(saved, batch_size=config.batch_size), run.game, agent.noise)
         step = CheckpointManager(options.run).load({"buffer": buffer}, config=None)
         if not len(buffer):
             raise ValueError(f"run ({str(options.run)!r}) has stored no transitions yet")

@@ -43,6 +43,7 @@ from torchrl_glam.replay import (
     HindsightRatioSampler,
     HindsightTransform,
     SegmentMultiStepTransform,
+    TokenNoise,
 )
 from torchrl_glam.report.record import RunRecord
 from torchrl_glam.runs.config import SACGLAMConfig, read_config, register
@@ -82,10 +83,13 @@ def make_agent(run: Run, config: SACGLAMConfig) -> SimpleNamespace:
     )
     kept = {"loss": loss, "optimizer": optimizer}  # by checkpoints
     parts = {"model": model, "env": env, "goals": goals, "trunk": trunk, "targets": targets}
+    parts["noise"] = TokenNoise(config.token_noise, tokenizer.pad_token_id)
     return SimpleNamespace(policy=policy, explorer=explorer, kept=kept, **kept, **parts)
 
 
-def make_buffer(config: SACGLAMConfig, game: EnvDescription) -> TensorDictReplayBuffer:
+def make_buffer(
+    config: SACGLAMConfig, game: EnvDescription, noise: TokenNoise
+) -> TensorDictReplayBuffer:
     """The replay buffer, for what the environment says of its goals."""
     hindsight = HindsightTransform(
         "all" if config.hindsight else "none", seed=config.seed, capacity=config.capacity
@@ -94,7 +98,7 @@ def make_buffer(config: SACGLAMConfig, game: EnvDescription) -> TensorDictReplay
         storage=LazyTensorStorage(config.capacity),
         sampler=make_sampler(config, game),
         # inverse transforms run last to first: episodes are relabelled, then cut into n steps
-        transform=Compose(SegmentMultiStepTransform(config.n_step, config.gamma), hindsight),
+        transform=Compose(SegmentMultiStepTransform(config.n_step, config.gamma), hindsight, noise),
         batch_size=config.batch_size,
         generator=torch.Generator().manual_seed(config.seed),
     )
@@ -142,7 +146,7 @@ def main(cfg: SACGLAMConfig) -> None:
     config = read_config(SACGLAMConfig, cfg)
     with Run(config, "sac_glam", record=RunRecord) as run:
         agent = make_agent(run, config)
-        buffer = make_buffer(run.mine, run.game)
+        buffer = make_buffer(run.mine, run.game, agent.noise)
         collector = run.collect(agent.env, agent.explorer, agent.goals.judge)
         run.keeps(**agent.kept, buffer=buffer, collector=collector, goals=agent.goals)
 

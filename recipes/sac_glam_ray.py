@@ -35,8 +35,8 @@ def main(cfg: SACGLAMRayConfig) -> None:
     import_ray()
     with Run(config, "sac_glam_ray", record=RunRecord) as run:
         agent = make_agent(run, config)
-        buffer = make_buffer(config, run.game)
-        hindsight = buffer.transform[-1]
+        buffer = make_buffer(config, run.game, agent.noise)
+        hindsight = buffer.transform[1]
         pool = RayPool(
             partial(make_collector, config),
             config.num_collectors,

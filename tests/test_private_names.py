@@ -63,7 +63,7 @@ OWNERS = [
     (torchrl, "_utils"),
     (lambda: torchrl._utils, "BATCHED_PIPE_TIMEOUT"),
     # torchrl: what its documentation asks to override
-    (Transform, "_call _inv_call _reset _reset_env_preprocess"),
+    (Transform, "_apply_transform _call _inv_call _reset _reset_env_preprocess"),
     (EnvBase, "_reset _set_seed _step"),
     # torch, tensordict, transformers
     (torch, "_foreach_copy_ _foreach_div_ _subclasses"),

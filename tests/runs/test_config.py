@@ -178,7 +178,7 @@ REFUSED = {
         ("be in (0, 1]", {"tau": 0.0}),
         ("be in (0, 1]", {"tau": math.nan}),
         ("be in [0, 1]", {"lr_end": 2.0, "exploration": 1.1, "target_entropy_weight": -0.1}),
-        ("be in [0, 1]", {"hindsight_ratio_end": 1.5}),
+        ("be in [0, 1]", {"hindsight_ratio_end": 1.5, "token_noise": -0.1}),
         ("be in [0, 4.29497e+09]", {"seed": 2**32}),
         ("be in [0, 1e+06]", {"memory": -1}),
         ("be in [1, 1e+06]", {"eval_episodes": 0, "action_length": 0}),

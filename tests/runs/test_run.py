@@ -51,7 +51,7 @@ def train(
         if fail is not None:
             plain = agent.optimizer.step
             agent.optimizer.step = lambda: fail(run) or plain()
-        buffer = sac_glam.make_buffer(config, run.game)
+        buffer = sac_glam.make_buffer(config, run.game, agent.noise)
         agent.sampler = buffer.sampler
         collector = run.collect(agent.env, agent.policy)
         run.keeps(loss=agent.loss, optimizer=agent.optimizer)
@@ -179,6 +179,7 @@ ARRIVALS = {
     "max_grad_norm": (2.0, lambda a, b: a.optimizer.max_grad_norm),
     "separate_optimizers": (True, lambda a, b: a.optimizer.separate),
     "hindsight_ratio": (0.25, lambda a, b: b.sampler.ratio),
+    "token_noise": (0.25, lambda a, b: b.transform[2].rate),
     "capacity": (160, lambda a, b: b.storage.max_size),
     "batch_size": (16, lambda a, b: b.batch_size),
     "max_tokens_per_pass": (512, lambda a, b: a.trunk.max_tokens_per_pass),
@@ -198,7 +199,7 @@ def test_every_setting_arrives_at_its_component(tmp_path):
     config = configured(tmp_path, **{key: value for key, (value, _) in ARRIVALS.items()})
     with Run(config, "test") as run:
         agent = sac_glam.make_agent(run, config)
-        buffer = sac_glam.make_buffer(config, run.game)
+        buffer = sac_glam.make_buffer(config, run.game, agent.noise)
     for key, (value, arrived) in ARRIVALS.items():
         assert arrived(agent, buffer) == pytest.approx(value), key
     assert not list(tmp_path.iterdir()), "a run that did not begin leaves nothing"

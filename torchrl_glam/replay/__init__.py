@@ -34,6 +34,7 @@ partner.
 
 from torchrl_glam.replay.hindsight import HindsightTransform
 from torchrl_glam.replay.multi_step import SegmentMultiStepTransform
+from torchrl_glam.replay.noise import TokenNoise
 from torchrl_glam.replay.rollout import SubgoalFilter, close_rollout
 from torchrl_glam.replay.samplers import GoalBalancedSampler, GoalKindSampler, HindsightRatioSampler
 from torchrl_glam.replay.trajectories import number_trajectories, unfinished_trajectories
@@ -45,6 +46,7 @@ __all__ = [
     "HindsightTransform",
     "SegmentMultiStepTransform",
     "SubgoalFilter",
+    "TokenNoise",
     "close_rollout",
     "number_trajectories",
     "unfinished_trajectories",

@@ -58,6 +58,7 @@ class SACGLAMConfig(RecipeConfig):
     sampling: str = "ratio"
     hindsight_ratio: float = 0.5
     hindsight_ratio_end: float | None = None
+    token_noise: float = 0.0
     capacity: int = 100_000
 
     def check(self) -> None:
@@ -70,8 +71,8 @@ class SACGLAMConfig(RecipeConfig):
         self.at_least(1, "n_step", "num_updates")
         self.within(1, 1_000_000_000, "capacity")
         self.at_least(0, "warmup_updates", "target_entropy")
-        self.within(0, 1, "hindsight_ratio", "hindsight_ratio_end", "exploration")
-        self.within(0, 1, "target_entropy_weight")
+        shares = ("hindsight_ratio", "hindsight_ratio_end", "exploration", "token_noise")
+        self.within(0, 1, *shares, "target_entropy_weight")
         self.require("munchausen", 0 <= self.munchausen < 1, "be in [0, 1)")
         self.above(0, "alpha_init", "alpha_end")
         self.require("tau", 0 < self.tau <= 1, "be in (0, 1]")
