@@ -45,10 +45,12 @@ class TokenNoise(Transform):
         self.rate, self.pad_id = rate, pad_id
 
     def _apply_transform(self, tokens: Tensor) -> Tensor:
-        there = tokens != self.pad_id
-        if self.rate == 0.0 or not there.any():
+        if self.rate == 0.0:
             return tokens
+        there = tokens != self.pad_id
         given = tokens[there]
+        if not len(given):
+            return tokens
         drawn = given[torch.randint(len(given), tokens.shape, device=tokens.device)]
         replaced = there & (torch.rand(tokens.shape, device=tokens.device) < self.rate)
         return torch.where(replaced, drawn, tokens)
