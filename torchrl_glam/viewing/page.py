@@ -2,16 +2,15 @@
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
 from torchrl_glam.models import Agent
 from torchrl_glam.runs.files import replace_file
-
-_SLOT = re.compile(r"/\*\{(style|data|script)\}\*/")
 
 
 def write_page(
@@ -39,13 +38,12 @@ def write_page(
     def asset(name: str) -> str:
         return (assets / name).read_text(encoding="utf-8")
 
-    parts = {
-        "style": asset("base.css") + asset("viewer.css"),
-        "script": "".join(map(asset, ("drawings.js", "scene.js", "viewer.js"))),
+    page = jinja2.Template(asset("viewer.html"), keep_trailing_newline=True).render(
+        style=asset("base.css") + asset("viewer.css"),
+        script="".join(map(asset, ("drawings.js", "scene.js", "viewer.js"))),
         # No text of an environment ends the element that holds it.
-        "data": data.replace("<", "\\u003c").replace("\u2028", "\\u2028"),
-    }
-    page = _SLOT.sub(lambda slot: parts[slot[1]], asset("viewer.html"))
+        data=data.replace("<", "\\u003c").replace("\u2028", "\\u2028"),
+    )
     replace_file(Path(path), page)
 
 
