@@ -144,10 +144,9 @@ def _as_csv(columns: list[str], rows: list[dict[str, float]], header: bool = Fal
 
 
 def _make_logger(kind: str, folder: str | Path, name: str) -> Any:
-    own = {key: os.environ.get(f"WANDB_{key.upper()}") for key in ("project", "entity", "mode")}
-    own = {key: value for key, value in own.items() if value is not None}
-    name = os.environ.get("WANDB_NAME", name) if kind == "wandb" else name
+    if kind == "wandb":  # which lets an argument win over the environment
+        name = os.environ.get("WANDB_NAME", name)
     try:
-        return get_logger(kind, logger_name=str(folder), experiment_name=name, wandb_kwargs=own)
+        return get_logger(kind, logger_name=str(folder), experiment_name=name)
     except Exception as error:  # loggers raise what they like
         raise ValueError(f"loggers: {kind} could not be started: {error}") from error
