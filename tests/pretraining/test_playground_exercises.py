@@ -2,6 +2,7 @@
 
 import ast
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import playground_reference as reference
@@ -33,9 +34,8 @@ class Text:
         self.grown = [] if grown == "nothing" else grown.split(", ")
 
 
-def ask(name, number=300, **options):
-    exercises = PlaygroundExercises(shares={name: 1.0}, questions=1, **options)
-    for reading in exercises(number):
+def ask(name, number=300):
+    for reading in PlaygroundExercises(shares={name: 1.0}, questions=1)(number):
         yield Text(reading.prompt), reading.answers[0]
 
 
@@ -92,14 +92,14 @@ def test_what_things_are_and_grow_on():
 
 def test_actions_are_any_admissible_one_as_often_as_the_others():
     ranks = Counter()
-    for text, [(action, predicted)] in ask("action", 4000, simple=0.0):
+    for text, [(action, predicted)] in ask("action", 4000):
         admissible = [f"Go to {item}" for item in text.seen] + ["Grasp"]
         admissible += ["Release"] * (text.held != "nothing")
         assert predicted
-        ranks[text.held != "nothing", admissible.index(action.strip())] += 1
-    for holds in (False, True):
-        counts = [count for (held, _), count in ranks.items() if held == holds]
-        assert len(counts) == 7 and chisquare(counts).pvalue > 0.001
+        ranks[len(text.items), text.held != "nothing", admissible.index(action.strip())] += 1
+    for size, holds in product((3, 6), (False, True)):
+        counts = [count for (*of, _), count in ranks.items() if of == [size, holds]]
+        assert len(counts) == size + 1 and chisquare(counts).pvalue > 0.001
 
 
 def test_scenes_are_written_as_the_environment_writes_them():
@@ -118,7 +118,7 @@ def test_scenes_are_written_as_the_environment_writes_them():
 
 def test_goal_and_scene_are_drawn_apart():
     """A game's scene always has what its goal needs; here a part is seldom satisfiable."""
-    texts = [text for text, _ in ask("asked", 600, simple=0.0)]
+    texts = [text for text, _ in ask("asked", 600) if len(text.items) == 6]
     satisfiable = sum(
         all(any(names(p.split(" ", 1)[1], item) for item in text.items) for p in text.parts)
         for text in texts
@@ -181,6 +181,5 @@ def test_bad_settings_are_refused():
     for shares in ({"kind": -1.0, "asked": 3.0}, {"kind": 0.0}, {}):
         with pytest.raises(ValueError, match=r"shares \(.*\) must be numbers of at least 0, not"):
             PlaygroundExercises(shares=shares)
-    for settings in ({"questions": 0}, {"simple": 3.0}):
-        with pytest.raises(ValueError, match=r"questions \(\d\) must be at least 1, and simple"):
-            PlaygroundExercises(**settings)
+    with pytest.raises(ValueError, match=r"questions \(0\) must be at least 1"):
+        PlaygroundExercises(questions=0)

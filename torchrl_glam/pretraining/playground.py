@@ -34,6 +34,7 @@ PLAYGROUND_EXERCISES: dict[str, float] = {
 
 _ITEMS = range(len(OBJECTS))
 _ASKED = 4  # things that a question asks about, one after another
+_SIMPLE = 0.2  # share of prompts of the simplified task
 _SUPPLIES = [item for item in _ITEMS if type_of(item) in SUPPLIES]
 
 
@@ -64,12 +65,12 @@ class Scene(NamedTuple):
 class PlaygroundExercises:
     """Composes prompts of Playground-Text, and questions and answers about their texts.
 
+    A fifth of the prompts are of the simplified task: three objects, goals of one part.
+
     Args:
         seed: of the private generator. Default: 0.
         questions: questions about each prompt. Default: 4.
         shares: share of each exercise, by name. Default: :data:`PLAYGROUND_EXERCISES`.
-        simple: share of prompts of the simplified task: three objects, goals of one part.
-            Default: 0.2.
 
     Raises:
         ValueError: if an argument is out of range or ``shares`` names an unknown exercise.
@@ -85,15 +86,11 @@ class PlaygroundExercises:
         seed: int = 0,
         questions: int = 4,
         shares: dict[str, float] | None = None,
-        simple: float = 0.2,
     ) -> None:
-        if questions < 1 or not 0 <= simple <= 1:
-            raise ValueError(
-                f"questions ({questions}) must be at least 1, and simple ({simple}) in [0, 1]"
-            )
+        if questions < 1:
+            raise ValueError(f"questions ({questions}) must be at least 1")
         self._shares = drawable("shares", shares, PLAYGROUND_EXERCISES)
-        self._random = random.Random(seed)
-        self._questions, self._simple = questions, simple
+        self._random, self._questions = random.Random(seed), questions
         self._template = PromptTemplate()
         simple_ones = simple_goals("train")
         self._goals = GoalSpace("train").texts
@@ -117,7 +114,7 @@ class PlaygroundExercises:
 
     def _compose(self) -> Scene:
         draw = self._random.random
-        simple = draw() < self._simple
+        simple = draw() < _SIMPLE
         size = 3 if simple else 6
         items = self._random.sample(_ITEMS, size)
         if draw() < 0.8 and not set(items) & set(_SUPPLIES):  # scenes of a game have them
