@@ -8,11 +8,7 @@ function thing(name, x, y, size) {
   const [colour, kind] = name.split(" ");
   return `<g class="thing" style="color: var(--${colour})" ` +
     `transform="translate(${x - size / 2} ${y - size / 2}) scale(${size / 48})">` +
-    `${DRAWINGS.things[kind] || '<rect x="8" y="8" width="32" height="32"/>'}</g>`;
-}
-
-function agentAt(x, y) {
-  return `<g class="agent" transform="translate(${x} ${y})">${DRAWINGS.agent}</g>`;
+    `${DRAWINGS.things[kind]}</g>`;
 }
 
 function star(x, y) {
@@ -59,7 +55,7 @@ function drawScene(objects, at) {
     drawn += thing(name, x, y, grown ? 62 : 46) + (grown ? star(x - 34, y - 26) : "");
     drawn += `<text x="${x}" y="${y + 46}">${name}</text>`;
   });
-  drawn += agentAt(...agent);
+  drawn += `<g class="agent" transform="translate(${agent.join(" ")})">${DRAWINGS.agent}</g>`;
   if (at.h >= 0) {
     const grown = at.g.includes(at.h);
     drawn += thing(names[at.h], agent[0] + 28 * side, agent[1] - 2, grown ? 36 : 28);
@@ -73,4 +69,3 @@ function drawScene(objects, at) {
   svg.innerHTML = drawn;
   return svg;
 }
-
