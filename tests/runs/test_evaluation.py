@@ -8,13 +8,14 @@ import pytest
 import stairs
 import torch
 from corridor import Corridor
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torchrl.envs import RenameTransform, SerialEnv, TransformedEnv
 
 from torchrl_glam.envs import OraclePolicy, PlaygroundTextEnv
 from torchrl_glam.runs.evaluation import evaluate, play_randomly
 from torchrl_glam.runs.probe import PlanProbe
-from torchrl_glam.runs.records.statistics import EpisodeStatistics
+from torchrl_glam.runs.records.statistics import EpisodeStatistics, GoalCoverage
 from torchrl_glam.text import decode_text
 
 
@@ -174,6 +175,13 @@ def test_steps_that_do_not_tell_success_or_their_kinds_are_refused(
     steps = env.rollout(40, break_when_any_done=False)
     with pytest.raises(ValueError, match=message):
         EpisodeStatistics(success_key=success_key).add(steps)
+
+
+def test_a_kind_named_in_hindsight_that_has_no_name_is_refused():
+    named = {"goal_tokens": torch.tensor([[[5], [6]]]), "kind": torch.tensor([[0, 2]])}
+    steps = TensorDict({"next": {"hindsight": named}}, [1])
+    with pytest.raises(ValueError, match=r"'kind'\) is from 0 to 2, and must count in the 2 goal"):
+        GoalCoverage(["grasp", "grow"]).add(steps)
 
 
 def test_an_episode_that_does_not_end_is_an_error(monkeypatch):

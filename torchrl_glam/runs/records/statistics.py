@@ -89,13 +89,7 @@ class EpisodeStatistics:
         """
         after = steps["next"]
         done, reached_now = after["done"].squeeze(-1), goals_reached(after, self._success_key)
-        kinds = steps["goal_kind"][done].tolist()
-        if kinds and not 0 <= min(kinds) <= max(kinds) < len(self._kinds):
-            raise ValueError(
-                f"'goal_kind' is from {min(kinds)} to {max(kinds)}, and must count in the "
-                f"{len(self._kinds)} goal kinds {self._kinds}: let the environment's goal_kinds "
-                "name them all"
-            )
+        kinds = _named_kinds("goal_kind", steps["goal_kind"][done], self._kinds).tolist()
         self._ended.update(self._kinds[kind] for kind in kinds)
         self._reached.update(self._kinds[kind] for kind in steps["goal_kind"][reached_now].tolist())
         tokens = steps.get("goal_tokens", None)
@@ -178,10 +172,15 @@ class GoalCoverage:
         self._steps = self._before = 0
 
     def add(self, steps: TensorDictBase) -> None:
-        """Takes note of the goals that steps of any batch shape reached."""
+        """Takes note of the goals that steps of any batch shape reached.
+
+        Raises:
+            ValueError: if a goal kind is none of ``kinds``.
+        """
         tokens, kinds = (steps["next", "hindsight", key] for key in ("goal_tokens", "kind"))
         named = kinds >= 0
-        counts = kinds[named].cpu().bincount(minlength=len(self._kinds))
+        kinds = _named_kinds(("hindsight", "kind"), kinds[named], self._kinds)
+        counts = kinds.cpu().bincount(minlength=len(self._kinds))
         self._take(fingerprint(tokens[named]).cpu(), counts, steps.numel())
 
     def merge(self, state_dict: dict[str, Tensor | int]) -> None:
@@ -210,6 +209,16 @@ class GoalCoverage:
         """Restores what :meth:`state_dict` returned."""
         self._seen, self._named = state_dict["seen"].clone(), state_dict["named"].clone()
         self._steps, self._before = state_dict["steps"], state_dict["before"]
+
+
+def _named_kinds(key: NestedKey, kinds: Tensor, names: Sequence[str]) -> Tensor:
+    """The goal kinds, which must all have a name."""
+    if len(kinds) and not 0 <= kinds.min() <= kinds.max() < len(names):
+        raise ValueError(
+            f"{key!r} is from {kinds.min()} to {kinds.max()}, and must count in the {len(names)} "
+            f"goal kinds {names}: let the environment's goal_kinds name them all"
+        )
+    return kinds
 
 
 def of_replay(
