@@ -27,19 +27,6 @@ def two_episodes():
     )
 
 
-def test_next_entries_are_those_of_the_last_step_of_the_window():
-    rows = SegmentMultiStepTransform(2, 0.5).inv(two_episodes())
-    following = rows["next"]
-    assert rows["observation"].tolist() == [0, 10, 20, 30, 40, 50]
-    assert following["observation"].tolist() == [11, 21, 21, 41, 51, 51]
-    assert following["reward"].flatten().tolist() == [0, 0.5, 1, 0, 0, 0]
-    assert following["terminated"].flatten().tolist() == [False, True, True] + [False] * 3
-    assert following["truncated"].flatten().tolist() == [False] * 4 + [True, True]
-    assert following["done"].flatten().tolist() == [False, True, True] * 2
-    assert rows["steps_to_next_obs"].tolist() == [[2], [2], [1]] * 2
-    assert rows["gamma"].tolist() == [[0.25], [0.25], [0.5]] * 2
-
-
 def test_torchrl_targets_bootstrap_at_time_outs_but_not_at_terminal_states():
     """Targets with next values of 100: gamma^steps * 100 unless the window reached the end."""
     rows = SegmentMultiStepTransform(3, 0.9).inv(two_episodes())
@@ -62,8 +49,8 @@ def test_keys_can_be_nested_n_steps_changed_and_rewards_whole():
     rows = transform.inv(data)
     assert rows["next", "agent", "reward"].flatten().tolist() == [0, 0.5, 1, 0, 0, 0]
     assert rows["next", "agent", "done"].flatten().tolist() == [False, True, True] * 2
-    assert rows["agent", "steps_to_next_obs"].flatten().tolist() == [2, 2, 1] * 2
-    assert rows["agent", "gamma"].flatten().tolist() == [0.25, 0.25, 0.5] * 2
+    assert rows["agent", "steps_to_next_obs"].tolist() == [[2], [2], [1]] * 2
+    assert rows["agent", "gamma"].tolist() == [[0.25], [0.25], [0.5]] * 2
 
 
 def test_settings_and_layout_are_checked():
