@@ -4,7 +4,6 @@ Nothing here is shared with the package: the vocabulary, the goals, the rules, t
 social partner are spelled out a second time, slowly and one environment at a time.
 """
 
-from collections import deque
 from typing import NamedTuple
 
 FURNITURE = "door chair desk lamp table cupboard sink window sofa carpet".split()
@@ -166,24 +165,3 @@ class Episode:
         new = {goal for goal in reached if goal in self.goals} - {*self.named, self.goal}
         self.named += sorted(new)
         return new
-
-
-def shortest_plan(goal, objects):
-    """Length of the shortest plan by breadth-first search, ``None`` if there is none."""
-    parts = parts_of(goal)
-    start = (State(), 0)
-    queue, seen = deque([(start, 0)]), {start}
-    while queue:
-        (state, stage), length = queue.popleft()
-        for action in list_actions(objects):
-            if not is_admissible(state, action):
-                continue
-            after, event = act(state, action)
-            reached = event is not None and reaches(event, parts[stage])
-            if reached and stage + 1 == len(parts):
-                return length + 1
-            node = (after, stage + reached)
-            if node not in seen:
-                seen.add(node)
-                queue.append((node, length + 1))
-    return None

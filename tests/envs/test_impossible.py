@@ -6,8 +6,6 @@ import numpy as np
 import playground_reference as reference
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from torchrl_glam.envs import PlaygroundTextEnv
 from torchrl_glam.envs.playground.vocabulary import OBJECTS
@@ -18,7 +16,9 @@ IMPOSSIBLE = 4  # the kind
 @pytest.mark.parametrize("impossible", [0.25, 0.8, 1.0])
 def test_the_share_is_that_of_the_episodes(impossible):
     env = PlaygroundTextEnv(20_000, 3, sequential=False, impossible=impossible, seed=0, text=False)
-    goal_id = env.reset()["goal_id"]
+    state = env.reset()
+    goal_id, objects = state["goal_id"], state["state", "objects"].sort(1).values
+    assert objects.diff(dim=1).all(), "objects of a scene differ"
     spread = (impossible * (1 - impossible) / 20_000) ** 0.5
     chosen = env.goals.kind_ids[goal_id] == IMPOSSIBLE
     assert abs(chosen.float().mean() - impossible) <= 5 * spread
@@ -26,25 +26,6 @@ def test_the_share_is_that_of_the_episodes(impossible):
         if len(drawn_ids):  # all of them, alike
             count = drawn_ids.bincount()
             assert (count > 0).sum() == number and count.max() < 2 * len(drawn_ids) / number
-
-
-@settings(max_examples=10, deadline=None)
-@given(
-    seed=st.integers(0, 2**31),
-    size=st.sampled_from([(2, False), (3, True), (4, True)]),
-    split=st.sampled_from(["train", "test"]),
-)
-def test_no_plan_leads_there(seed, size, split):
-    env = PlaygroundTextEnv(24, size[0], split, size[1], impossible=0.7, seed=seed, text=False)
-    state, oracle = env.reset(), env.make_oracle()
-    begins, steps = oracle.shortest_plans(state)
-    for row, goal_id in enumerate(state["goal_id"].tolist()):
-        objects = [OBJECTS[item] for item in state["state", "objects"][row].tolist()]
-        assert len(set(objects)) == size[0]
-        plan = reference.shortest_plan(env.goals[goal_id], objects)
-        assert (plan is None) == (state["goal_kind"][row] == IMPOSSIBLE)
-        assert steps[row] == (-1 if plan is None else plan)
-        assert begins[row].any() == (plan is not None)
 
 
 def test_random_play_never_gets_there():

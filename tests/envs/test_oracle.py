@@ -75,11 +75,10 @@ def tensors_of(nodes, goal_id, objects):
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("size", [(2, False), (3, True), (4, True)])
 def test_shortest_plans_in_every_state_of_a_scene(split, size):
-    env = PlaygroundTextEnv(5, *size[:1], split, size[1], seed=4, text=False)
+    env = PlaygroundTextEnv(8, *size[:1], split, size[1], impossible=0.4, seed=4, text=False)
     oracle, start = OraclePolicy(env.goals), env.reset()
-    lengths = set()
-    scenes = zip(start["goal_id"].tolist(), start["state", "objects"].tolist(), strict=True)
-    for goal_id, ids in scenes:
+    lengths, keys = set(), ("goal_id", "goal_kind", ("state", "objects"))
+    for goal_id, kind, ids in zip(*(start[key].tolist() for key in keys), strict=True):
         objects = [OBJECTS[item] for item in ids]
         found = transitions(env.goals[goal_id], objects)
         left = steps_left(found)
@@ -88,6 +87,7 @@ def test_shortest_plans_in_every_state_of_a_scene(split, size):
             for node in found
         ]
         steps = [-1 if left[node] == math.inf else left[node] for node in found]
+        assert (steps[0] < 0) == (env.goals.kinds[kind] == "impossible")
         state = tensors_of(list(found), goal_id, objects)
         mask, number = oracle.shortest_plans(state)
         assert number.tolist() == steps and mask.tolist() == on_plan
