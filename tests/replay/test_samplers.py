@@ -129,8 +129,9 @@ def assert_all_rows_are_counted(buffer):
 
 def test_more_rows_than_the_capacity_in_one_call_and_a_single_one():
     buffer = make_buffer(HindsightRatioSampler(0.5), capacity=10)
-    buffer.extend(rows([True, False] * 12 + [True] * 3))
-    buffer.add(rows([True], first=27)[0])
+    for first in (0, 27):  # the first write of all has the storage read
+        buffer.extend(rows([True, False] * 12 + [True] * 3, first=first))
+    buffer.add(rows([True], first=54)[0])
     assert_all_rows_are_counted(buffer)
 
 
