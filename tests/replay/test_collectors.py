@@ -53,7 +53,7 @@ def forks():
 
 def rows_of(data, **keys):
     transform = Compose(SegmentMultiStepTransform(N_STEPS, GAMMA), HindsightTransform(**keys))
-    return [row for batch in data for row in toy.to_rows(transform.inv(batch))]
+    return toy.rows_of(transform, data)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_trajectory_may_go_on_after_an_end_and_in_any_shape():
     line = toy.make_stream([2, 3, 2], ["success", "timeout", "success"], [[(1, 0)]] * 7, 0)
     batch = toy.to_batch([line])
     batch["env"] = torch.full(batch.shape, 5)
-    expected = toy.as_multiset(toy.reference_rows(line, n_steps=N_STEPS, gamma=GAMMA))
+    expected = toy.as_multiset(toy.reference_rows([line], n_steps=N_STEPS, gamma=GAMMA))
     for shape in ((7,), (7, 1), (1, 7, 1)):
         shaped = batch.reshape(shape)
         for data in ([shaped], shaped.split(1)):
@@ -168,7 +168,7 @@ def test_rows_are_those_of_each_collector_alone_and_a_lost_ones_steps_are_nobody
             hindsight.forget(event)
         else:
             rows += toy.to_rows(transform.inv(event))
-    expected = [r for s in played for r in toy.reference_rows(s, n_steps=N_STEPS, gamma=GAMMA)]
+    expected = toy.reference_rows(played, n_steps=N_STEPS, gamma=GAMMA)
     assert toy.as_multiset(rows) == toy.as_multiset(expected)
     last = [max((t for t, s in enumerate(stream, 1) if s.done), default=0) for stream in alive]
     assert hindsight.pending == sum(map(len, alive)) - sum(last), "the steps after the last end"

@@ -28,14 +28,6 @@ GOALS = {  # type of goals, and the second number of one from its token
 SCALES = [(0.0, 1.0), (-1.0, 0.0), (-0.25, 8.0)]
 
 
-def rows_of(transform, batches):
-    return [row for batch in batches for row in toy.to_rows(transform.inv(batch))]
-
-
-def expected_rows(lines, *returns):
-    return [row for line in lines for row in toy.reference_rows(line, *returns)]
-
-
 @settings(deadline=None, max_examples=100)
 @given(
     data=st.data(),
@@ -50,8 +42,8 @@ def test_equals_reference(data, dtype, n_steps, gamma, relabel, strategy, scale)
     lines, splits = data.draw(toy.streams(number=GOALS[dtype], scale=scale))
     hindsight = HindsightTransform(relabel, strategy=strategy, reward_scale=scale)
     transform = Compose(SegmentMultiStepTransform(n_steps, gamma), hindsight)
-    rows = rows_of(transform, toy.batches(lines, splits, dtype))
-    expected = expected_rows(lines, relabel, n_steps, gamma, strategy, scale)
+    rows = toy.rows_of(transform, toy.batches(lines, splits, dtype))
+    expected = toy.reference_rows(lines, relabel, n_steps, gamma, strategy, scale)
     assert toy.as_multiset(rows) == toy.as_multiset(expected)
 
 
@@ -92,8 +84,8 @@ def test_memory_grows_with_the_longest_episode_only():
         toy.make_stream([3] * 50, ["success", "failure"] * 25, named, 1000),
     ]
     transform = Compose(SegmentMultiStepTransform(3, 0.9), HindsightTransform())
-    rows = rows_of(transform, toy.batches(lines, [1] * total))
-    expected = expected_rows(lines, "all", 3, 0.9)
+    rows = toy.rows_of(transform, toy.batches(lines, [1] * total))
+    expected = toy.reference_rows(lines, "all", 3, 0.9)
     assert toy.as_multiset(rows) == toy.as_multiset(expected)
     assert len(transform[1]._log.steps["action"]) < 8 * 80  # the longest episode has 80 steps
 
@@ -350,8 +342,8 @@ def test_at_most_k_goals_with_a_transition(data, limit, n_steps, strategy):
     lines, splits = data
     hindsight = HindsightTransform(strategy=strategy, goals_per_transition=limit)
     transform = Compose(SegmentMultiStepTransform(n_steps, 0.5), hindsight)
-    rows = rows_of(transform, toy.batches(lines, splits))
-    possible = expected_rows(lines, "all", n_steps, 0.5, strategy)
+    rows = toy.rows_of(transform, toy.batches(lines, splits))
+    possible = toy.reference_rows(lines, "all", n_steps, 0.5, strategy)
     assert Counter(toy.as_multiset(rows)) <= Counter(toy.as_multiset(possible))
     for hindsight, most in ((True, limit), (False, 1)):
         stored = Counter(row.observation for row in rows if row.hindsight == hindsight)

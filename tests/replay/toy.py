@@ -129,10 +129,10 @@ def batches(streams, splits, goal_dtype=torch.int16):
 
 
 def reference_rows(
-    stream, relabel="all", n_steps=1, gamma=1.0, strategy="future", scale=(0.0, 1.0)
+    streams, relabel="all", n_steps=1, gamma=1.0, strategy="future", scale=(0.0, 1.0)
 ):
     rows = []
-    for episode in episodes_of(stream):
+    for episode in (episode for stream in streams for episode in episodes_of(stream)):
         rows += [plain_row(episode, t, n_steps, gamma) for t in range(len(episode))]
         if relabel == "all":
             rows += [
@@ -209,6 +209,11 @@ def to_rows(data):
         for column in columns
     ]
     return [Row(*values) for values in zip(*lists, strict=True)]
+
+
+def rows_of(transform, batches):
+    """Rows that a transform makes of batches, one after another."""
+    return [row for batch in batches for row in to_rows(transform.inv(batch))]
 
 
 def as_multiset(rows):
