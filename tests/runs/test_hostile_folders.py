@@ -115,7 +115,6 @@ CHECKPOINTS = {
     "a pipe of a manifest": (pipe("manifest.json"), "pipe"),
     "settings that are a list": (manifest_with(*SETTINGS), "'list' object has no attribute"),
     "state of the model": (lambda s, t: link_instead(component(s, "model") / "state", t), LINK),
-    "rows of the buffer": (lambda s, t: link_instead(component(s, "buffer") / "rows.tdc", t), LINK),
     "the checkpoint": (whole_checkpoint, LINK),
     "an unknown name": (lambda s, t: (s / "more").symlink_to(t), LINK),
     "another pipe": (pipe("components/pipe"), "pipe"),
