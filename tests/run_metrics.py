@@ -1,4 +1,4 @@
-"""Tables that runs leave, and what two runs of a recipe must share to count as the same run."""
+"""What runs leave: tables, checkpoints, and what two runs must share to count as the same run."""
 
 import csv
 
@@ -8,6 +8,12 @@ CLOCK = ("seconds", "steps_per_second", "updates_per_second", "time/")
 def read_csv(path):
     with open(path, newline="") as file:
         return list(csv.DictReader(file))
+
+
+def saved_steps(folder):
+    """The steps after which a run saved the checkpoints that it has, in order."""
+    saved = (folder / "checkpoints").glob("step-*")
+    return sorted(int(path.name.removeprefix("step-")) for path in saved)
 
 
 def metrics(folder):

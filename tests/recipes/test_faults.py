@@ -10,7 +10,7 @@ import time
 
 import pytest
 from forked_recipe import Recipe
-from run_metrics import metrics
+from run_metrics import metrics, saved_steps
 
 pytestmark = pytest.mark.slow
 
@@ -27,11 +27,6 @@ def beginning(run):
     return f"resume={run}" if (run / "config.yaml").exists() else f"output={run}"
 
 
-def newest_step(run):
-    saved = (run / "checkpoints").glob("step-*")
-    return max((int(path.name.removeprefix("step-")) for path in saved), default=0)
-
-
 def test_a_run_killed_at_random_moments_ends_with_the_same_metrics(tmp_path, request):
     """It is long enough to be killed as often as asked for before it ends."""
     wanted, moments = request.config.getoption("kills"), random.Random(0)
@@ -42,9 +37,9 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_metrics(tmp_path, req
         process = recipe.start(*arguments, beginning(run))
         # while it starts, or some steps later, in the middle of one or of a checkpoint
         if moments.random() > 0.2:
-            step = newest_step(run) + moments.uniform(1, STEPS_PER_KILL / 3)
+            step = max(saved_steps(run), default=0) + moments.uniform(1, STEPS_PER_KILL / 3)
             deadline = time.monotonic() + 60
-            while newest_step(run) < step and time.monotonic() < deadline:
+            while max(saved_steps(run), default=0) < step and time.monotonic() < deadline:
                 time.sleep(0.01)
         time.sleep(moments.uniform(0, 0.3))
         os.kill(process, signal.SIGKILL)

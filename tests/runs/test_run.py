@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 import sac_glam
 import torch
-from run_metrics import read_csv
+from run_metrics import read_csv, saved_steps
 from torchrl._utils import timeit
 from torchrl.checkpoint import CheckpointError
 from transformers.models.t5.modeling_t5 import T5Block
@@ -205,10 +205,6 @@ def test_every_setting_arrives_at_its_component(tmp_path):
     assert not list(tmp_path.iterdir()), "a run that did not begin leaves nothing"
 
 
-def checkpoints(tmp_path):
-    return [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")]
-
-
 def test_an_error_in_an_update_is_followed_by_a_checkpoint(tmp_path, caplog):
     def fail(run):
         if run.counters["steps"] >= 48:
@@ -216,7 +212,7 @@ def test_an_error_in_an_update_is_followed_by_a_checkpoint(tmp_path, caplog):
 
     with pytest.raises(RuntimeError, match="a bug"):
         train(tmp_path, fail=fail)
-    assert checkpoints(tmp_path) == ["step-000000000048"] and "saved as" in caplog.text
+    assert saved_steps(tmp_path / "run") == [48] and "saved as" in caplog.text
     assert not (tmp_path / "run" / "run.lock").exists()
 
 
@@ -224,7 +220,7 @@ def test_a_run_that_diverges_saves_nothing_and_a_refused_resume_leaves_its_recor
     fail = mock.Mock(side_effect=FloatingPointError("not finite"))
     with pytest.raises(FloatingPointError, match="at step 8: not finite .*saved no checkpoint"):
         train(tmp_path, fail=fail, total_steps=16)
-    assert not checkpoints(tmp_path)
+    assert not saved_steps(tmp_path / "run")
     record = tmp_path / "run" / "diverged.txt"
     text = record.read_text()
     (tmp_path / "run" / "checkpoints" / "step-000000000008").mkdir(parents=True)
@@ -239,7 +235,7 @@ def test_an_error_in_the_last_evaluation_is_made_up_for(tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, "evaluate_splits", broken)
     with pytest.raises(RuntimeError, match="power"):
         train(tmp_path)
-    assert checkpoints(tmp_path) == ["step-000000000064"]
+    assert saved_steps(tmp_path / "run") == [64]
     train(tmp_path, resume=str(tmp_path / "run"))
     last = read_csv(tmp_path / "run" / "metrics.csv")[-1]
     assert last["step"] == "64" and float(last["eval/train/sampled/success"]) >= 0
@@ -281,7 +277,7 @@ def test_a_run_goes_on_after_its_environment_was_mended(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=f"{where}.* mend the environment"):
         train(tmp_path, checkpoint_every=16)
     assert not (tmp_path / "run" / "diverged.txt").exists()
-    assert checkpoints(tmp_path) == ["step-000000000016"]
+    assert saved_steps(tmp_path / "run") == [16]
     train(tmp_path, resume=str(tmp_path / "run"), checkpoint_every=16)
     assert read_csv(tmp_path / "run" / "metrics.csv")[-1]["step"] == "64"
 
@@ -298,7 +294,7 @@ def test_a_stop_is_told_where_hydra_is_not_used(tmp_path, resumable, caplog):
     train(tmp_path, stop, finish=True, resumable=resumable)
     advice = f"; resume with: resume={tmp_path / 'run'}" if resumable else ""
     assert f"Stopped at step 32{advice}\n" in caplog.text + "\n"
-    assert len(checkpoints(tmp_path)) == resumable
+    assert len(saved_steps(tmp_path / "run")) == resumable
     if not resumable:
         return
     last = read_csv(tmp_path / "run" / "metrics.csv")[-1]
