@@ -24,7 +24,7 @@ from torchrl.objectives.value import GAE
 
 from torchrl_glam.objectives import _checks
 from torchrl_glam.objectives.functional import log_clip_bounds, ratio_center
-from torchrl_glam.objectives.trunk import SharedTrunk, state_keys
+from torchrl_glam.objectives.trunk import SharedTrunk
 
 # Where the heads find what the trunk writes in this pass.
 _NOW = "now"
@@ -218,7 +218,7 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
         next_value = value.roll(-1, rows.ndim - 1)  # of the next row, except at the end of a run
         bootstraps = (following[keys.done] & ~following[keys.terminated]).squeeze(-1)
         if bootstraps.any():
-            ends = following.select(*state_keys(self.trunk, [self.value]))[bootstraps]
+            ends = following.select(*self._state_keys([self.value]))[bootstraps]
             next_value[bootstraps] = self.value(self.trunk(ends))[keys.value].to(value.dtype)
         rows.set(("next", keys.value), next_value)
         return self.value_estimator(rows)
@@ -226,7 +226,7 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
     def _fill_relabelled(self, rows: TensorDictBase, relabelled: Tensor) -> None:
         """Values under the new goals, and where ratio and divergence start."""
         keys = self.tensor_keys
-        inputs = state_keys(self.trunk, [self.actor, self.value])
+        inputs = self._state_keys([self.actor, self.value])
         now = self.value(self.trunk(rows.select(*inputs, keys.action)[relabelled]))
         found = {keys.value: now[keys.value]}
         if self.clip_center == "behaviour":
@@ -243,7 +243,7 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Losses and metrics of rows that :meth:`prepare` has seen, ``[*B]``; see the class."""
         keys = self.tensor_keys
-        now = self.trunk(tensordict.select(*state_keys(self.trunk, [self.actor, self.value])))
+        now = self.trunk(tensordict.select(*self._state_keys([self.actor, self.value])))
         _checks.check_action(tensordict[keys.action], self.actor.get_dist(now).mask, keys.action)
         _checks.check_finite(tensordict[keys.advantage], keys.advantage)
         for key in self._scores:
@@ -280,7 +280,7 @@ class PPOGLAMLoss(SharedTrunk, LossModule):
     @property
     def in_keys(self) -> list[NestedKey]:
         """Entries that a call reads: a mini-batch needs no others."""
-        return [*self._recorded(), *state_keys(self.trunk, [self.actor, self.value])]
+        return [*self._recorded(), *self._state_keys([self.actor, self.value])]
 
     def _forward_value_estimator_keys(self, **kwargs) -> None:
         keys = dict(vars(self.tensor_keys))

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
-from tensordict import NestedKey, TensorDict, TensorDictBase, TensorDictParams, unravel_key
+from tensordict import TensorDict, TensorDictBase, TensorDictParams, unravel_key
 from tensordict.nn import (
     ProbabilisticTensorDictSequential,
     TensorDictModule,
@@ -24,7 +24,7 @@ from torchrl.objectives.utils import ValueEstimators, distance_loss
 
 from torchrl_glam.objectives import _checks, functional
 from torchrl_glam.objectives._checks import require
-from torchrl_glam.objectives.trunk import SharedTrunk, enough, state_keys
+from torchrl_glam.objectives.trunk import SharedTrunk, enough
 
 
 class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
@@ -215,7 +215,7 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
 
         On the device of the states, wherever the loss is.
         """
-        inputs = tensordict.select(*self._state_keys())
+        inputs = tensordict.select(*self._state_keys(self._heads))
         here = next(iter(inputs.values(True, True))).device
         state = self._run_trunk(inputs.to(self.log_alpha.device), self._heads)
         values = self._policy(state).probs, self._q_values(state).min(0).values
@@ -236,7 +236,7 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         self, tensordict: TensorDictBase, heads: list[TensorDictModule], target: bool = False
     ) -> TensorDictBase:
         """The inputs of these heads. Values that a policy left in the batch are not reused."""
-        inputs = tensordict.select(*self._state_keys())
+        inputs = tensordict.select(*self._state_keys(self._heads))
         only = enough(self.trunk, heads)
         options = {} if only is None else {"only": only}
         if not target:
@@ -278,7 +278,7 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
         if len(rows[0]) == going_on.numel():
             next_value = self._state_value(next_state).unsqueeze(-1)
         elif len(rows[0]):
-            value = self._state_value(next_state.select(*self._state_keys())[rows])
+            value = self._state_value(next_state.select(*self._state_keys(self._heads))[rows])
             next_value[rows] = value.unsqueeze(-1).to(next_value.dtype)
         return self.value_estimator.value_estimate(tensordict, next_value=next_value).squeeze(-1)
 
@@ -340,11 +340,8 @@ class SACGLAMLoss(SharedTrunk, DiscreteSACLoss):
     def _heads(self) -> list[TensorDictModule]:
         return [self.actor_network, self.qvalue_network]
 
-    def _state_keys(self) -> list[NestedKey]:
-        return state_keys(self.trunk, self._heads)
-
     def _set_in_keys(self) -> None:
-        state_keys = self._state_keys()
+        state_keys = self._state_keys(self._heads)
         next_keys = [self.tensor_keys.reward, self.tensor_keys.done, self.tensor_keys.terminated]
         self._in_keys = [
             self.tensor_keys.action,

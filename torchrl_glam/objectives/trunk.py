@@ -32,6 +32,13 @@ class SharedTrunk:
         self.trunk._apply(fn)  # frozen weights too; the trained ones do not move twice
         return super()._apply(fn)
 
+    def _state_keys(self, heads: Iterable[TensorDictModuleBase]) -> list[NestedKey]:
+        """Entries a state must hold: all that trunk and heads read, less what the trunk writes."""
+        made = {unravel_key(key) for key in self.trunk.out_keys}
+        read = [unravel_key(key) for head in heads for key in head.in_keys]
+        keys = [*map(unravel_key, self.trunk.in_keys), *(key for key in read if key not in made)]
+        return list(dict.fromkeys(keys))
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "SharedTrunk":
         memo[id(self)] = copied = object.__new__(type(self))
         copied.__dict__ = copy.deepcopy(self.__dict__, memo)
@@ -54,16 +61,6 @@ def trainable_leaves(trunk: nn.Module) -> TensorDict:
     """
     named = trunk.named_parameters()
     return TensorDict({tuple(name.split(".")): p for name, p in named if p.requires_grad})
-
-
-def state_keys(
-    trunk: TensorDictModuleBase, heads: Iterable[TensorDictModuleBase]
-) -> list[NestedKey]:
-    """Entries that a state must hold: all that trunk and heads read, less what the trunk writes."""
-    made = {unravel_key(key) for key in trunk.out_keys}
-    read = [unravel_key(key) for head in heads for key in head.in_keys]
-    keys = [*map(unravel_key, trunk.in_keys), *(key for key in read if key not in made)]
-    return list(dict.fromkeys(keys))
 
 
 def enough(trunk: TensorDictModuleBase, heads: Iterable[TensorDictModuleBase]) -> Part | None:
