@@ -53,9 +53,8 @@ def make(name, tokenizer, **options):
 def describe(found):
     if isinstance(found, ValueError):
         return next(how for words, how in REFUSED.items() if words in str(found)), ""
-    why = found.limit.why if found.limit else ""
-    limits = {"positions": "its positions", "": "its rotary switch"}
-    return "trie", next(limit for word, limit in limits.items() if word in why) if why else ""
+    limits = {"positions": "its positions", "any length": "", "rotary": "its rotary switch"}
+    return "trie", next(limit for word, limit in limits.items() if word in found.limit.why)
 
 
 def row(name, columns):

@@ -67,7 +67,7 @@ class Setting:
             attention="eager" if self._slow else None,  # the fused kernel is slow backward
         )
         limit, memory = longest_text(text_config(model)), self.config.memory
-        if limit is not None and memory >= limit.tokens:
+        if memory >= limit.tokens:
             raise ValueError(
                 f"memory ({memory}) must be below {limit.tokens}, as the model {limit.why}: give "
                 "fewer tokens, or choose a model with a longer context"

@@ -59,7 +59,7 @@ class DecoderOnlyTrunk(CandidateTrunk):
             short = {k: w.tokens for k, w in found.items() if masked and w.tokens <= LONGEST_PROBE}
             limits = [limit for kind, limit in found.items() if kind not in short]
             self.windows = short
-            self.limit = min(limits if own is None else [*limits, own], default=None)
+            self.limit = min([*limits, own])
             try:
                 return super().check_exactness()
             except InexactTrunkError:
@@ -69,7 +69,7 @@ class DecoderOnlyTrunk(CandidateTrunk):
     def _read(self, prompt: Tensor, prompt_mask: Tensor, trie: CandidateTrie) -> Tensor:
         longest = prompt.shape[1]
         last = prompt_mask.sum(-1, keepdim=True) - 1
-        if self.limit is not None and longest + trie.tokens.shape[1] - 1 > self.limit.tokens:
+        if longest + trie.tokens.shape[1] - 1 > self.limit.tokens:
             # Only where it may be too long: on a GPU, the host waits for the answer.
             tokens = int((last + 1 + trie.depth.amax(-1, keepdim=True)).max())
             check_positions("prompt and candidate actions", tokens, self.limit)

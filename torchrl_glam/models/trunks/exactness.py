@@ -136,9 +136,8 @@ def score_error(
 
 def probe(trunk: CandidateTrunk) -> tuple[Tensor, Tensor, CandidateTrie]:
     """Three prompts ``[3, T]``, their mask, and three or four candidates of each."""
-    limit = 2 * LONGEST_PROBE if trunk.limit is None else trunk.limit.tokens
     turn = max((n for n in trunk.turning_points if n <= LONGEST_PROBE), default=0)
-    longest = max(1, min(max(24, turn + 12), limit - 4))
+    longest = max(1, min(max(24, turn + 12), trunk.limit.tokens - 4))
     weight = trunk.base_model.get_input_embeddings().weight
     ids = _plain_ids(trunk, 40, weight.device)
     lengths = torch.tensor([min(3, longest), min(11, longest), longest], device=weight.device)

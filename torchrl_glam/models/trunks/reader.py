@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -80,22 +81,22 @@ def check_ids(base: nn.Module, tokens: Mapping[NestedKey, Tensor], error: IndexE
             ) from error
 
 
-def check_positions(what: str, tokens: int, limit: Limit | None) -> None:
+def check_positions(what: str, tokens: int, limit: Limit) -> None:
     """Raises ValueError if a text has more tokens than the model can read."""
-    if limit is not None and tokens > limit.tokens:
+    if tokens > limit.tokens:
         raise ValueError(
             f"{what} have {tokens} tokens, and the model {limit.why}: shorten goal, observation or "
             "actions, or choose a model with a longer context"
         )
 
 
-def longest_text(config: PretrainedConfig) -> Limit | None:
+def longest_text(config: PretrainedConfig) -> Limit:
     """Tokens of the longest text that a model can read at all, and in one way.
 
     Where a rotary embedding changes with the longest text of a batch (LongRoPE), texts must stay
     below that length: the score of one would hang on the others.
     """
-    limits = []
+    limits = [Limit(sys.maxsize, "reads texts of any length")]
     for name in ("max_position_embeddings", "max_seq_len"):
         tokens = getattr(config, name, None)
         if isinstance(tokens, int) and tokens > 0:  # XLNet says -1
@@ -108,7 +109,7 @@ def longest_text(config: PretrainedConfig) -> Limit | None:
             if tokens is not None:
                 why = f"reads batches with longer texts by another rotary embedding ({tokens})"
                 limits.append(Limit(int(tokens), why))
-    return min(limits, default=None)
+    return min(limits)
 
 
 def windows(config: PretrainedConfig) -> dict[str, Limit]:

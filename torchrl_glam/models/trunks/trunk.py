@@ -101,7 +101,7 @@ class CandidateTrunk(TensorDictModuleBase):
     # Width D of the embeddings, as the model writes them; configurations may say otherwise.
     embedding_dim: int
     # Most tokens of a text that this trunk reads.
-    limit: Limit | None
+    limit: Limit
 
     def __init__(
         self,
