@@ -125,8 +125,8 @@ def resize(name, size):
     return lambda folder: os.truncate(folder / name, size)
 
 
-def text_of_config(text):
-    return lambda folder: (folder / "config.json").write_text(text)
+def write(name, text):
+    return lambda folder: (folder / name).write_text(text)
 
 
 @pytest.mark.hostile
@@ -138,8 +138,12 @@ def text_of_config(text):
         (lacking, r"lacks 1 tensors .*transformer.h.1.mlp.c_fc.weight"),
         (resize("model.safetensors", 4_000), "has damaged weights"),
         (change("config.json", n_embd=16), "those of another configuration"),
-        (text_of_config("{"), r"config.json' is not JSON"),
-        (text_of_config("[" * 10**5), r"config.json' is not JSON \(nested too deeply\)"),
+        (change("config.json", n_head=0), r"damaged configuration or tokenizer \(ZeroDivisionErr"),
+        (change("config.json", n_layer="x"), "damaged configuration .* 'n_layer' expected int"),
+        (write("tokenizer.json", "{}"), r"damaged configuration or tokenizer \(KeyError: 'added_"),
+        (write("tokenizer_config.json", "[]"), r"damaged .* tokenizer \(AttributeError: 'list'"),
+        (write("config.json", "{"), r"config.json' is not JSON"),
+        (write("config.json", "[" * 10**5), r"config.json' is not JSON \(nested too deeply\)"),
         (
             change("config.json", n_layer=10**7),
             "of 10000000 in its config.json, expected at most 4,096",

@@ -73,7 +73,7 @@ def load_language_model(
 
     Raises:
         FileNotFoundError: if ``name`` is neither embedded, nor a model folder, nor on the hub.
-        ValueError: if the model generates no text, lacks tensors, has damaged ones, brings code or
+        ValueError: if the model generates no text, lacks tensors, has damaged files, brings code or
             leads out of its folder; if adapters are another model's or ``lora`` is given as well;
             if ``lora`` matches nothing or has no effect; if 4-bit weights or gradient checkpointing
             are not possible; or as :func:`load_tokenizer` raises it.
@@ -245,7 +245,7 @@ def _load(kind: type, name: str | Path, **kwargs):
         ) from error
     except RecursionError as error:
         raise ValueError(f"model ({str(name)!r}) has JSON files nested too deeply") from error
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, ImportError):
         raise
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(
@@ -258,6 +258,11 @@ def _load(kind: type, name: str | Path, **kwargs):
         raise ValueError(
             f"model ({str(name)!r}) brings Python code of its own (auto_map in its configuration), "
             "which is never run: choose a model that transformers has itself"
+        ) from error
+    except Exception as error:  # as many kinds as there are entries that may be wrong
+        raise ValueError(
+            f"model ({str(name)!r}) has a damaged configuration or tokenizer "
+            f"({type(error).__name__}: {shorten(error)}): copy the model again"
         ) from error
 
 
