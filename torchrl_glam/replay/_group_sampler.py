@@ -90,7 +90,7 @@ class GroupSampler(Sampler):
         if self._groups is None or self._groups.capacity != storage.max_size:
             return True
         if self._revision is None:  # just restored: the storage is as it was
-            return writes == 0 and len(self._groups) != len(storage)
+            return writes == 0 and int(self._groups.counts.sum()) != len(storage)
         return storage._mutation_revision > self._revision + writes
 
     def _read_all(self, storage: Storage) -> None:

@@ -27,9 +27,6 @@ class RowGroups:
         self._place = np.zeros(capacity, dtype=np.int64)  # of a row in its line
         self._group = np.full(capacity, -1, dtype=np.int32)
 
-    def __len__(self) -> int:
-        return sum(self._counts.tolist())
-
     @property
     def counts(self) -> torch.Tensor:
         """Rows of each group, int64 [G]; shares memory, not to be changed."""
