@@ -23,8 +23,8 @@ def sample_goals(
     """Draws the goals of new episodes from a table of some size, ``int64 [count]``."""
     goal_id = torch.as_tensor(sampler(generator, count), device=generator.device)
     whole = not (goal_id.is_floating_point() or goal_id.dtype == torch.bool)
-    valid = goal_id.shape == (count,) and whole
-    if not valid or (count and not 0 <= goal_id.min() <= goal_id.max() < size):
+    fits = goal_id.shape == (count,)
+    if not fits or (count and not (whole and 0 <= goal_id.min() <= goal_id.max() < size)):
         raise ValueError(
             f"goal_sampler must return {count} goal id{'s' * (count != 1)} in [0, {size}), got "
             f"{goal_id}"

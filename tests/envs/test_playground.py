@@ -175,6 +175,13 @@ def test_bad_goal_sampler(goals):
         make(goal_sampler=lambda generator, n: torch.tensor(goals)).reset()
 
 
+def test_a_reset_of_no_environment_asks_for_no_goal():
+    env = make(goal_sampler=lambda generator, n: torch.tensor([7] * n))  # float32 for none
+    state = env.reset()
+    after = env.reset(state.clone().set("_reset", torch.zeros(6, 1, dtype=torch.bool)))
+    assert (after["goal_id"] == 7).all() and (after["action_mask"] == state["action_mask"]).all()
+
+
 def assert_refused(env, state, message):
     """That a step from this state is an error, and changes nothing."""
     before = {key: value.clone() for key, value in env.state_dict().items()}
