@@ -47,7 +47,8 @@ def test_an_exchange_of_equivalent_words(goals):
         differ = sum(a != b for a, b in zip(text.split(), goals[origin], strict=True))
         assert differ == 1
     assert len(imagine_goals(known, 1)) == min(1, len(expected))
-    assert set(imagine_goals(["", *known], 100)) == expected and imagine_goals([""], 9) == {}
+    assert set(imagine_goals(["", *known], 100)) == expected
+    assert imagine_goals([""], 9) == imagine_goals(known, 0) == imagine_goals(known, -1) == {}
 
 
 def test_held_out_goals_and_impossible_ones_are_imagined():

@@ -242,6 +242,7 @@ def test_use_in_an_environment_is_refused(transform, wrap):
         ({"reward_scale": (1.0, 0.0)}, r"reward_scale \(\(1.0, 0.0\)\) must be two finite"),
         ({"reward_scale": (0.0, float("inf"))}, "reward_scale"),
         ({"reward_scale": (0.0,)}, "reward_scale"),
+        ({"reward_scale": 1.0}, r"reward_scale \(1.0\) must be two finite"),
     ],
 )
 def test_settings_out_of_range(settings, message):

@@ -193,6 +193,7 @@ REFUSED = {
         ("be some of ('csv', 'tensorboard'", {"loggers": ["csv", "log"]}),
         ("not be empty", {"output": " "}),
         ("have a key train", {"eval_splits": {"test": {}}}),
+        ("have keys without /", {"eval_splits": {"train": {}, "new/hard": {}}}),
         ("be one of", {"autocast": "maybe"}),
         ("be one of", {"goals": "uniform+hindsight", "hindsight_by": "oracle"}),
         ("be one of ('uniform', 'ratio', 'prior'", {"sampling": "half"}),

@@ -51,7 +51,7 @@ def imagine_goals(goal_texts: Sequence[str], count: int, *, seed: int = 0) -> di
             alike[word] |= group
     choose, found, places = random.Random(seed), {}, [*goals]
     for _ in range(_TRIES * (count + 100)):
-        if len(found) == count or not places:
+        if len(found) >= count or not places:
             break
         goal = choose.choice(places)
         words = list(goals[goal])

@@ -62,7 +62,7 @@ def export_agent(
         folder: where to write; made if it is not there. Its other files are left alone.
         model: the trained model, with or without adapters. It is not changed.
         tokenizer: its tokenizer.
-        critics: those of the critics, stacked: ``loss.qvalue_network_params``. Default: no heads.
+        critics: their parameters, stacked: ``loss.qvalue_network_params``. Default: no heads.
         card: how the agent reads and scores, and where it was trained; a ``README.md`` is made of
             it. It is written last, so a folder with a card is complete. Default: None, the language
             model and heads alone.

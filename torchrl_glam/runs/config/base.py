@@ -116,6 +116,8 @@ class RecipeConfig(EnvironmentConfig):
         fit = len(sizes) <= 64 and all(0 < size <= 2**20 for size in sizes)  # as in an agent card
         self.require("critic_hidden_sizes", fit, "be at most 64 numbers from 1 to 1048576")
         self.require("eval_splits", "train" in self.eval_splits, "have a key train")
+        plain = not any("/" in split for split in self.eval_splits)  # as in names of metrics
+        self.require("eval_splits", plain, "have keys without /")
         self.filled("output", "language_model", "resume")
         self.autocasts()
         self.choice("normalisation", get_args(Normalisation))
