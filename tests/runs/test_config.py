@@ -245,6 +245,7 @@ REFUSED = {
         ("be one of (None, 'error', 'head', 'tail')", {"long_texts": "middle"}),
         ("have at least one entry", {"splits": []}),
         ("be a folder, or a list", {"agent": [["a"]]}),
+        ("be a folder, or a list of folders that differ", {"agent": ["a", "b/../a/"]}),
     ],
 }
 REFUSALS = [

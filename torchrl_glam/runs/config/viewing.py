@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,7 +86,8 @@ class EvaluateConfig(ViewConfig):
         self.within(1, 1_000_000, "episodes")
         self.filled("output")
         whole = all(isinstance(folder, str) and folder for folder in self.agents)
-        fits = self.agent is None or (whole and 0 < len(self.agents) == len(set(self.agents)))
+        apart = whole and 0 < len(self.agents) == len({*map(os.path.realpath, self.agents)})
+        fits = self.agent is None or apart
         self.require("agent", fits, "be a folder, or a list of folders that differ")
         for key in ("objects", "splits", "modes"):
             given = getattr(self, key)
