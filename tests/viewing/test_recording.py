@@ -60,9 +60,9 @@ def test_the_same_seed_gives_every_agent_the_same_scenes():
 
 
 def converse(env, agent, *said):
-    with mock.patch("builtins.input", side_effect=said), mock.patch("builtins.print") as heard:
-        won = play(env, agent)
-    return won, "\n".join(call.args[0] for call in heard.call_args_list)
+    words, heard = iter(said), []
+    won = play(env, agent, read=lambda prompt: next(words), write=heard.append)
+    return won, "\n".join(heard)
 
 
 def test_a_person_plays_to_the_goal_fails_or_leaves():
@@ -79,7 +79,8 @@ def test_a_person_plays_to_the_goal_fails_or_leaves():
     won, heard = converse(env, None, "h", *["Grasp"] * 10)
     assert not won and "over after 10 steps, and the goal is not reached" in heard
     assert "There is no agent to ask" in heard
-    assert converse(env, None, "q")[0] is converse(env, None, EOFError)[0] is False
+    assert converse(env, None, "q")[0] is False
+    assert play(env, read=mock.Mock(side_effect=EOFError), write=lambda text: None) is False
 
 
 def test_a_game_without_a_batch_is_recorded_played_and_known_by_an_agent():

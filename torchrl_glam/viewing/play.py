@@ -1,6 +1,6 @@
 """A person plays a text environment in the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
 import torch
@@ -39,12 +39,20 @@ def nearest_goals(goal: str, goals: Sequence[str]) -> int:
 
 
 @torch.no_grad()
-def play(env: EnvBase, agent: Agent | None = None) -> bool:
-    """Plays one episode with a person, by ``input`` and ``print``.
+def play(
+    env: EnvBase,
+    agent: Agent | None = None,
+    *,
+    read: Callable[[str], str] = input,
+    write: Callable[[str], None] = print,
+) -> bool:
+    """Plays one episode with a person.
 
     Args:
         env: text environment with one instance, and with the tokens that the agent reads.
         agent: gives hints. Default: None, no hints.
+        read: reads a line from the person, given a prompt. Default: ``input``.
+        write: shows the person a text. Default: ``print``.
 
     Returns:
         Whether the goal was reached; False if the person quits.
@@ -57,18 +65,18 @@ def play(env: EnvBase, agent: Agent | None = None) -> bool:
     game = describe_env(env)
     limit = f" of {game.max_steps}" if game.max_steps else ""
     state, step = env.reset(), 0
-    print(_HELP)
+    write(_HELP)
     while True:
         seen = state.reshape(-1)[0]
         texts, admissible = decode_text(seen["actions"]), seen["action_mask"].nonzero()
         choices = {slot: texts[slot] for slot in admissible.flatten().tolist()}
-        print(f"\nGoal: {decode_text(seen['goal'])} (step {step}{limit})")
-        print(decode_text(seen["observation"]))
-        print("  ".join(f"{slot} {text}" for slot, text in choices.items()))
+        write(f"\nGoal: {decode_text(seen['goal'])} (step {step}{limit})")
+        write(decode_text(seen["observation"]))
+        write("  ".join(f"{slot} {text}" for slot, text in choices.items()))
         action = None
         while action is None:
             try:
-                said = " ".join(input("> ").lower().split())
+                said = " ".join(read("> ").lower().split())
             except EOFError:
                 return False
             if said in ("q", "quit"):
@@ -77,18 +85,18 @@ def play(env: EnvBase, agent: Agent | None = None) -> bool:
             if meant:
                 action = meant[0]
             elif said == "h":
-                print(_hint(state, choices, agent))
+                write(_hint(state, choices, agent))
             else:
-                print(f"{said!r} is no action here. Give {_HELP}.")
+                write(f"{said!r} is no action here. Give {_HELP}.")
         after = env.step(state.set("action", torch.full(env.batch_size, action)))["next"]
         step += 1
         if (reward := after["reward"].item()) != 0:
-            print(f"Reward {reward:g}.")
+            write(f"Reward {reward:g}.")
         if goals_reached(after, game.success_key).item():
-            print(f"Goal reached in {step} steps.")
+            write(f"Goal reached in {step} steps.")
             return True
         if after["done"].item():
-            print(f"The episode is over after {step} steps, and the goal is not reached.")
+            write(f"The episode is over after {step} steps, and the goal is not reached.")
             return False
         state = step_mdp(after.new_empty(after.batch_size).set("next", after))
 
