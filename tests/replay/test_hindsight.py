@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -305,6 +306,12 @@ def test_whole_rewards_need_a_whole_scale():
     assert HindsightTransform().inv(batch)["next", "reward"].dtype == torch.int64
     with pytest.raises(ValueError, match="whole numbers"):
         HindsightTransform(reward_scale=(-0.5, 1.0)).inv(batch)
+
+
+@pytest.mark.parametrize("make", [list, np.array, torch.tensor])
+def test_two_numbers_of_any_kind_are_a_reward_scale(make):
+    rows = HindsightTransform(reward_scale=make([-1.0, 2.0])).inv(one_episode([[], [(7, 2)], []]))
+    assert {-1.0, 2.0} <= set(rows["next", "reward"].flatten().tolist())
 
 
 def test_a_strategy_can_be_a_function():

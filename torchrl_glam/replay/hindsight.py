@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from torchrl.envs.transforms import Transform
@@ -116,8 +117,10 @@ class HindsightTransform(Transform):
                 f"goals_per_transition ({goals_per_transition}) must be at least 1; "
                 'relabel="none" goes without hindsight.'
             )
-        two = isinstance(reward_scale, Sequence) and len(reward_scale) == 2
-        if not two or not -math.inf < reward_scale[0] < reward_scale[1] < math.inf:
+        if (
+            np.shape(reward_scale) != (2,)
+            or not -math.inf < reward_scale[0] < reward_scale[1] < math.inf
+        ):
             raise ValueError(
                 f"reward_scale ({reward_scale}) must be two finite numbers: the reward of a step "
                 "that does not reach its goal, and a larger one of a step that does."
