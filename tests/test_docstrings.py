@@ -35,9 +35,11 @@ def test_examples(name):
     assert result.failed == 0, f"{result.failed} of {result.attempted} examples failed, see above"
 
 
+FOLDERS = ("envs", "goals", "models", "objectives", "pretraining", "replay", "report", "text")
+FOLDERS += ("viewing",)
 EXPORTED = [
     (folder, name)
-    for folder in ("goals", "models", "objectives", "replay", "text")
+    for folder in FOLDERS
     for name in importlib.import_module(f"torchrl_glam.{folder}").__all__
 ]
 

@@ -101,6 +101,13 @@ def reading_loss(model: PreTrainedModel, batch: ReadingBatch) -> Tensor:
     Args:
         model: an encoder-decoder of T5's kind with tied embeddings.
         batch: what it reads; ValueError if it has no token to predict.
+
+    Examples:
+        >>> from torchrl_glam.models import load_language_model
+        >>> model, tokenizer = load_language_model("tiny")
+        >>> reading = Reading("Goal: Grasp red cow", [[(" Go to", False), (" red cow", True)]])
+        >>> reading_loss(model, encode_readings(tokenizer, [reading])).item() > 0
+        True
     """
     labels = batch.labels.flatten()
     asked = (labels != IGNORED).nonzero().squeeze(1)

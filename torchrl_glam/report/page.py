@@ -19,6 +19,9 @@ from torchrl_glam.report.run import Run
 def make_page(run: Run) -> str:
     """The page of a run as HTML that needs nothing else, not even a network.
 
+    Args:
+        run: as :func:`~torchrl_glam.report.read_run` gives it.
+
     Examples:
         >>> page = make_page(Run("mine", [{"step": 32, "success": 0.5}]))
         >>> page[:15], "<h1>mine</h1>" in page

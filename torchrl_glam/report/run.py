@@ -21,6 +21,10 @@ class Run:
         config: its configuration as text. Default: none.
         record: what a :class:`~torchrl_glam.report.record.RunRecord` keeps. Default: nothing.
         episodes: names of pages of episodes in its folder. Default: none.
+
+    Examples:
+        >>> Run("seed0", [{"step": 0.0}]).unit
+        'environment steps'
     """
 
     name: str
@@ -49,6 +53,9 @@ class Run:
 
 def read_run(folder: str | Path) -> Run:
     """Reads the folder of a run of any recipe; a row that is being written does not count yet.
+
+    Args:
+        folder: the run's ``output``.
 
     Raises:
         FileNotFoundError: if there are no metrics in it.

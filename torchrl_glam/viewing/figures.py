@@ -92,6 +92,9 @@ def pool(results: Sequence[Result], policy: str) -> list[Result]:
 def format_results(results: Sequence[Result]) -> str:
     """A table for the terminal.
 
+    Args:
+        results: as :func:`measure` gives them.
+
     Examples:
         >>> print(format_results([Result("agent", "train", 3, "all", 10, 9, 4.2)]))
         policy  goals  objects  kind  success      95 % interval  episodes  steps
@@ -112,7 +115,22 @@ def format_results(results: Sequence[Result]) -> str:
 
 
 def write_results(results: Sequence[Result], path: str | Path) -> None:
-    """Writes a CSV: a row for each result, with its success and the ends of its interval."""
+    """Writes a CSV: a row for each result, with its success and the ends of its interval.
+
+    Args:
+        results: as :func:`measure` gives them.
+        path: the file; its folder is made if need be.
+
+    Examples:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "results.csv")
+        ...     write_results([Result("agent", "train", 3, "all", 10, 9, 4.2)], path)
+        ...     print(path.read_text())
+        policy,split,objects,kind,episodes,successes,length,success,low,high,agents
+        agent,train,3,all,10,9,4.2,0.9,0.59585,0.982124,1
+        <BLANKLINE>
+    """
     names = [entry.name for entry in fields(Result) if entry.name != "by_agent"]
     path = Path(path)
     with open_below(path.parent, path.name, newline="") as file:
@@ -127,7 +145,17 @@ def write_results(results: Sequence[Result], path: str | Path) -> None:
 def plot_results(results: Sequence[Result], path: str | Path) -> None:
     """Draws success with its intervals: by goal kind, or by objects where there are several.
 
-    A panel for each split of goals, in a PNG.
+    Args:
+        results: as :func:`measure` gives them; each split of goals has a panel.
+        path: the PNG; its folder is made if need be.
+
+    Examples:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "results.png")
+        ...     plot_results([Result("agent", "train", 3, "all", 10, 9, 4.2)], path)
+        ...     path.read_bytes()[1:4]
+        b'PNG'
     """
     from matplotlib import rc_context  # slow to import
     from matplotlib.figure import Figure

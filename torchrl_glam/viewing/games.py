@@ -28,6 +28,10 @@ def open_agent(config: ViewConfig, folder: str | None) -> Agent:
     Args:
         config: gives ``language_model``, if there is no folder, device and size of passes.
         folder: as :func:`~torchrl_glam.models.load_agent` takes it. None: use the model.
+
+    Examples:
+        >>> open_agent(ViewConfig(language_model="tiny"), None).tokenizer.eos_token
+        '</s>'
     """
     device = choose_device(config.device)
     options = {"device": device, "max_tokens_per_pass": config.max_tokens_per_pass}
@@ -38,6 +42,9 @@ def open_agent(config: ViewConfig, folder: str | None) -> Agent:
 
 def name_apart(folders: Sequence[str]) -> list[str]:
     """Names folders by the last part of their paths in which all of them differ.
+
+    Args:
+        folders: their paths.
 
     Examples:
         >>> name_apart(["runs/seed0/model", "runs/seed1/model"])
@@ -110,6 +117,11 @@ def make_game(
 
     Raises:
         ValueError: as :func:`~torchrl_glam.runs.environments.make_bare_env` raises it.
+
+    Examples:
+        >>> env = make_game(choose_game(ViewConfig(), None), num_envs=2, num_objects=3)
+        >>> env.batch_size
+        torch.Size([2])
     """
     config = RecipeConfig(**settings)
     config.env = {**config.env, **arguments}
@@ -125,6 +137,12 @@ def tokenize(env: EnvBase, agent: Agent, settings: Mapping[str, Any] | None = No
         settings: numbers of tokens to keep, and what of longer texts, as :func:`choose_game` gives
             them; texts that training would refuse as too long are read whole. Default: those of the
             environment's longest texts, and no memory.
+
+    Examples:
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> env = tokenize(PlaygroundTextEnv(), zero_shot_agent("tiny"))
+        >>> "observation_tokens" in env.reset()
+        True
     """
     config = RecipeConfig(**(settings or {}))
     texts = token_texts(config, env, agent.tokenizer, agent.template, refuse=False)

@@ -30,6 +30,19 @@ def write_page(
 
     Raises:
         ValueError: if there are no episodes, more than two agents, or episodes of other goals.
+
+    Examples:
+        >>> from tempfile import TemporaryDirectory
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> from torchrl_glam.models import zero_shot_agent
+        >>> from torchrl_glam.viewing import record, tokenize
+        >>> agent, env = zero_shot_agent("tiny"), PlaygroundTextEnv()
+        >>> episodes = record(agent, tokenize(env, agent), max_steps=2)
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "page.html")
+        ...     write_page(path, {"no training": (agent, episodes)}, env.goals.kinds)
+        ...     "Grasp" in path.read_text(encoding="utf-8")
+        True
     """
     packed = _pack(runs, kinds, about)
     data = json.dumps(packed, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

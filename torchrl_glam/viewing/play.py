@@ -18,6 +18,10 @@ _HELP = "a number or the words of an action; h: what the agent would do; q: quit
 def nearest_goals(goal: str, goals: Sequence[str]) -> int:
     """The index of a goal among the texts of an environment's goals, ignoring case.
 
+    Args:
+        goal: its text.
+        goals: those of all goals.
+
     Raises:
         ValueError: if there is no such goal; the message offers the nearest ones.
 
@@ -59,6 +63,11 @@ def play(
 
     Raises:
         ValueError: if the environment has several instances.
+
+    Examples:
+        >>> from torchrl_glam.envs import PlaygroundTextEnv
+        >>> play(PlaygroundTextEnv(num_envs=1), read=lambda prompt: "q", write=[].append)
+        False
     """
     if (number := env.batch_size.numel()) != 1:
         raise ValueError(f"env has {number} instances {list(env.batch_size)}: play takes one")
