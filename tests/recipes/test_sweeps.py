@@ -40,7 +40,7 @@ def registered(monkeypatch):
 
 
 @pytest.mark.parametrize("scale", [[], ["+scale=smoke"], ["+scale=paper"]], ids=str)
-@pytest.mark.parametrize(("recipe", "number"), [("sac_glam", 12), ("ppo_glam", 4)])
+@pytest.mark.parametrize(("recipe", "number"), [("sac_glam", 12), ("ppo_glam", 5)])
 def test_every_arm_of_every_figure_is_a_good_configuration(recipe, number, scale, registered):
     repo, figures = registered(recipe), options_of("figure")
     assert len(figures) == number
